@@ -12,7 +12,8 @@ Why it matters:
     cannot contain both. That cost is in no recording: it takes one without the break to know it.
     The cost given here is what the steps take less in a replay of the recording without Python's
     time between the graphs, including those of functions that are compiled on their own only
-    because of a break in them or beside them.
+    because of a break in them or beside them. The true saving may be larger, by what would be
+    fused, or smaller, where that time moves elsewhere.
 
 How to fix it:
     Move the line out of the compiled function, or write it so that it can be compiled:
@@ -325,7 +326,7 @@ def _finding(
         n_graphs: Graphs that run within each run. Shape of the runs.
     """
     change = ProgramChange(host_time=between.pairs())
-    cost = ctx.time_cost(change, "upper-bound")
+    cost = ctx.time_cost(change, "estimate")
     runs = ctx.compiled_runs
     rows, calls = runs.rows[places], np.unique(runs.root[places])
     is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)

@@ -88,7 +88,7 @@ def test_it_names_the_line_and_the_reason_and_the_python_between_the_graphs(foun
     assert (finding.locations[0].file, finding.locations[0].line) == (NET, 40)
     # Two calls in each of three steps, with 30 µs from the one graph to the other.
     assert finding.cost.ns == 3 * 2 * 30 * US
-    assert finding.cost.basis == "upper-bound"
+    assert finding.cost.basis == "estimate"
     assert sum(end - start for start, end in finding.spans) == finding.cost.ns
     assert (finding.n, finding.severity, finding.confidence) == (6, "warning", "high")
     assert finding.message == (
