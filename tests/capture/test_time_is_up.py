@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMPILES = """\
 import torch
 from torch.autograd import profiler
@@ -78,5 +80,6 @@ def test_a_compilation_ends_first(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_main_thread_may_wait_for_others(tmp_path: Path) -> None:
     assert printed(WAITS, SHORT, tmp_path)[0] == "still recorded: False"

@@ -85,6 +85,7 @@ def test_the_operator_that_keeps_native_memory_is_named(
     assert leak.per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
 
 
+@pytest.mark.slow
 def test_growth_for_shapes_that_are_all_new_is_a_cache(
     native_op: Callable[[Tensor], Tensor],
 ) -> None:
@@ -124,6 +125,7 @@ def test_growth_that_was_not_examined_is_not_called_native(allocated: list[int])
     assert live.unexplained_per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
 
 
+@pytest.mark.slow
 def test_no_leak_raises_an_error_for_growth_of_a_library(allocated: list[int]) -> None:
     def program() -> None:
         with profkit.no_leak() as guard:
