@@ -8,6 +8,7 @@ from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
+from profkit.engine.figures.throughput import timed_work
 from profkit.engine.figures.top import (
     by_name,
     occupancy_share,
@@ -124,13 +125,13 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
     window = union(*windows(ctx))
-    parts = _parts(ctx, window)
+    parts, work = _parts(ctx, window), timed_work(ctx)
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx),
         steps=_steps(ctx, parts),
-        top_kernels=top_kernels(ctx),
-        top_ops=top_ops(ctx),
+        top_kernels=top_kernels(ctx, work),
+        top_ops=top_ops(ctx, work),
         regions=regions(ctx),
         syncs=_syncs(ctx),
         sync_sites=_sync_sites(ctx),

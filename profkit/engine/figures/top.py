@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.throughput import throughput, timed_work
+from profkit.engine.figures.throughput import TimedWork, throughput
 from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
 from profkit.index.host.nesting import self_ns
 from profkit.index.runtime_calls import names_matching
@@ -70,7 +70,7 @@ def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
     return int(rows[first[np.argmax(totals)]])
 
 
-def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
+def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
     """Kernels by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_kernel = events.category[launches.work] == Category.KERNEL
@@ -79,7 +79,6 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     all_ns = int(events.dur_ns[rows].sum())
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
-    work = timed_work(ctx)
     by_kernel = _places_by_name(ctx, work.kernel)
     found = []
     for group in by_name(ctx, rows, MAX_ENTRIES):
@@ -140,7 +139,7 @@ def _places_by_name(ctx: Context, rows: Rows | Int32s) -> dict[str, Rows]:
     return {group.name: places[group.places] for group in groups}
 
 
-def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
+def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     """Operators by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
@@ -150,7 +149,6 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
     device = _by_number(events, events.name[ops], events.dur_ns[work])
-    timed = timed_work(ctx)
     by_op = _places_by_name(ctx, timed.rows)
     found = []
     for group in groups:
