@@ -63,7 +63,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.windows import busy_ns, event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.intervals import covered_within, union
@@ -172,7 +172,7 @@ def _findings(
     events, (starts, ends) = ctx.events, windows(ctx)
     spent = union(events.ts_ns[found.rows], events.end_ns[found.rows])
     spent_ns = covered_within(spent, starts, ends)
-    share = spent_ns.sum() / max(1, covered_within(ctx.busy, starts, ends).sum())
+    share = spent_ns.sum() / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
     devices = np.unique(events.device.at(found.rows)).tolist()

@@ -55,9 +55,8 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import covered_by, covered_within, intersect, union
 from profkit.index.runtime_calls import HIP, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category
@@ -103,9 +102,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     own &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
     own[own] = in_windows(ctx, op[own].astype(np.intp))
     work, op = launches.work[own], op[own]
-    starts, ends = windows(ctx)
-    spent = intersect(covered_by(events, work), union(starts, ends))
-    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    spent = device_time(ctx, work)
+    share = spent.total_ns / busy_ns(ctx)
     if not len(work) or share < thresholds.min_busy_share:
         return
     change = ProgramChange(scaled=((work, 0.0),))

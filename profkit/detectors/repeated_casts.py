@@ -59,10 +59,9 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, windows, windows_ns
+from profkit.engine.windows import busy_ns, device_time, event_ids, windows_ns
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.host.casts import RoundTrips, round_trips
-from profkit.index.intervals import covered_within, intersect, union
 from profkit.index.runtime_calls import CUDA, HIP
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
@@ -110,11 +109,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     trips = round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
     if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
         return
-    events, (starts, ends) = ctx.events, windows(ctx)
-    spent = intersect(
-        union(events.ts_ns[trips.work], events.end_ns[trips.work]), union(starts, ends)
-    )
-    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    events = ctx.events
+    spent = device_time(ctx, trips.work)
+    share = spent.total_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
     locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])

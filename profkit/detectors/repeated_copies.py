@@ -49,10 +49,9 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.elementwise import layout_copies
-from profkit.index.intervals import covered_by, covered_within, intersect, union
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 from profkit.units import format_share
@@ -89,15 +88,14 @@ _METHODS: Final = ("contiguous", "reshape", "flatten")
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors into another layout."""
     work, called = layout_copies(ctx.events, ctx.tree, ctx.launches)
-    starts, ends = windows(ctx)
-    window, busy_ns = union(starts, ends), int(covered_within(ctx.busy, starts, ends).sum())
+    busy = busy_ns(ctx)
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
     least = max(thresholds.min_copies_count, len(ctx.steps))
     for location, ops in ctx.by_line(np.unique(called)):
         copies = work[np.isin(called, ops)]
-        spent = intersect(covered_by(ctx.events, copies), window)
-        share = spent.total_ns / max(1, busy_ns)
+        spent = device_time(ctx, copies)
+        share = spent.total_ns / busy
         if len(copies) < least or share < thresholds.min_busy_share:
             continue
         change = ProgramChange(scaled=((copies, 0.0),))

@@ -54,10 +54,9 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.attention import attentions
-from profkit.index.intervals import covered_by, covered_within, intersect, union
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
@@ -99,10 +98,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
     found = attentions(ctx.events, ctx.tree, ctx.launches)
     found = found.select(in_windows(ctx, found.softmax))
-    starts, ends = windows(ctx)
-    work = np.append(found.products, found.between)
-    spent = intersect(covered_by(ctx.events, work), union(starts, ends))
-    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    spent = device_time(ctx, np.append(found.products, found.between))
+    share = spent.total_ns / busy_ns(ctx)
     if not len(found.softmax) or share < thresholds.min_busy_share:
         return
     change = ProgramChange(scaled=((found.between, 0.0),))

@@ -53,10 +53,9 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.device.elementwise import elementwise_kernels, fusible_chains
-from profkit.index.intervals import covered_by, intersect, union
 from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category, Mask, Rows
@@ -96,17 +95,12 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all chains of elementwise kernels of a program that is not compiled."""
-    events, (starts, ends) = ctx.events, windows(ctx)
+    events = ctx.events
     if names_matching(events, _COMPILED).any():
         return
-    window = union(starts, ends)
-
-    def spent_ns(kernels: Mask) -> int:
-        return intersect(covered_by(events, np.flatnonzero(kernels)), window).total_ns
-
-    share = spent_ns(elementwise_kernels(events)) / max(
-        1, spent_ns(events.category == Category.KERNEL)
-    )
+    elementwise = device_time(ctx, np.flatnonzero(elementwise_kernels(events)))
+    kernels = device_time(ctx, events.rows_of(Category.KERNEL))
+    share = elementwise.total_ns / max(1, kernels.total_ns)
     if share < thresholds.min_kernel_share:
         return
     work, op, needless = _chains(ctx)
@@ -139,7 +133,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "needless_ns": int(needless_ns.sum()),
             "events": event_ids(ctx, work),
         },
-        spans=intersect(covered_by(events, work), window).pairs(),
+        spans=device_time(ctx, work).pairs(),
         change=change,
     )
 

@@ -83,6 +83,16 @@ def idle_in_windows(ctx: Context) -> Intervals:
     return complement(clip(unite(ctx.busy, ctx.unrecorded), start, end), start, end)
 
 
+def device_time(ctx: Context, work: Rows | Int32s) -> Intervals:
+    """Time within the windows in which some device work ran."""
+    return intersect(covered_by(ctx.events, work), union(*windows(ctx)))
+
+
+def busy_ns(ctx: Context) -> int:
+    """Time in the windows in which a device was busy, at least 1, so that shares are defined."""
+    return max(1, int(covered_within(ctx.busy, *windows(ctx)).sum()))
+
+
 @dataclass(frozen=True)
 class CostlyWait:
     """Calls that block the host for longer than a rule's threshold, and what they cost.
