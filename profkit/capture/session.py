@@ -179,15 +179,20 @@ class Session:
                 self._stop_main()
                 self._phase = Phase.OFF
 
-    def record_anew(self) -> None:
-        """Record a frozen block again; the last recording with much in it is written."""
+    def record_anew(self) -> bool:
+        """Record a frozen block again; the last recording with much in it is written.
+
+        Returns:
+            Whether it does.
+        """
         if self.over or self._main is None or not profiler.can_record():
-            return
+            return False
         with self._guarded("recording stopped."):
             self._keep_larger()
             self._phase = Phase.RECORD
             self._prepare_main(start=True)
             self._open_annotation()
+        return self.is_recording
 
     def abandon(self) -> None:
         """Stop, and drop everything that was recorded."""

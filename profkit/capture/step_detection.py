@@ -443,8 +443,8 @@ class StepFinder:
             return
         self._session.freeze()
         has_time = self._window.seconds < MAX_SECONDS[self._saw_module]
-        if has_time and not self._says_enough(self._session.stop_ns):
-            self._session.record_anew()
+        is_enough = self._says_enough(self._session.stop_ns)
+        if has_time and not is_enough and self._session.record_anew():
             self._begin_window(self._window.doubled())
 
     def _says_enough(self, stop_ns: int) -> bool:
