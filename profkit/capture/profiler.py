@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -37,13 +37,23 @@ such a write with torch 2.13.
 """
 
 
-def can_record() -> bool:
-    """Whether a further recording is harmless for the program."""
-    return bool(_harmless_kinds())
+def can_record(*, all_threads: bool = False) -> bool:
+    """Whether a further recording is harmless for the program.
+
+    Args:
+        all_threads: As for :class:`ProfilerRecording`.
+    """
+    return _harmless_kind(all_threads=all_threads) is not None
 
 
-def _harmless_kinds() -> set[bool]:
-    return {False, _all_threads() is not None} - _left_open
+def _harmless_kind(*, all_threads: bool) -> bool | None:
+    """The kind that a recording can have, or None.
+
+    Recordings of all threads leave the other kind to those of one thread.
+    """
+    of_all = _all_threads() is not None
+    kinds = (of_all,) if all_threads else (False, of_all)
+    return next((kind for kind in kinds if kind not in _left_open), None)
 
 
 class ProfilerRecording:
@@ -54,8 +64,8 @@ class ProfilerRecording:
         stacks: Whether to record every Python call too.
         device: Whether devices are recorded, if the options say so.
         all_threads: Whether operators of all threads are recorded, where this version of torch can.
-            By default it records those of the thread that starts it, and of backward passes. It is
-            the other way round if an earlier recording of this kind stopped inside a region.
+            By default it records those of the thread that starts it, and of backward passes; but
+            all if an earlier recording of one thread stopped inside a region.
         on_python_profiler: Called before the program sets a profile function while stacks are
             recorded; must stop this recording, which would remove it.
 
@@ -68,6 +78,7 @@ class ProfilerRecording:
         window_ns: Time between the two.
         cpu: Processor time spent between the two, or None.
         stop_cpu_ns: Processor time of this thread that stopping took.
+        closed: Names of regions that the caller opens and always ends before it stops this.
     """
 
     def __init__(
@@ -81,13 +92,14 @@ class ProfilerRecording:
     ) -> None:
         import torch
 
-        kinds = _harmless_kinds()
-        if not kinds:
+        kind = _harmless_kind(all_threads=all_threads)
+        if kind is None:
             raise CaptureError(
                 "Regions of the program were open when earlier recordings stopped.",
                 "End each `record_function` within the step.",
             )
-        self._is_of_all = all_threads if all_threads in kinds else not all_threads
+        self.closed: set[str] = set()
+        self._is_of_all = kind
         self.stacks = stacks
         self.start_ns = 0
         self.stop_ns = 0
@@ -152,7 +164,7 @@ class ProfilerRecording:
         with program_profilers.own(), _kineto_silent():
             self._profile.stop_trace()
         self.stop_cpu_ns = time.thread_time_ns() - began_ns
-        if _has_open(self.tree(), stopped_at_ns):
+        if _has_open(self.tree(), stopped_at_ns, self.closed):
             _left_open.add(self._is_of_all)
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
@@ -217,27 +229,32 @@ class ProfilerRecording:
         return found
 
 
-def _has_open(roots: list[Any], stopped_at_ns: int) -> bool:
-    """Whether an operator or region was open when its recording stopped.
+def _has_open(roots: list[Any], stopped_at_ns: int, closed: Container[str]) -> bool:
+    """Whether an operator or region of the program was open when its recording stopped.
 
-    torch gives it the time of the stop as its end, or the end of the Python call that opened it,
-    such as ``__enter__``. What is within a closed operator is closed.
+    torch gives it the end of what it is in: a Python call that may have returned, such as
+    ``__enter__``, or a region that is closed although what began in it is not; otherwise the time
+    of the stop. That is the system's time. All others are converted from the processor's counter,
+    and may be off by a millisecond. What is within an operator of the program is closed if that is.
 
     Args:
         roots: The event tree.
+        stopped_at_ns: The system's time before the stop.
+        closed: Names of regions that are closed, whatever is still open in them.
     """
     from torch._C._profiler import _EventType
 
     calls = (_EventType.PyCall, _EventType.PyCCall)
-    pending = [(event, stopped_at_ns) for event in roots]
+    pending = [(event, stopped_at_ns, False) for event in roots]
     while pending:
-        event, caller_end_ns = pending.pop()
-        if event.tag in calls:
+        event, outer_end_ns, is_within = pending.pop()
+        is_op = event.tag == _EventType.TorchOp
+        if is_op and is_within and event.end_time_ns == outer_end_ns:
+            return True
+        if event.tag in calls or (is_op and event.name in closed):
             end_ns = event.end_time_ns
-            pending += [(child, end_ns) for child in event.children]
-        elif event.tag == _EventType.TorchOp and (
-            event.end_time_ns == caller_end_ns or event.end_time_ns >= stopped_at_ns
-        ):
+            pending += [(child, end_ns, True) for child in event.children]
+        elif is_op and not is_within and event.end_time_ns >= stopped_at_ns:
             return True
     return False
 

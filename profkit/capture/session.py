@@ -185,7 +185,7 @@ class Session:
         Returns:
             Whether it does.
         """
-        if self.over or self._main is None or not profiler.can_record():
+        if self.over or self._main is None or not self.can_record():
             return False
         with self._guarded("recording stopped."):
             self._keep_larger()
@@ -193,6 +193,10 @@ class Session:
             self._prepare_main(start=True)
             self._open_annotation()
         return self.is_recording
+
+    def can_record(self) -> bool:
+        """Whether another recording like this one is harmless for the program."""
+        return profiler.can_record(all_threads=self._is_of_run())
 
     def abandon(self) -> None:
         """Stop, and drop everything that was recorded."""
@@ -377,10 +381,13 @@ class Session:
         return profiler.ProfilerRecording(
             self._options,
             stacks=stacks,
-            # A program without steps may do its work in threads, as services do.
-            all_threads=self._steps == "whole",
+            all_threads=self._is_of_run(),
             on_python_profiler=self._on_python_profiler,
         )
+
+    def _is_of_run(self) -> bool:
+        """Whether all threads are recorded, as a program without steps may work in several."""
+        return self._steps == "whole"
 
     def _prepare_main(self, *, start: bool) -> None:
         if self._main is None:
@@ -496,7 +503,10 @@ class Session:
         return self.name if self._schedule is None else f"{STEP_PREFIX}{self._step}"
 
     def _open_annotation(self) -> None:
-        self._annotation = profiler.region(self._annotation_name())
+        name = self._annotation_name()
+        for recording in filter(None, (self._main, self._for_lines)):
+            recording.closed.add(name)
+        self._annotation = profiler.region(name)
         self._annotation.__enter__()
 
     def _close_annotation(self) -> None:

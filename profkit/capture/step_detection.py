@@ -262,8 +262,10 @@ class StepFinder:
         # The Python functions of a compilation would be millions of events.
         if not self._saw_module and (has_compiled() or not _is_compiled(module)):
             self._saw_module = True
-            if self._kind == "whole" and self._plan.options.stacks:
-                self._restart("whole", self._plan.options, STACKS)
+            if self._kind == "whole" and self._plan.options.stacks and self._session is not None:
+                self._session.freeze()
+                if self._session.can_record():
+                    self._restart("whole", self._plan.options, STACKS)
         if self._boundaries is None:
             if self._is_recording_over():
                 self._remove_hook("modules")

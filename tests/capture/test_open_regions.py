@@ -1,12 +1,15 @@
 """Recordings that stop inside a region of the program, which ends while another one runs."""
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
+from torch._C._profiler import _EventType
 from torch.profiler import record_function
 
 from profkit.capture import profiler
 from profkit.capture.options import Options
-from profkit.capture.profiler import ProfilerRecording
+from profkit.capture.profiler import ProfilerRecording, _has_open
 from profkit.errors import CaptureError
 
 
@@ -34,7 +37,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     work()
     first.stop()
     assert profiler._left_open == {all_threads}
-    second = recording(stacks=stacks, all_threads=all_threads)
+    second = recording(stacks=stacks)
     assert second._is_of_all is not all_threads
     second.start()
     region.__exit__(None, None, None)  # torch writes into the first one's memory, or nowhere
@@ -43,6 +46,14 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     assert {"open", "closed"} <= names(first)
     assert "closed" in names(second)
     assert profiler._left_open == {all_threads}
+
+
+def test_recordings_of_all_threads_leave_the_other_kind_to_the_steps() -> None:
+    profiler._left_open.update({True})
+    assert not profiler.can_record(all_threads=True)
+    with pytest.raises(CaptureError, match="open when earlier recordings stopped"):
+        recording(all_threads=True)
+    assert profiler.can_record()
 
 
 @pytest.mark.parametrize("stacks", [False, True])
@@ -55,6 +66,63 @@ def test_regions_that_are_closed_leave_nothing_open(*, stacks: bool) -> None:
         one.stop()
     assert not profiler._left_open
     assert profiler.can_record()
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_region_is_open_although_the_one_around_it_was_ended(*, stacks: bool) -> None:
+    one = recording(stacks=stacks)
+    one.closed.add("around")
+    around = profiler.region("around")
+    one.start()
+    around.__enter__()
+    work()
+    region = record_function("open")
+    region.__enter__()
+    work()
+    around.__exit__(None, None, None)
+    one.stop()
+    region.__exit__(None, None, None)
+    assert profiler._left_open == {False}
+
+
+@dataclass
+class Event:
+    """An event of torch's tree, by microseconds from the stop on the system's clock."""
+
+    name: str
+    end_us: float
+    children: list["Event"] = field(default_factory=list)
+    tag: object = _EventType.TorchOp
+
+    @property
+    def end_time_ns(self) -> int:
+        return 1_000_000_000 + round(1000 * self.end_us)
+
+
+STOP_US = 3.0
+"""When torch reads the system's clock, and gives that time to what is open."""
+
+
+@pytest.mark.parametrize("clock_us", [-500, 0, 500])
+def test_the_clock_of_events_may_differ_from_the_systems(clock_us: float) -> None:
+    def is_open(*roots: Event) -> bool:
+        return _has_open(list(roots), 1_000_000_000, {"step"})
+
+    def call(end_us: float, *children: Event) -> Event:
+        return Event("call", end_us, list(children), _EventType.PyCall)
+
+    def step(*children: Event) -> Event:
+        return Event("step", clock_us - 10, list(children))
+
+    closed, left = Event("closed", clock_us - 20), Event("left", clock_us - 10)
+    assert not is_open(step(closed, Event("outer", clock_us - 15, [Event("in", clock_us - 16)])))
+    assert not is_open(call(STOP_US, step(call(clock_us - 12, closed))))
+    assert is_open(step(closed, left))
+    assert is_open(call(STOP_US, step(call(clock_us - 10, left))))
+    assert is_open(Event("left", STOP_US, [step(closed)]))
+    assert is_open(call(STOP_US, Event("left", STOP_US, [step(closed)])))
+    assert is_open(step(closed), Event("of another thread", STOP_US))
+    assert is_open(step(call(clock_us - 400, Event("left", clock_us - 400))))  # in __enter__
 
 
 def test_with_both_kinds_left_open_nothing_records() -> None:

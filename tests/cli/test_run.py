@@ -54,7 +54,8 @@ def train(n):
         optimizer.step()
     raise ValueError("after all steps")
 
-train(12)
+with torch.profiler.record_function("training"):  # open whenever a recording stops
+    train(12)
 """,
     "inference": """\
 import torch
@@ -201,10 +202,11 @@ def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Watched]) -> 
     one = ended["raises"]
     assert one.code == 1
     traceback = one.err[one.err.index("Traceback") :].splitlines()
-    assert traceback[1].strip() == f'File "{one.script}", line 11, in <module>'
+    assert traceback[1].strip() == f'File "{one.script}", line 12, in <module>'
     assert "ValueError: after all steps" in traceback
     assert "profkit" not in "".join(traceback[: traceback.index("ValueError: after all steps")])
     assert one.report is not None, "what was recorded is reported all the same"
+    assert one.report["summary"]["steps"], "although a region around all of them is open"
 
 
 def test_without_an_optimizer_the_steps_are_dataloader_iterations(
