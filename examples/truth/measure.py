@@ -31,7 +31,7 @@ from examples.truth.section import MEASURED, Pair, Round
 from examples.truth.timed import PREFIX
 
 TIMED: Final = Path(__file__).with_name("timed.py")
-MINUTES: Final = 5.5
+MINUTES: Final = 13.0
 MIN_ROUNDS: Final = 2
 ON_CPU: Final = ("--device", "cpu", "--scale", "0.05")
 SETTINGS: Final = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

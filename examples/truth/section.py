@@ -16,8 +16,8 @@ _TEXT: Final = f"""\
 ## On a CPU
 
 `make truth` runs each program with its problem and fixed, in turn, four times each in one process;
-then with its problem under `profkit run`; then the next program; then all again for about six
-minutes; and writes this section. Its figures are in `examples/truth/measured.json`. Programs use one thread and do not wait,
+then with its problem under `profkit run`; then the next program; then all again for about a
+quarter of an hour; and writes this section. Its figures are in `examples/truth/measured.json`. Programs use one thread and do not wait,
 so a step takes its CPU time on an idle machine: all times are CPU times of the thread that trains,
 which leave out what other programs on the machine took.
 
