@@ -91,8 +91,6 @@ class Thresholds:
 
 
 _CONVOLUTION: Final = re.compile(r"^aten::\w*conv")
-_MAX_LAUNCH_NS: Final = 10_000_000
-"""A launch that takes longer loads code or a library, which the chosen algorithm may need too."""
 _MAX_LINES: Final = 3
 
 
@@ -169,8 +167,8 @@ def _measured(ctx: Context, ops: Rows, until_ns: Int64s) -> tuple[Rows, Rows]:
         place = np.minimum(np.searchsorted(ops, op), len(ops) - 1)
         return np.asarray((ops[place] == op) & (events.ts_ns[rows] < until_ns[place]))
 
-    calls = LAUNCH.rows(events)
-    calls = calls[events.dur_ns[calls] < _MAX_LAUNCH_NS]
+    # A cold launch loads code or a library, which the chosen algorithm may need too.
+    calls = np.setdiff1d(LAUNCH.rows(events), ctx.cold_calls)
     known = np.flatnonzero(launches.launch != NO_ROW)
     work = launches.work[known[is_measured(launches.launch[known].astype(np.intp))]]
     return calls[is_measured(calls)], work

@@ -1,7 +1,8 @@
 """PRF001 no-warm-up: the first recorded step includes warm-up.
 
 What it finds:
-    A first step that takes much longer than the others.
+    A first step that takes much longer than the others. Where the set-up of libraries explains it,
+    cold-start reports that instead.
 
 Why it matters:
     In the first steps libraries load their kernels, cuDNN benchmarks its algorithms, the allocator
@@ -23,7 +24,7 @@ Use instead:
 
 Reads:
     The steps (``starts_ns`` and ``ends_ns`` in nanoseconds), on the devices where the host runs
-    ahead of them.
+    ahead of them, and calls of the runtime that set up libraries.
 
 When to ignore this:
     Some steps do more work on purpose, such as an evaluation, and the recording began with one.
@@ -42,6 +43,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import windows
+from profkit.index.intervals import covered_by, covered_within
 from profkit.model.finding import Finding
 from profkit.units import format_ns
 
@@ -67,12 +69,15 @@ class Thresholds:
             other tasks of the machine take up to a millisecond.
         max_spread_share: Maximum of the longest other step as a share of their median: where steps
             differ more, a long first one means nothing.
+        max_cold_share: Share of the excess that calls which set up libraries take, from which they
+            explain it.
     """
 
     min_steps_count: int = 3
     min_ratio_share: float = 1.5
     min_excess_ns: int = 1_000_000
     max_spread_share: float = 1.4
+    max_cold_share: float = 0.5
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -84,6 +89,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     first, rest = int(lengths[0]), float(np.median(lengths[1:]))
     is_long = first >= max(thresholds.min_ratio_share * rest, rest + thresholds.min_excess_ns)
     if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
+        return
+    cold = covered_by(ctx.events, ctx.cold_calls)
+    if covered_within(cold, starts[:1], ends[:1])[0] >= thresholds.max_cold_share * (first - rest):
         return
     yield INFO.finding(
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",

@@ -14,6 +14,7 @@ from profkit.index.compiled.compilations import (
     compiled_runs,
 )
 from profkit.index.compute.op_work import OpWork, op_work
+from profkit.index.device.cold_calls import cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
@@ -170,6 +171,11 @@ class Context:
     def syncs(self) -> Syncs:
         """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
+
+    @cached_property
+    def cold_calls(self) -> Rows:
+        """Calls of the runtime that first load code or a library, or create a context."""
+        return cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
 
     @cached_property
     def replay(self) -> Replay:

@@ -214,8 +214,8 @@ class CriticalPathSummary:
         unexplained_ns: Waits on the path for which the recording shows no cause.
         unexplained_share: ``unexplained_ns`` as a share of the path.
         is_explained: Whether that share is small enough for savings to be predicted.
-        cold_start_ns: Path time in launching calls of at least 10 ms each: such a call first loads
-            the kernel's code or a library, or creates the context.
+        cold_start_ns: Path time in calls of the runtime that take 10 ms or more while no device
+            works: such a call first loads a kernel's code or a library, or creates the context.
         steps: The path of each step, in order.
     """
 

@@ -9,7 +9,6 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
 from profkit.engine.figures.path_steps import path_steps
-from profkit.index.device.orphans import KERNEL_LAUNCH
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
@@ -29,9 +28,6 @@ from profkit.model.location import Location
 MAX_LINES: Final = 20
 MAX_ENTRIES: Final = 50
 MAX_BLOCKING: Final = 20
-COLD_LAUNCH_NS: Final = 10_000_000
-"""A launch takes microseconds; one that first loads code or libraries, 10 ms to seconds (measured:
-44 ms to 4.2 s in recordings of V100, A100 and MI300X)."""
 
 
 def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
@@ -63,12 +59,9 @@ def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
 
 
 def _cold_start_ns(ctx: Context, path: CriticalPath) -> int:
-    """Path time in launching calls that are too long to only launch."""
-    is_call = path.kind == PathKind.RUNTIME
-    rows = path.row[is_call]
-    launching = np.union1d(ctx.launches.launch, KERNEL_LAUNCH.rows(ctx.events))
-    is_cold = np.isin(rows, launching) & (ctx.events.dur_ns[rows] >= COLD_LAUNCH_NS)
-    return int(path.lengths_ns[is_call][is_cold].sum())
+    """Path time in calls that first load code or a library, or create a context."""
+    is_cold = (path.kind == PathKind.RUNTIME) & np.isin(path.row, ctx.cold_calls)
+    return int(path.lengths_ns[is_cold].sum())
 
 
 @dataclass(frozen=True)

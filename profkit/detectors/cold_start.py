@@ -1,0 +1,148 @@
+"""PRF010 cold-start: the recording contains the set-up of libraries and the loading of code.
+
+What it finds:
+    Calls of the runtime that take ten milliseconds to seconds while no GPU works: the first launch
+    of a kernel, which loads its code, and the calls with which cuDNN, cuBLAS or a context are set
+    up. They are counted within the steps, or in a recording without steps anywhere.
+
+Why it matters:
+    They happen once per process, not once per step. A recording or a measurement that contains
+    them says little on the steps that follow. The cost is what the recording takes less in a replay
+    without these calls.
+
+How to fix it:
+    Run a few iterations before the recording or the measurement begins. A program that is as short
+    as the recording loads less with fewer libraries and kernels.
+
+Example:
+    ::
+
+        with torch.profiler.profile() as prof:
+            model(x)
+
+Use instead:
+    ::
+
+        for _ in range(3):
+            model(x)
+        torch.cuda.synchronize()
+        with torch.profiler.profile() as prof:
+            model(x)
+
+Reads:
+    Calls of the runtime and the driver (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the
+    operators around them, the work that they launched, GPU busy time in nanoseconds, the steps.
+
+When to ignore this:
+    The start is what you want to measure.
+
+Source:
+    "Lazy Loading" and "Initialization" in the CUDA C++ Programming Guide;
+    ``CUDA_MODULE_LOADING`` in its list of environment variables; "Benchmark" among PyTorch's
+    recipes (warm-up before a measurement); ``torch.profiler.schedule`` (``warmup``).
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import HIP, LAUNCH
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_ns, format_share
+
+INFO = RuleInfo(
+    id="PRF010",
+    name="cold-start",
+    title="Recording includes the set-up of libraries",
+    severity="note",
+    needs=(needs.DEVICE_WORK,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a cold start is a finding.
+
+    Attributes:
+        min_saved_share: Minimum share of the steps, or of a recording without steps, that the calls
+            take. Below it, averages are no further from those of later steps than steps are from
+            each other.
+    """
+
+    min_saved_share: float = 0.05
+
+
+_DNN: Final = re.compile(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
+_BLAS: Final = re.compile(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding on all calls that set something up."""
+    rows = ctx.cold_calls[in_windows(ctx, ctx.cold_calls)]
+    if not len(rows):
+        return
+    change = ProgramChange(scaled=((rows, 0.0),))
+    cost = ctx.time_cost(change)
+    total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
+    if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
+        return
+    spent = covered_by(ctx.events, rows)
+    whole = "the steps" if len(ctx.steps) else "the recording"
+    locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
+    parts = ", ".join(f"{what} {format_ns(ns)}" for what, ns in _set_up(ctx, rows))
+    longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
+    where = ctx.location(longest)
+    yield INFO.finding(
+        confidence="high",
+        message=(
+            f"Cold start takes {format_ns(spent.total_ns)} of {whole} "
+            f"({format_share(spent.total_ns / total_ns)}), while the GPU is idle: {parts}. The "
+            f"longest call is `{ctx.events.name_of(longest)}`"
+            f"{f' in `{where.op}`' if where.op else ''}{at(where)}."
+        ),
+        fix=(
+            "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
+            if len(ctx.steps)
+            else "Run the code two or three times before the recording or measurement begins."
+        ),
+        locations=locations,
+        n=len(rows),
+        cost=cost,
+        evidence={"calls_ns": spent.total_ns, "events": event_ids(ctx, rows)},
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _set_up(ctx: Context, rows: Rows) -> list[tuple[str, int]]:
+    """What the calls set up and the time that each takes, the longest first."""
+    launches = set(LAUNCH.rows(ctx.events).tolist())
+    is_hip = bool(len(HIP.rows(ctx.events)))
+    total: dict[str, int] = defaultdict(int)
+    for row in rows.tolist():
+        op = int(ctx.innermost_op[row])
+        operator = ctx.events.name_of(op) if op != NO_ROW else ""
+        if row in launches:
+            what = "loading the code of kernels"
+        elif _DNN.search(operator):
+            what = "setting up MIOpen" if is_hip else "setting up cuDNN"
+        elif _BLAS.search(operator):
+            what = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
+        else:
+            what = "setting up the device"
+        total[what] += int(ctx.events.dur_ns[row])
+    return sorted(total.items(), key=lambda item: -item[1])
