@@ -45,6 +45,7 @@ FAMILIES: Final = {
     "COM": "collectives and several devices",
     "CMP": "compilation and graphs",
     "CFG": "settings",
+    "CPU": "Python code and threads on the host",
     "PRF": "the recording itself",
 }
 _SECTION: Final = re.compile(r"^(\S[^\n]*)\n(?=    )", re.MULTILINE)

@@ -26,6 +26,9 @@ _ALWAYS_LIBRARIES: Final = frozenset(
         "transformers", "datasets", "lightning", "pytorch_lightning", "lightning_fabric",
         "deepspeed", "megatron", "apex", "timm", "einops", "click", "ray", "ignite", "fastai",
         "debugpy", "pydevd", "_pytest", "pluggy", "ipykernel", "IPython", "traitlets", "tornado",
+        "matplotlib", "seaborn", "plotly", "rich", "loguru", "tensorboard", "tensorboardX", "wandb",
+        "mlflow", "neptune", "comet_ml", "clearml", "safetensors", "tokenizers", "huggingface_hub",
+        "peft", "trl", "diffusers", "torchmetrics", "torcheval", "cv2", "joblib", "numba", "h5py",
     }
 )  # fmt: skip
 """First path components that are libraries even where torch removed the preceding path.

@@ -1,0 +1,234 @@
+"""CPU002 host-function: the GPU is idle while a Python function computes on the host.
+
+What it finds:
+    A function of the program during which the GPU is idle and the host runs no operator and waits
+    for nothing, a millisecond or more at a time, for a share of the steps: preparing data with
+    NumPy, tokenizing, copying objects, ``time.sleep``. The function that it spends this time in is
+    named too. Time that another finding explains (waits for data, compilation, checkpoints, output)
+    is not included.
+
+Why it matters:
+    The GPU works only while the host launches work faster than the GPU does it. The cost is what
+    the steps take less in a replay of the recording without this time. Recording Python calls makes
+    them slower, up to twice as slow.
+
+How to fix it:
+    Move the work into the data set, where the workers of a ``DataLoader`` do it in parallel with
+    the GPU; or compute with tensors on the GPU; or prepare the next batch in a thread. Do it once
+    before the loop if it is the same in every step.
+
+Example:
+    ::
+
+        for x, y in loader:
+            x = torch.as_tensor(augment(x.numpy()), device=device)
+            train(x, y)
+
+Use instead:
+    ::
+
+        loader = DataLoader(Augmented(dataset), num_workers=4)
+        for x, y in loader:
+            train(x.to(device), y)
+
+Reads:
+    Calls of Python functions (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), operators and
+    runtime calls on the same thread, GPU busy time in nanoseconds, the steps.
+
+When to ignore this:
+    The function is the purpose of the step, such as a simulation that a policy acts in.
+
+Source:
+    "Avoid unnecessary CPU-GPU synchronization" and "Enable asynchronous data loading and
+    augmentation" in PyTorch's Performance Tuning Guide; ``torch.utils.data.DataLoader``
+    (``num_workers``) in PyTorch's documentation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import (
+    CHECKPOINT,
+    OUTPUT,
+    PYTHON_CALLS,
+    function_name,
+    of_program,
+)
+from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.distinct import marked
+from profkit.index.host.source import NO_FRAME
+from profkit.index.intervals import (
+    Intervals,
+    covered_by,
+    covered_within,
+    intersect,
+    subtract,
+    union,
+)
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="CPU002",
+    name="host-function",
+    title="GPU waits for a Python function",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK, PYTHON_CALLS),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a function is a finding.
+
+    Attributes:
+        min_pause_ns: Minimum time without an operator, for it to count. Between the operators of a
+            model Python takes some 10 µs, and up to 0.5 ms where its calls are recorded: that is
+            the overhead of launching and not one function.
+        min_saved_share: Minimum share of the steps that one function's time saves, by replay. Up
+            to half of it may be the overhead of recording.
+    """
+
+    min_pause_ns: int = 1_000_000
+    min_saved_share: float = 0.05
+
+
+_MOST: Final = 0.8
+"""A callee with this share of a function's time is where the time is spent."""
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each function of the program that keeps the GPU idle."""
+    pauses = _pauses(ctx, thresholds)
+    if not len(pauses):
+        return
+    calls = _Calls.of(ctx, pauses)
+    least_ns = thresholds.min_saved_share * windows_ns(ctx)
+    frames = [frame for frame, ns in calls.by_frame() if ns >= least_ns]
+    spent = [intersect(pauses, calls.time_in(ctx, frame)) for frame in frames]
+    changes = [ProgramChange(host_time=each.pairs()) for each in spent]
+    costs = ctx.time_costs(changes) if changes else []
+    for frame, time, change, cost in zip(frames, spent, changes, costs, strict=True):
+        if (cost.ns or 0) < least_ns:
+            continue
+        rows = calls.rows[(calls.frame == frame) & (calls.paused_ns > 0)]
+        location = ctx.location(int(rows[0]))
+        callee = calls.callee(ctx, frame, time.total_ns)
+        mostly = f", mostly {function_name(callee)}" if callee else ""
+        yield INFO.finding(
+            confidence="medium",
+            message=(
+                f"The GPU is idle for {time_per_step(ctx, time.total_ns)} "
+                f"({format_share(time.total_ns / windows_ns(ctx))}) while the host runs Python"
+                f"{at(location)}{mostly}."
+            ),
+            fix=(
+                "Leave out the sleep."
+                if callee.endswith("function sleep>")
+                else "Do this in the data set, with `DataLoader(..., num_workers=4)`, or on the "
+                "GPU, or once before the loop."
+            ),
+            locations=known_locations(location),
+            n=len(rows),
+            cost=cost,
+            evidence={"idle_ns": time.total_ns, "callee": callee, "events": event_ids(ctx, rows)},
+            spans=time.pairs(),
+            change=change,
+        )
+
+
+def _pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
+    """Idle time of all GPUs in the windows without operators, calls and other known causes."""
+    events = ctx.events
+    is_known = rows_named(events, CHECKPOINT, Category.PYTHON)
+    is_known |= rows_named(events, OUTPUT, Category.PYTHON)
+    is_known |= np.isin(
+        events.category, (Category.OP, Category.RUNTIME, Category.DRIVER, Category.OVERHEAD)
+    )
+    is_known[ctx.data_waits] = True
+    is_known[ctx.compilations.rows] = True
+    idle = intersect(idle_in_windows(ctx), union(*windows(ctx)))
+    rest = subtract(idle, covered_by(events, np.flatnonzero(is_known)))
+    is_long = rest.ends_ns - rest.starts_ns >= thresholds.min_pause_ns
+    return Intervals(rest.starts_ns[is_long], rest.ends_ns[is_long])
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Calls of user functions, and the pauses in them.
+
+    Attributes:
+        pauses: The pauses.
+        rows: Calls whose frame differs from that of their caller. Shape ``(k,)``.
+        frame: Their frames. Shape ``(k,)``.
+        paused_ns: Time of the pauses in each, without calls of other user functions. Shape
+            ``(k,)``.
+        caller: The innermost of ``rows`` around each, or :data:`NO_ROW`. Shape ``(k,)``.
+    """
+
+    pauses: Intervals
+    rows: Rows
+    frame: Int32s
+    paused_ns: Int64s
+    caller: Int32s
+
+    @classmethod
+    def of(cls, ctx: Context, pauses: Intervals) -> "_Calls":
+        events, tree, frame = ctx.events, ctx.tree, ctx.source.frame
+        outer = np.where(tree.parent == NO_ROW, NO_FRAME, frame[tree.parent])
+        own: Mask = (events.category == Category.PYTHON) & (frame != NO_FRAME) & (frame != outer)
+        own &= of_program(ctx)
+        rows = np.flatnonzero(own)
+        caller = tree.enclosing(own)[rows]
+        paused = np.zeros(len(events) + 1, dtype=np.int64)
+        within = covered_within(pauses, events.ts_ns[rows], events.end_ns[rows])
+        paused[rows] = within
+        np.subtract.at(paused, caller, within)  # the last one is that of no caller
+        return cls(pauses, rows, frame[rows], paused[rows], caller)
+
+    def by_frame(self) -> list[tuple[int, int]]:
+        """Frames and the time of the pauses in each, the longest first."""
+        total = np.bincount(self.frame, self.paused_ns)
+        order = np.argsort(-total, kind="stable")
+        return [(int(frame), int(total[frame])) for frame in order.tolist()]
+
+    def time_in(self, ctx: Context, frame: int) -> Intervals:
+        """Time in a function without that in other user functions."""
+        rows = self.rows[self.frame == frame]
+        called = self.rows[marked(rows, len(ctx.events))[self.caller]]
+        return subtract(covered_by(ctx.events, rows), covered_by(ctx.events, called))
+
+    def callee(self, ctx: Context, frame: int, total_ns: int) -> str:
+        """The name of the innermost function that a function spends most of its pauses in.
+
+        Args:
+            total_ns: The time of the pauses in it.
+
+        Returns:
+            Empty if it spends them in itself, or in several functions.
+        """
+        events, tree = ctx.events, ctx.tree
+        is_python = events.category == Category.PYTHON
+        below = np.flatnonzero(is_python & (ctx.source.frame == frame))
+        caller = tree.enclosing(is_python)[below]
+        callers, name = self.rows[self.frame == frame], ""
+        while True:
+            is_called = marked(callers, len(events))[caller]
+            callees = below[is_called & ~np.isin(below, self.rows)]
+            within = covered_within(self.pauses, events.ts_ns[callees], events.end_ns[callees])
+            spent = np.bincount(events.name[callees], within)
+            if not len(spent) or spent.max() < _MOST * total_ns:
+                return name
+            most = int(np.argmax(spent))
+            callers, name = callees[events.name[callees] == most], events.names[most]

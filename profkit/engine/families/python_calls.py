@@ -1,0 +1,146 @@
+"""Calls of Python functions that the steps wait for."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.host.frames import parse_frame
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.model.torch_names import BUILTIN_PREFIX
+from profkit.units import format_share
+
+PYTHON_CALLS: Final = Need(
+    name="Python calls",
+    reason="No calls of Python functions were recorded.",
+    remedy="Record with `torch.profiler.profile(with_stack=True)`.",
+    is_met=lambda ctx: bool((ctx.events.category == Category.PYTHON).any()),
+    requires=(needs.TRACE,),
+)
+
+_FOLDER: Final = r"(^|(site|dist)-packages[/\\]|[/\\](lib|Lib)[/\\](python3(\.\d+)?[/\\])?)"
+"""Before the name of a library: torch writes paths without the folders on ``sys.path``."""
+CHECKPOINT: Final = re.compile(
+    rf"{_FOLDER}(torch[/\\](serialization|jit[/\\]_serialization)\.py\(\d+\): (save|load)"
+    r"|torch[/\\]distributed[/\\]checkpoint[/\\].*: (save|load)(_state_dict)?"
+    r"|safetensors[/\\]torch\.py\(\d+\): (save|load)(_file|_model)?)$"
+)
+"""Functions that write a state to a file, or read one."""
+OUTPUT: Final = re.compile(
+    rf"^{BUILTIN_PREFIX}(function (print|imwrite)\b"
+    r"|method (write|writelines) of _io\.TextIOWrapper)"
+    rf"|{_FOLDER}((matplotlib|seaborn|plotly|tensorboardX?|wandb|mlflow|neptune|comet_ml|clearml"
+    r"|rich|loguru)[/\\]|logging[/\\]__init__\.py|torch[/\\]utils[/\\]tensorboard[/\\]"
+    r"|torchvision[/\\]utils\.py\(\d+\): (save_image|make_grid)$|PIL[/\\]Image\.py\(\d+\): save$"
+    r"|tqdm[/\\].*: (refresh|display|write|set_postfix|set_postfix_str|set_description)$)"
+)
+"""Functions that print, plot or log."""
+_BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
+_LIBRARY: Final = re.compile(rf"{_FOLDER}(?P<name>\w+)[/\\]")
+
+
+@dataclass(frozen=True)
+class CallThresholds:
+    """When calls are a finding.
+
+    Attributes:
+        min_saved_share: Minimum share of the steps that the calls at one place take, by replay.
+            Recording makes Python functions up to twice as slow: of the rest, too little would be
+            left to change.
+    """
+
+    min_saved_share: float = 0.05
+
+
+def python_calls(ctx: Context, pattern: re.Pattern[str]) -> Rows:
+    """The outermost matching Python calls of the program in the windows, by start.
+
+    Those of other threads are not included, as of a logger that writes what it gets, nor those of a
+    loader's data set, whose time is a wait for data.
+    """
+    found = rows_named(ctx.events, pattern, Category.PYTHON)
+    if not found.any():
+        return np.flatnonzero(found)
+    rows = np.flatnonzero(found & (ctx.tree.enclosing(found) == NO_ROW) & of_program(ctx))
+    rows = rows[in_windows(ctx, rows)]
+    return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
+
+
+def of_program(ctx: Context) -> Mask:
+    """Which rows are on threads that run operators below Python functions, outside a loader.
+
+    Shape ``(n,)``.
+    """
+    events, tree = ctx.events, ctx.tree
+    is_python = events.category == Category.PYTHON
+    ops = events.rows_of(Category.OP)
+    lanes = np.unique(events.lane[ops[tree.nearest(is_python)[ops] != NO_ROW]])
+    is_wait = np.zeros(len(events), dtype=np.bool_)
+    is_wait[ctx.data_waits] = True
+    return np.asarray(np.isin(events.lane, lanes) & (tree.nearest(is_wait) == NO_ROW))
+
+
+def function_name(name: str) -> str:
+    """```savefig()` of matplotlib`` for the name of a Python call."""
+    builtin = _BUILTIN.match(name)
+    if builtin is not None:
+        return f"`{builtin['name']}()`"
+    frame = parse_frame(name)
+    if frame is None:
+        return f"`{name}`"
+    library = _LIBRARY.search(frame.file)
+    of = f" of {library['name']}" if library else ""
+    return f"`{frame.function}()`{of}"
+
+
+def call_findings(
+    ctx: Context,
+    info: RuleInfo,
+    thresholds: CallThresholds,
+    pattern: re.Pattern[str],
+    fix: Callable[[str], str],
+) -> Iterator[Finding]:
+    """A finding for each place that calls some functions for too long.
+
+    What the calls wait for on a device stays in the cost's replay: another call would wait for it.
+
+    Args:
+        pattern: The functions, as in :func:`python_calls`.
+        fix: The fix, by the name of the function with the most time.
+    """
+    events = ctx.events
+    places = list(ctx.by_line(python_calls(ctx, pattern)))
+    changes = [ProgramChange(scaled=((rows, 0.0),)) for _, rows in places]
+    costs = ctx.time_costs(changes) if changes else []
+    for (location, rows), change, cost in zip(places, changes, costs, strict=True):
+        if (cost.ns or 0) < max(1, thresholds.min_saved_share * windows_ns(ctx)):
+            continue
+        spent = covered_by(events, rows)
+        name = events.name_of(int(rows[np.argmax(events.dur_ns[rows])]))
+        share = format_share(spent.total_ns / windows_ns(ctx))
+        yield info.finding(
+            confidence="high" if ctx.source.origin == "window" else "medium",
+            message=(
+                f"{function_name(name)}{at(location)} runs {times_per_step(ctx, len(rows))}: "
+                f"{time_per_step(ctx, spent.total_ns)} ({share})."
+            ),
+            fix=fix(name),
+            locations=known_locations(location),
+            n=len(rows),
+            cost=cost,
+            evidence={"calls_ns": spent.total_ns, "events": event_ids(ctx, rows)},
+            spans=spent.pairs(),
+            change=change,
+        )
