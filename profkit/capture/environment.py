@@ -10,7 +10,7 @@ from typing import Final
 
 from profkit._version import __version__
 from profkit.capture import devices
-from profkit.model.capture_info import CaptureInfo, StepKind
+from profkit.model.capture_info import DEBUG_SETTINGS, CaptureInfo, HostThreads, StepKind
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
@@ -35,7 +35,39 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         host=socket.gethostname(),
         pid=os.getpid(),
         argv=list(sys.argv),
+        threads=host_threads(),
+        settings={
+            name: os.environ[name]
+            for name, values in DEBUG_SETTINGS.items()
+            if os.environ.get(name) in values
+        },
     )
+
+
+def host_threads() -> HostThreads:
+    """The threads and processes of the program as they are now.
+
+    Source: torchrun sets ``LOCAL_WORLD_SIZE`` (torch.distributed.run, "Environment Variables").
+    """
+    import torch
+
+    processes = sys.modules.get("multiprocessing.process")
+    n_ranks = 1
+    with contextlib.suppress(KeyError, ValueError):
+        n_ranks = max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
+    return HostThreads(
+        n_cores=n_cores(),
+        n_threads=torch.get_num_threads(),
+        n_ranks=n_ranks,
+        n_workers=0 if processes is None else len(processes.active_children()),
+    )
+
+
+def n_cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def ranks() -> tuple[int | None, int | None]:

@@ -42,7 +42,7 @@ def gather() -> Facts:
         folder=folder,
         folder_error=folder_error,
         free_bytes=free_bytes,
-        n_cores=_n_cores(),
+        n_cores=environment.n_cores(),
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         packages=packages,
         plugin_error=_plugin_error() if all(packages.values()) else "",
@@ -133,12 +133,6 @@ def _folder() -> tuple[str, str, int]:
         return folder, "", shutil.disk_usage(existing).free
     except OSError as error:
         return folder, error.strerror or str(error), 0
-
-
-def _n_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version(package: str) -> str | None:

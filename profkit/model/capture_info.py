@@ -1,7 +1,7 @@
 """Data that profkit adds to its traces, under the top-level key ``profkit`` of the JSON."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
 
@@ -54,6 +54,42 @@ class CpuTime:
         if self.delayed_ns is None:
             return None
         return max(0, self.window_ns - self.thread_ns - self.delayed_ns)
+
+
+@dataclass(frozen=True)
+class HostThreads:
+    """Threads and processes of the program, and the cores that they share, when recording ended.
+
+    Attributes:
+        n_cores: Processor cores that the process may use.
+        n_threads: Threads that one operator uses.
+        n_ranks: Processes of the job on this machine.
+        n_workers: Child processes of ``multiprocessing``, such as workers of a loader.
+    """
+
+    n_cores: int
+    n_threads: int
+    n_ranks: int = 1
+    n_workers: int = 0
+
+
+DEBUG_SETTINGS: Final = {
+    "CUDA_LAUNCH_BLOCKING": ("1",),
+    "HIP_LAUNCH_BLOCKING": ("1",),
+    "AMD_SERIALIZE_KERNEL": ("1", "2", "3"),
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
+    "TORCH_NCCL_BLOCKING_WAIT": ("1",),
+    "TORCHDYNAMO_DISABLE": ("1",),
+    "TORCH_COMPILE_DISABLE": ("1",),
+    "PYTHONDEVMODE": ("1",),
+    "PYTHONMALLOC": ("debug", "malloc_debug", "pymalloc_debug"),
+}
+"""Environment variables that slow a program down, and the values with which they do.
+
+Source: "CUDA Environment Variables" in the CUDA C++ Programming Guide; "Environment variables" in
+HIP's documentation; ``torch.distributed`` ("Debugging"), ``ProcessGroupNCCL.hpp``,
+``torch/_dynamo/config.py`` and "Command line and environment" in Python's documentation.
+"""
 
 
 @dataclass(frozen=True)
@@ -186,6 +222,8 @@ class CaptureInfo:
         open_step: Annotation name of the step that was incomplete when the window ended, or empty;
             its duration is meaningless.
         compiles: What ``torch.compile`` had compiled by then, or None where it was not used.
+        threads: Threads and processes, or None where they were not recorded.
+        settings: Those of :data:`DEBUG_SETTINGS` that were on, and their values.
     """
 
     version: str
@@ -209,3 +247,5 @@ class CaptureInfo:
     stopped_by: str = ""
     open_step: str = ""
     compiles: Compiles | None = None
+    threads: HostThreads | None = None
+    settings: dict[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from profkit.api import analyze
 from profkit.engine.detector import Rule
 from profkit.engine.needs import MONITORING, SNAPSHOT, Need
 from profkit.engine.registry import rules
+from profkit.model.capture_info import CaptureInfo, CpuTime, HostThreads
 from profkit.model.finding import SEVERITIES
 from profkit.testing import TraceBuilder
 
@@ -26,7 +27,7 @@ SECTIONS = (
     "When to ignore this",
     "Source",
 )
-FAMILIES = {"SYN", "DAT", "KER", "MEM", "COM", "CMP", "CFG", "PRF"}
+FAMILIES = {"SYN", "DAT", "KER", "MEM", "COM", "CMP", "CFG", "CPU", "PRF"}
 UNITS = ("_ns", "_bytes", "_share", "_count")
 OWN = tuple(rule for rule in rules() if rule.__name__.startswith("profkit."))
 PUBLISHED = {
@@ -39,6 +40,7 @@ PUBLISHED = {
     "DAT001": "starved-by-loader",
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",
+    "DAT006": "blocking-checkpoint",
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",
@@ -50,6 +52,10 @@ PUBLISHED = {
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "CFG001": "algorithm-search",
+    "CFG002": "oversubscribed-cpu",
+    "CFG003": "debug-left-on",
+    "CPU001": "output-in-step",
+    "CPU002": "host-function",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
@@ -73,6 +79,7 @@ PUBLISHED = {
     "PRF004": "lost-device-events",
     "PRF007": "odd-snapshot",
     "PRF008": "nothing-recorded",
+    "PRF010": "cold-start",
 }
 """Ids and names that reports and configurations refer to; they never change."""
 
@@ -180,7 +187,9 @@ def slow_program() -> TraceBuilder:
     """A program with most problems at once."""
     device = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
     head = {"ERROR": ["a message"], "deviceProperties": [device]}
-    b = TraceBuilder(stacks=True, memory=True, head=head)
+    cpu = CpuTime(window_ns=1, thread_ns=1, process_ns=1, delayed_ns=0)
+    capture = CaptureInfo("0", "train", "user", cpu=cpu, threads=HostThreads(1, 1))
+    b = TraceBuilder(stacks=True, memory=True, head=head, capture=capture)
     b.kernel("earlier", 50_000)
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):

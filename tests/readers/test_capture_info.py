@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze
-from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBreak, OpLines
+from profkit.model.capture_info import (
+    CaptureInfo,
+    Compiled,
+    Compiles,
+    GraphBreak,
+    HostThreads,
+    OpLines,
+)
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
 
@@ -177,3 +184,28 @@ def test_what_profkit_wrote_is_used_without_a_finding(tmp_path: Path) -> None:
     assert trace.capture is not None
     assert trace.capture.lines == LINES
     assert not [each for each in analyze(path, strict=True).health if each.rule == "PRF006"]
+
+
+def test_threads_and_settings_are_read_back_unchanged(tmp_path: Path) -> None:
+    threads, settings = HostThreads(8, 4, n_ranks=2, n_workers=3), {"PYTHONDEVMODE": "1"}
+    info = CaptureInfo(version="1", name="run", threads=threads, settings=settings)
+    capture = load_trace(TraceBuilder(capture=info).write(tmp_path / "t.json")).capture
+    assert capture is not None
+    assert (capture.threads, capture.settings) == (threads, settings)
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [
+        HostThreads(0, 4), HostThreads(8, -1), HostThreads(8, 4, n_workers=-1),
+        HostThreads(8, HUGE), HostThreads(8, 4, n_ranks=1 << 30),
+    ],
+)  # fmt: skip
+def test_threads_that_cannot_be_are_dropped(tmp_path: Path, threads: HostThreads) -> None:
+    path = TraceBuilder(capture=CaptureInfo(version="1", name="run")).write(tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    document["profkit"]["threads"] = asdict(threads)
+    path.write_text(json.dumps(document))
+    capture = load_trace(path).capture
+    assert capture is not None
+    assert capture.threads is None

@@ -19,7 +19,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
-from profkit.model.torch_names import OPTIMIZER_STEP
+from profkit.model.torch_names import EVALUATE_FUNCTION, OPTIMIZER_STEP
 
 _VALUE: Final = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 _LIBRARY_FIX: Final = (
@@ -32,6 +32,9 @@ _FINITE_TESTS: Final = tuple(
     re.compile(rf"^aten::{name}$") for name in ("isnan", "isinf", "logical_or")
 )
 _CONDITION: Final = re.compile(r"^aten::is_nonzero$")
+_ANY_TRUE: Final = re.compile(r"^aten::_is_any_true$")
+_CHECK: Final = re.compile(r"^aten::(isnan|_is_any_true|item)$")
+_NODE: Final = re.compile(rf"^{EVALUATE_FUNCTION}")
 _FUSED: Final = re.compile(r"^aten::_fused_")
 _UNSCALE: Final = re.compile(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
 
@@ -47,6 +50,8 @@ class ReadKind(IntEnum):
     """A gradient scaler asks whether all gradients are finite."""
     NORM = 3
     """The clipping of gradients asks whether their norm is finite."""
+    ANOMALY = 4
+    """Anomaly detection asks whether a gradient is not a number."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,25 @@ def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
     kinds = np.where(is_value, ReadKind.VALUE, ReadKind.SIZE).astype(np.uint8)
     kinds[np.isin(rows, _reads_of_scalers(ctx))] = ReadKind.SCALER
     kinds[np.isin(rows, _reads_of_norms(ctx))] = ReadKind.NORM
+    kinds[np.isin(rows, anomaly_checks(ctx))] = ReadKind.ANOMALY
     return kinds
+
+
+def anomaly_checks(ctx: Context) -> Rows:
+    """The operators with which anomaly detection tests each gradient, ascending.
+
+    Autograd calls them itself, outside its nodes: three for each gradient.
+
+    Source: ``torch/csrc/autograd/engine.cpp`` (``AnomalyMode::should_check_nan``).
+    """
+    events = ctx.events
+    asked = np.flatnonzero(rows_named(events, _ANY_TRUE, Category.OP))
+    if not len(asked):
+        return asked
+    caller = ctx.tree.enclosing(events.category == Category.OP)
+    nodes = np.intersect1d(caller[asked], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
+    rows = np.flatnonzero(rows_named(events, _CHECK, Category.OP))
+    return np.asarray(rows[np.isin(caller[rows], nodes)])
 
 
 def _reads_of_norms(ctx: Context) -> Rows:

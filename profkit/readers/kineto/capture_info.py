@@ -20,6 +20,7 @@ from profkit.model.capture_info import (
     Compiles,
     CpuTime,
     GraphBreak,
+    HostThreads,
     OpLines,
 )
 from profkit.readers.kineto.invalid_times import MAX_NS
@@ -28,6 +29,7 @@ from profkit.readers.older_layouts import upgrade_capture
 
 _MAX_INT: Final = (1 << 63) - 1
 _MAX_LINE: Final = (1 << 31) - 1
+_MAX_THREADS: Final = 1 << 20
 _MAX_RATIO: Final = 1e6
 """A recording that took a million times as long would not have ended."""
 _HINTS: Final = get_type_hints(CaptureInfo)
@@ -102,6 +104,11 @@ def _cpu_holds(cpu: CpuTime) -> bool:
     return all(each is None or 0 <= each <= MAX_NS for each in figures)
 
 
+def _threads_hold(threads: HostThreads) -> bool:
+    figures = (threads.n_cores, threads.n_threads, threads.n_ranks)
+    return all(0 < each <= _MAX_THREADS for each in (*figures, threads.n_workers + 1))
+
+
 def _lines_hold(lines: OpLines) -> bool:
     """Whether the columns are of one length, and their indices within what they refer to.
 
@@ -158,6 +165,7 @@ def _has_line(place: CodePlace) -> bool:
 _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
     CaptureCost: _cost_holds,
     CpuTime: _cpu_holds,
+    HostThreads: _threads_hold,
     OpLines: _lines_hold,
     Compiles: _compiles_hold,
 }

@@ -1,0 +1,222 @@
+"""CFG003 debug-left-on: settings for debugging slow down the steps.
+
+What it finds:
+    Anomaly detection of autograd, by the tests of each gradient; ``gradcheck`` in a step; GPU
+    launches that wait for their kernels, as ``CUDA_LAUNCH_BLOCKING=1`` makes them; and, in
+    recordings of profkit, environment variables that are for debugging.
+
+Why it matters:
+    Anomaly detection tests each gradient for values that are not a number, and on a GPU the host
+    waits for each test. A launch that waits leaves the GPU idle until the next one. The cost is
+    what the steps take less in a replay of the recording: without the tests, or with launches of
+    five microseconds. Of the other settings it is not known.
+
+How to fix it:
+    Turn them off once the error is found.
+
+Example:
+    ::
+
+        torch.autograd.set_detect_anomaly(True)
+        for x, y in loader:
+            train(x, y)
+
+Use instead:
+    ::
+
+        for x, y in loader:
+            train(x, y)
+
+Reads:
+    Operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), launching calls and their
+    kernels, calls of Python functions, and the environment variables that profkit recorded.
+
+When to ignore this:
+    You are looking for an error.
+
+Source:
+    "Disable debugging APIs" in PyTorch's Performance Tuning Guide; "Anomaly detection" in
+    PyTorch's documentation of ``torch.autograd``; ``CUDA_LAUNCH_BLOCKING`` in the CUDA C++
+    Programming Guide; "Debugging ``torch.distributed`` applications".
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import python_calls
+from profkit.engine.families.reads import anomaly_checks
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.device.launch_moments import LAUNCH_NS
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import HIP
+from profkit.model.capture_info import DEBUG_SETTINGS
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="CFG003",
+    name="debug-left-on",
+    title="A setting for debugging is on",
+    severity="warning",
+    needs=(needs.OPERATORS,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a setting is a finding.
+
+    Attributes:
+        min_kernels_count: Minimum kernels, to say that launches wait for them.
+        min_waited_share: Minimum share of the kernels that end before their launch returns. Without
+            the setting none of them does, but for clocks of host and GPU that differ by
+            microseconds.
+    """
+
+    min_kernels_count: int = 20
+    min_waited_share: float = 0.98
+
+
+_GRADCHECK: Final = re.compile(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
+_MAX_LINES: Final = 3
+_EFFECTS: Final = {
+    "TORCH_DISTRIBUTED_DEBUG": "all ranks compare their arguments before each collective",
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for each collective",
+    "TORCHDYNAMO_DISABLE": "`torch.compile` compiles nothing",
+    "TORCH_COMPILE_DISABLE": "`torch.compile` compiles nothing",
+    "PYTHONDEVMODE": "Python checks each allocation of memory",
+    "PYTHONMALLOC": "Python checks each allocation of memory",
+}
+_BLOCKING: Final = "each launch waits until its kernel has finished"
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each setting that is on."""
+    checks = anomaly_checks(ctx)
+    checks = checks[in_windows(ctx, checks)]
+    if len(checks):
+        yield _anomaly(ctx, checks)
+    yield from _gradcheck(ctx)
+    launches = _blocking_launches(ctx, thresholds)
+    if len(launches):
+        yield _blocking(ctx, launches)
+    yield from _environment(ctx, blocks=bool(len(launches)))
+
+
+def _anomaly(ctx: Context, checks: Rows) -> Finding:
+    is_check = np.zeros(len(ctx.events), dtype=np.bool_)
+    is_check[checks] = True
+    within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
+    work, _ = ctx.launched_by(checks)
+    change = ProgramChange(
+        calls=ctx.syncs.rows[within], scaled=((np.union1d(checks, work).astype(np.intp), 0.0),)
+    )
+    tests = checks[: len(checks) // 3]
+    spent = covered_by(ctx.events, checks)
+    return INFO.finding(
+        confidence="high",
+        message=(
+            f"Anomaly detection tests {times_per_step(ctx, len(tests))} whether a gradient is not "
+            f"a number: {time_per_step(ctx, spent.total_ns)} on the host "
+            f"({format_share(spent.total_ns / windows_ns(ctx))})."
+        ),
+        fix="Remove `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()`.",
+        locations=known_locations(*ctx.costliest_lines(checks, _MAX_LINES)),
+        n=len(tests),
+        cost=ctx.time_cost(change),
+        evidence={"host_ns": spent.total_ns, "events": event_ids(ctx, checks)},
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _gradcheck(ctx: Context) -> Iterator[Finding]:
+    for location, rows in ctx.by_line(python_calls(ctx, _GRADCHECK)):
+        spent = covered_by(ctx.events, rows)
+        change = ProgramChange(scaled=((rows, 0.0),))
+        yield INFO.finding(
+            confidence="high",
+            message=(
+                f"`gradcheck`{at(location)} runs {times_per_step(ctx, len(rows))}: "
+                f"{time_per_step(ctx, spent.total_ns)} "
+                f"({format_share(spent.total_ns / windows_ns(ctx))})."
+            ),
+            fix="Call `gradcheck` in a test and not in the steps.",
+            locations=known_locations(location),
+            n=len(rows),
+            cost=ctx.time_cost(change),
+            evidence={"events": event_ids(ctx, rows)},
+            spans=spent.pairs(),
+            change=change,
+        )
+
+
+def _blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
+    """The launches of kernels in the windows, if they wait for their kernels."""
+    events, launches = ctx.events, ctx.launches
+    known = (launches.launch != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
+    work, launch = launches.work[known], launches.launch[known].astype(np.intp)
+    waited = events.end_ns[work] <= events.end_ns[launch]
+    if len(work) < thresholds.min_kernels_count or waited.mean() < thresholds.min_waited_share:
+        return np.zeros(0, dtype=np.intp)
+    launch = np.unique(launch)
+    return np.asarray(launch[in_windows(ctx, launch)])
+
+
+def _blocking(ctx: Context, launches: Rows) -> Finding:
+    spent_ns = int(ctx.events.dur_ns[launches].sum())
+    factor = min(1.0, len(launches) * LAUNCH_NS / max(1, spent_ns))
+    change = ProgramChange(scaled=((launches, factor),))
+    variable = _variable(ctx)
+    return INFO.finding(
+        confidence="high",
+        message=(
+            f"Launches wait until their kernels have finished, as `{variable}=1` makes them: "
+            f"{time_per_step(ctx, spent_ns)} on the host "
+            f"({format_share(spent_ns / windows_ns(ctx))})."
+        ),
+        fix=f"Run without `{variable}`.",
+        locations=known_locations(
+            *ctx.costliest_lines(launches, _MAX_LINES, ctx.events.dur_ns[launches])
+        ),
+        n=len(launches),
+        cost=ctx.time_cost(change, "estimate"),
+        evidence={"host_ns": spent_ns, "events": event_ids(ctx, launches)},
+        spans=covered_by(ctx.events, launches).pairs(),
+        change=change,
+    )
+
+
+def _variable(ctx: Context) -> str:
+    return "AMD_SERIALIZE_KERNEL" if len(HIP.rows(ctx.events)) else "CUDA_LAUNCH_BLOCKING"
+
+
+def _environment(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
+    """Findings on environment variables.
+
+    Args:
+        blocks: Whether launches wait, which has a finding already.
+    """
+    capture = ctx.trace.capture
+    for name, value in capture.settings.items() if capture is not None else ():
+        effect = _EFFECTS.get(name, _BLOCKING)
+        is_on = value in DEBUG_SETTINGS.get(name, ())
+        if not is_on or (effect == _BLOCKING and (blocks or not ctx.has_device_work)):
+            continue
+        yield INFO.finding(
+            confidence="high",
+            message=f"The program ran with `{name}={value}`: {effect}.",
+            fix=f"Run without `{name}`.",
+            evidence={"value": value},
+        )

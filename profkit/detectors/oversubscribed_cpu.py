@@ -1,0 +1,130 @@
+"""CFG002 oversubscribed-cpu: the program has more threads than cores, and its thread waits for one.
+
+What it finds:
+    Recordings in which the threads of operators and the workers of loaders, of all ranks on the
+    machine, are more than the cores, and the recorded thread was ready to run and had no core for a
+    share of the time.
+
+Why it matters:
+    The threads of one operator wait for each other: if one has no core, all of them take as long as
+    that one. Threads that change places lose their caches, too. The cost is the time for which the
+    recorded thread had no core, an upper bound: other programs take cores too.
+
+How to fix it:
+    Give each process its share of the cores: ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` for
+    the operators, and what is left for the loader's workers. ``torchrun`` sets one thread per rank
+    if nothing else is set.
+
+Example:
+    ::
+
+        OMP_NUM_THREADS=64 torchrun --nproc-per-node 8 train.py  # on 64 cores
+
+Use instead:
+    ::
+
+        OMP_NUM_THREADS=4 torchrun --nproc-per-node 8 train.py  # 4 threads and 4 workers a rank
+
+Reads:
+    What profkit recorded beside the events: cores, threads, ranks and worker processes, and the
+    time for which the recorded thread had no core (``delayed_ns`` in nanoseconds).
+
+When to ignore this:
+    Other programs use the machine, and their number of threads is not yours to choose.
+
+Source:
+    "Utilize OpenMP" and "Distributed optimizations" in PyTorch's Performance Tuning Guide; "CPU
+    threading and TorchScript inference" in PyTorch's notes ("tuning the number of threads");
+    ``torch.distributed.run`` (``OMP_NUM_THREADS``); the kernel's ``sched-stats.rst``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
+from profkit.engine.wording import counted
+from profkit.model.capture_info import CpuTime, HostThreads
+from profkit.model.finding import Finding
+from profkit.units import format_ns, format_share
+
+CORES: Final = Need(
+    name="cores",
+    reason="The processor cores and the time without one were not recorded.",
+    remedy="Record with `profkit run` or `profkit.trace` on Linux.",
+    is_met=lambda ctx: _recorded(ctx) is not None,
+    requires=(needs.TRACE,),
+)
+
+INFO = RuleInfo(
+    id="CFG002",
+    name="oversubscribed-cpu",
+    title="More threads than processor cores",
+    severity="warning",
+    needs=(CORES,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When many threads are a finding.
+
+    Attributes:
+        min_delayed_share: Minimum share of the recording for which the thread had no core. A system
+            gives cores to others for a few percent of the time in any case.
+    """
+
+    min_delayed_share: float = 0.1
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if the threads are more than the cores."""
+    recorded = _recorded(ctx)
+    if recorded is None:
+        return
+    threads, cpu = recorded
+    of_rank = threads.n_threads + threads.n_workers
+    n_all = threads.n_ranks * of_rank
+    delayed_ns = cpu.delayed_ns or 0
+    share = delayed_ns / max(1, cpu.window_ns)
+    if n_all <= threads.n_cores or share < thresholds.min_delayed_share:
+        return
+    ranks = f"{counted(threads.n_ranks, 'rank')} with " if threads.n_ranks > 1 else ""
+    each = " each" if ranks else ""
+    workers = f" and {counted(threads.n_workers, 'worker')}" if threads.n_workers else ""
+    fewer = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
+    yield INFO.finding(
+        confidence="medium",
+        message=(
+            f"{ranks}{counted(threads.n_threads, 'thread')} of operators{workers}{each} share "
+            f"{counted(threads.n_cores, 'core')}. The recorded thread had no core for "
+            f"{format_ns(delayed_ns)} ({format_share(share)} of the recording)."
+        ),
+        fix=_fix(threads, fewer),
+        n=n_all,
+        cost=ctx.cost(min(delayed_ns, ctx.window_ns), basis="upper-bound"),
+        evidence={
+            "n_cores": threads.n_cores,
+            "n_threads": threads.n_threads,
+            "n_ranks": threads.n_ranks,
+            "n_workers": threads.n_workers,
+            "delayed_ns": delayed_ns,
+        },
+    )
+
+
+def _recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
+    capture = ctx.trace.capture
+    if capture is None or capture.threads is None or capture.cpu is None:
+        return None
+    return None if capture.cpu.delayed_ns is None else (capture.threads, capture.cpu)
+
+
+def _fix(threads: HostThreads, fewer: int) -> str:
+    if fewer == threads.n_threads:
+        return "Use fewer workers in the loader."
+    return f"Set `OMP_NUM_THREADS={fewer}`, or call `torch.set_num_threads({fewer})`."

@@ -1,0 +1,76 @@
+"""oversubscribed-cpu finds threads that share too few cores, where that took time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from profkit.model.capture_info import CaptureInfo, CpuTime, HostThreads
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "oversubscribed-cpu"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+RANKS = HostThreads(n_cores=64, n_threads=64, n_ranks=8)
+CPU = CpuTime(window_ns=10_000_000, thread_ns=6_000_000, process_ns=9_000_000, delayed_ns=3_000_000)
+
+
+def program(threads: HostThreads | None = RANKS, cpu: CpuTime | None = CPU) -> TraceBuilder:
+    """Two steps of 5 ms."""
+    capture = CaptureInfo(version="0", name="train", steps="user", threads=threads, cpu=cpu)
+    b = TraceBuilder(device_names=(), capture=capture)
+    for _ in range(2):
+        with b.step():
+            b.compute("aten::mm", 5_000_000)
+    return b
+
+
+def test_it_states_threads_and_cores_and_costs_the_time_without_a_core(found: Found) -> None:
+    (finding,) = found(program(), RULE)
+    assert finding.message == (
+        "8 ranks with 64 threads of operators each share 64 cores. The recorded thread had no core "
+        "for 3.00 ms (30% of the recording)."
+    )
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (3_000_000, 1_500_000)
+    assert finding.cost.basis == "upper-bound"
+    assert finding.n == 512
+    assert finding.fix == "Set `OMP_NUM_THREADS=8`, or call `torch.set_num_threads(8)`."
+
+
+@pytest.mark.parametrize(
+    ("threads", "fix"),
+    [
+        (HostThreads(8, n_threads=8, n_workers=4), "torch.set_num_threads(4)"),
+        (HostThreads(8, n_threads=1, n_workers=12), "fewer workers"),
+    ],
+)
+def test_workers_of_a_loader_need_cores_too(found: Found, threads: HostThreads, fix: str) -> None:
+    (finding,) = found(program(threads), RULE)
+    assert "worker" in finding.message
+    assert fix in finding.fix
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [HostThreads(64, n_threads=64), HostThreads(64, n_threads=4, n_ranks=8, n_workers=4)],
+)
+def test_threads_with_a_core_each_are_not_reported(found: Found, threads: HostThreads) -> None:
+    assert found(program(threads), RULE) == ()
+
+
+@pytest.mark.parametrize(("delayed_ns", "n"), [(999_999, 0), (1_000_000, 1)])
+def test_where_it_takes_no_time_it_is_not_reported(found: Found, delayed_ns: int, n: int) -> None:
+    assert len(found(program(cpu=replace(CPU, delayed_ns=delayed_ns)), RULE)) == n
+
+
+@pytest.mark.parametrize(
+    "built",
+    [program(threads=None), program(cpu=None), program(cpu=replace(CPU, delayed_ns=None))],
+    ids=["threads", "processor time", "delay"],
+)
+def test_without_one_of_both_it_is_skipped(analyzed: Analyzed, built: TraceBuilder) -> None:
+    (unchecked,) = analyzed(built, RULE).unchecked
+    assert unchecked.rule == "CFG002"
