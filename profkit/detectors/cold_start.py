@@ -55,7 +55,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations
-from profkit.index.intervals import covered_by
+from profkit.index.intervals import covered_by, inside
 from profkit.index.runtime_calls import HIP, LAUNCH
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
@@ -93,6 +93,8 @@ _MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding on all calls that set something up."""
     rows = ctx.cold_calls[in_windows(ctx, ctx.cold_calls)]
+    compiling = covered_by(ctx.events, ctx.compilations.rows)
+    rows = rows[~inside(compiling, ctx.events.ts_ns[rows])]
     if not len(rows):
         return
     change = ProgramChange(scaled=((rows, 0.0),))

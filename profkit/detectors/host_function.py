@@ -46,6 +46,7 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -53,6 +54,7 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.compile import compile_times
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
     OUTPUT,
@@ -71,6 +73,7 @@ from profkit.index.intervals import (
     intersect,
     subtract,
     union,
+    unite,
 )
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -157,9 +160,9 @@ def _pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
         events.category, (Category.OP, Category.RUNTIME, Category.DRIVER, Category.OVERHEAD)
     )
     is_known[ctx.data_waits] = True
-    is_known[ctx.compilations.rows] = True
     idle = intersect(idle_in_windows(ctx), union(*windows(ctx)))
-    rest = subtract(idle, covered_by(events, np.flatnonzero(is_known)))
+    known = reduce(unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows))
+    rest = subtract(idle, unite(known, covered_by(events, np.flatnonzero(is_known))))
     is_long = rest.ends_ns - rest.starts_ns >= thresholds.min_pause_ns
     return Intervals(rest.starts_ns[is_long], rest.ends_ns[is_long])
 

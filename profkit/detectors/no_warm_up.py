@@ -1,8 +1,8 @@
 """PRF001 no-warm-up: the first recorded step includes warm-up.
 
 What it finds:
-    A first step that takes much longer than the others. Where the set-up of libraries explains it,
-    cold-start reports that instead.
+    A first step that takes much longer than the others. Where the set-up of libraries or
+    compilation explains it, cold-start or compile-in-window reports that instead.
 
 Why it matters:
     In the first steps libraries load their kernels, cuDNN benchmarks its algorithms, the allocator
@@ -24,7 +24,7 @@ Use instead:
 
 Reads:
     The steps (``starts_ns`` and ``ends_ns`` in nanoseconds), on the devices where the host runs
-    ahead of them, and calls of the runtime that set up libraries.
+    ahead of them, calls of the runtime that set up libraries, and compilations.
 
 When to ignore this:
     Some steps do more work on purpose, such as an evaluation, and the recording began with one.
@@ -36,14 +36,16 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.compile import compile_times
 from profkit.engine.windows import windows
-from profkit.index.intervals import covered_by, covered_within
+from profkit.index.intervals import covered_by, covered_within, unite
 from profkit.model.finding import Finding
 from profkit.units import format_ns
 
@@ -69,8 +71,8 @@ class Thresholds:
             other tasks of the machine take up to a millisecond.
         max_spread_share: Maximum of the longest other step as a share of their median: where steps
             differ more, a long first one means nothing.
-        max_cold_share: Share of the excess that calls which set up libraries take, from which they
-            explain it.
+        max_cold_share: Share of the excess that setting up libraries and compiling take, from which
+            they explain it.
     """
 
     min_steps_count: int = 3
@@ -90,8 +92,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_long = first >= max(thresholds.min_ratio_share * rest, rest + thresholds.min_excess_ns)
     if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
         return
-    cold = covered_by(ctx.events, ctx.cold_calls)
-    if covered_within(cold, starts[:1], ends[:1])[0] >= thresholds.max_cold_share * (first - rest):
+    once = reduce(unite, compile_times(ctx).values(), covered_by(ctx.events, ctx.cold_calls))
+    if covered_within(once, starts[:1], ends[:1])[0] >= thresholds.max_cold_share * (first - rest):
         return
     yield INFO.finding(
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",

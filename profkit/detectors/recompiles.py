@@ -51,8 +51,8 @@ Source:
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +62,9 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
+    Compilation,
     CompiledCode,
+    backward_rows,
     first_line,
     function_id,
     is_limit,
@@ -70,6 +72,7 @@ from profkit.engine.families.compile import (
     location_of,
     matching_fix,
     original,
+    recompilations,
     version_of,
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
@@ -157,109 +160,16 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that recompiles, and for each function given up on."""
     code = CompiledCode(ctx)
-    groups = _recompilations(ctx, code)
-    for group, backward in zip(groups, _backward_rows(ctx, groups), strict=True):
+    groups = recompilations(ctx, code)
+    for group, backward in zip(groups, backward_rows(ctx, groups), strict=True):
         yield _finding(ctx, group, backward, thresholds)
     for one in code.compiled:
         if is_limit(one.failure):
             yield from _given_up(ctx, code, one)
 
 
-@dataclass(frozen=True)
-class _Compilation:
-    """A compilation in a step, with torch's record of it if there is one."""
-
-    row: int
-    compile_id: str
-    record: Compiled | None
-    location: Location
-
-    @property
-    def key(self) -> tuple[str | None, int | None]:
-        return self.location.file, self.location.line
-
-    @property
-    def is_identified(self) -> bool:
-        """Whether it is known of which function it is, and so whether that was compiled before."""
-        return bool(self.compile_id) or self.record is not None
-
-
-def _recompilations(ctx: Context, code: CompiledCode) -> list[list[_Compilation]]:
-    """The recompilations in steps by the line that causes them, in the order of time."""
-    compilations = ctx.compilations
-    places = np.flatnonzero(compilations.is_function & (ctx.step_of(compilations.rows) >= 0))
-    every = [
-        _compilation(ctx, code, int(compilations.rows[place]), compilations.numbers[place])
-        for place in places.tolist()
-    ]
-    known = _by_line(_without_warm_up(ctx, [one for one in every if _is_recompilation(one)]))
-    unknown = [one for one in every if not one.is_identified]
-    return [*known, *_by_line(_in_several_steps(ctx, unknown))]
-
-
-def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> _Compilation:
-    record = code.version(compile_id, int(ctx.events.ts_ns[row]))
-    if record is not None and record.caller is not None:
-        return _Compilation(row, compile_id, record, location_of(record.caller))
-    return _Compilation(row, compile_id, record, ctx.location(row))
-
-
-def _is_recompilation(one: _Compilation) -> bool:
-    """Whether the function was compiled before, and the compilation did not fail."""
-    if one.record is not None:
-        return one.record.again and not one.record.failure
-    return (version_of(one.compile_id) or 0) > 0
-
-
-def _without_warm_up(ctx: Context, every: list[_Compilation]) -> list[_Compilation]:
-    """Without functions of which only the first two versions were compiled, in the recording."""
-    n_times: dict[str, int] = defaultdict(int)
-    for one in every:
-        n_times[function_id(one.compile_id)] += 1
-    started = {function_id(each) for each in ctx.compilations.numbers if version_of(each) == 0}
-    return [
-        one
-        for one in every
-        if n_times[function_id(one.compile_id)] > 1
-        or version_of(one.compile_id) != 1
-        or function_id(one.compile_id) not in started
-    ]
-
-
-def _in_several_steps(ctx: Context, every: list[_Compilation]) -> list[_Compilation]:
-    """Those of lines that compile in several steps, without the first of these steps."""
-    steps = ctx.step_of(np.array([one.row for one in every], dtype=np.intp)).tolist()
-    first: dict[object, int] = {}
-    for one, step in zip(every, steps, strict=True):
-        first.setdefault(one.key, step)
-    return [one for one, step in zip(every, steps, strict=True) if step > first[one.key]]
-
-
-def _by_line(every: Iterable[_Compilation]) -> list[list[_Compilation]]:
-    groups: dict[object, list[_Compilation]] = defaultdict(list)
-    for one in every:
-        groups[one.key].append(one)
-    return list(groups.values())
-
-
-def _backward_rows(ctx: Context, groups: list[list[_Compilation]]) -> list[list[int]]:
-    """Compilations of backward passes, by line, else by step."""
-    found: list[list[int]] = [[] for _ in groups]
-    compilations = ctx.compilations
-    rows = compilations.rows[~compilations.is_function]
-    steps = [{*ctx.step_of(np.array([one.row for one in group])).tolist()} for group in groups]
-    for row, step in zip(rows.tolist(), ctx.step_of(rows).tolist(), strict=True):
-        here = [place for place in range(len(groups)) if step in steps[place]]
-        location = ctx.location(row)
-        line = location.file, location.line
-        of_line = [place for place in here if groups[place][0].key == line]
-        if here:
-            found[(of_line or here)[0]].append(row)
-    return found
-
-
 def _finding(
-    ctx: Context, group: list[_Compilation], backward: list[int], thresholds: Thresholds
+    ctx: Context, group: list[Compilation], backward: list[int], thresholds: Thresholds
 ) -> Finding:
     """The finding for the recompilations that one line causes, and their backward passes."""
     rows = np.array([one.row for one in group], dtype=np.intp)

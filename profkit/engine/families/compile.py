@@ -5,7 +5,7 @@ An id such as ``3/1`` is torch's: version 1 of function 3.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,6 +15,16 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
+from profkit.index.intervals import (
+    Intervals,
+    covered_by,
+    intersect,
+    of_pairs,
+    subtract,
+    union,
+    unite,
+)
+from profkit.index.runtime_calls import rows_named
 from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.events import NO_ROW, Category
 from profkit.model.location import Location
@@ -26,6 +36,23 @@ _COMMENT: Final = re.compile(r" {2,}# .*$")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _MAX_READ: Final = 2048
 """Characters of a reason that are read: more than any line of torch's."""
+_COMPILERS: Final = {
+    "Triton": re.compile(
+        r"(^|[/\\])triton[/\\](compiler[/\\]compiler\.py\(\d+\): compile"
+        r"|runtime[/\\](jit\.py\(\d+\): _do_compile|autotuner\.py\(\d+\): _bench))$"
+    ),
+    "TorchScript": re.compile(
+        r"(^|[/\\])torch[/\\]jit[/\\](_script\.py\(\d+\): script|_trace\.py\(\d+\): trace)$"
+    ),
+    "C++ extensions": re.compile(
+        r"(^|[/\\])torch[/\\]utils[/\\]cpp_extension\.py\(\d+\): (load|load_inline)$"
+    ),
+}
+"""Functions that compile, by what they compile."""
+_MIN_COMPILED_NS: Final = 50_000_000
+"""TorchScript's fuser took 303 ms for two functions in a recording of a GPU; the Python between two
+calls of a model takes less."""
+_FALLBACK: Final = re.compile(r"^fallback_function$")
 _LIMIT: Final = re.compile(r"(recompile|cache.?size).?limit", re.IGNORECASE)
 
 
@@ -178,3 +205,163 @@ class CompiledCode:
         rows = np.flatnonzero(ctx.source.frame != NO_FRAME)
         rows = rows[is_own[ctx.source.frame[rows]]]
         return bool((ctx.step_of(rows) >= 0).any())
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A compilation in a step, with torch's record of it if there is one.
+
+    Attributes:
+        row: The outermost row of it.
+        compile_id: Such as ``3/1``, or empty.
+        location: The line that called the function.
+    """
+
+    row: int
+    compile_id: str
+    record: Compiled | None
+    location: Location
+
+    @property
+    def key(self) -> tuple[str | None, int | None]:
+        """The line, without the function."""
+        return self.location.file, self.location.line
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether it is known of which function it is, and so whether that was compiled before."""
+        return bool(self.compile_id) or self.record is not None
+
+
+def recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilation]]:
+    """The recompilations in steps by the line that causes them, in the order of time."""
+    compilations = ctx.compilations
+    places = np.flatnonzero(compilations.is_function & (ctx.step_of(compilations.rows) >= 0))
+    every = [
+        _compilation(ctx, code, int(compilations.rows[place]), compilations.numbers[place])
+        for place in places.tolist()
+    ]
+    known = _by_line(_without_warm_up(ctx, [one for one in every if _is_recompilation(one)]))
+    unknown = [one for one in every if not one.is_identified]
+    return [*known, *_by_line(_in_several_steps(ctx, unknown))]
+
+
+def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> Compilation:
+    record = code.version(compile_id, int(ctx.events.ts_ns[row]))
+    if record is not None and record.caller is not None:
+        return Compilation(row, compile_id, record, location_of(record.caller))
+    return Compilation(row, compile_id, record, ctx.location(row))
+
+
+def _is_recompilation(one: Compilation) -> bool:
+    """Whether the function was compiled before, and the compilation did not fail."""
+    if one.record is not None:
+        return one.record.again and not one.record.failure
+    return (version_of(one.compile_id) or 0) > 0
+
+
+def _without_warm_up(ctx: Context, every: list[Compilation]) -> list[Compilation]:
+    """Without functions of which only the first two versions were compiled, in the recording."""
+    n_times: dict[str, int] = defaultdict(int)
+    for one in every:
+        n_times[function_id(one.compile_id)] += 1
+    started = {function_id(each) for each in ctx.compilations.numbers if version_of(each) == 0}
+    return [
+        one
+        for one in every
+        if n_times[function_id(one.compile_id)] > 1
+        or version_of(one.compile_id) != 1
+        or function_id(one.compile_id) not in started
+    ]
+
+
+def _in_several_steps(ctx: Context, every: list[Compilation]) -> list[Compilation]:
+    """Those of lines that compile in several steps, without the first of these steps."""
+    steps = ctx.step_of(np.array([one.row for one in every], dtype=np.intp)).tolist()
+    first: dict[object, int] = {}
+    for one, step in zip(every, steps, strict=True):
+        first.setdefault(one.key, step)
+    return [one for one, step in zip(every, steps, strict=True) if step > first[one.key]]
+
+
+def _by_line(every: Iterable[Compilation]) -> list[list[Compilation]]:
+    groups: dict[object, list[Compilation]] = defaultdict(list)
+    for one in every:
+        groups[one.key].append(one)
+    return list(groups.values())
+
+
+def backward_rows(ctx: Context, groups: list[list[Compilation]]) -> list[list[int]]:
+    """Compilations of backward passes, by line, else by step."""
+    found: list[list[int]] = [[] for _ in groups]
+    compilations = ctx.compilations
+    rows = compilations.rows[~compilations.is_function]
+    steps = [{*ctx.step_of(np.array([one.row for one in group])).tolist()} for group in groups]
+    for row, step in zip(rows.tolist(), ctx.step_of(rows).tolist(), strict=True):
+        here = [place for place in range(len(groups)) if step in steps[place]]
+        location = ctx.location(row)
+        line = location.file, location.line
+        of_line = [place for place in here if groups[place][0].key == line]
+        if here:
+            found[(of_line or here)[0]].append(row)
+    return found
+
+
+def compile_times(ctx: Context) -> dict[str, Intervals]:
+    """Time of the steps, or of a recording without steps, in which something is compiled.
+
+    It is given by what compiles.
+
+    ``torch.compile``'s own time contains that of Triton. Recompilations are not included.
+    TorchScript compiles in the background of a call, after it has run it twice: nothing is recorded
+    until the call's first operator, and the fallback for inputs unlike those of the first calls
+    shows that it was compiled.
+
+    Source: ``torch/csrc/jit/runtime/profiling_graph_executor_impl.cpp`` (``fallback_function``).
+    """
+    events, compilations = ctx.events, ctx.compilations
+    groups = recompilations(ctx, CompiledCode(ctx))
+    again = [one.row for group in groups for one in group]
+    again += [row for rows in backward_rows(ctx, groups) for row in rows]
+    first = compilations.rows[~np.isin(compilations.rows, again)]
+    found = {"torch.compile": covered_by(events, first)}
+    known = covered_by(events, compilations.rows)
+    for name, pattern in _COMPILERS.items():
+        rows = np.flatnonzero(rows_named(events, pattern, Category.PYTHON))
+        found[name] = subtract(covered_by(events, rows), known)
+        known = unite(known, found[name])
+    found["TorchScript"] = unite(found["TorchScript"], _before_fallbacks(ctx))
+    if len(ctx.steps):
+        steps = union(ctx.steps.starts_ns, ctx.steps.ends_ns)
+        found = {name: intersect(time, steps) for name, time in found.items()}
+    return {name: time for name, time in found.items() if len(time)}
+
+
+def _before_fallbacks(ctx: Context) -> Intervals:
+    """Time without any host event before calls of TorchScript that were just compiled.
+
+    That is before the first call of a function with a fallback, if it is much longer than before
+    later ones, which the program spends otherwise.
+    """
+    events, tree = ctx.events, ctx.tree
+    fallbacks = np.flatnonzero(rows_named(events, _FALLBACK, Category.OP))
+    calls = np.unique(tree.outermost(events.category == Category.OP)[fallbacks])
+    pauses = [_pause_before(ctx, call) for call in calls.tolist()]
+    found = []
+    for name in np.unique(events.name[calls]).tolist():
+        own = [each for each, call in zip(pauses, calls, strict=True) if events.name[call] == name]
+        own.sort()
+        lengths = [end - start for start, end in own]
+        if lengths[0] >= max(_MIN_COMPILED_NS, 2 * max(lengths[1:], default=0)):
+            found.append(own[0])
+    return of_pairs(tuple(found))
+
+
+def _pause_before(ctx: Context, call: int) -> tuple[int, int]:
+    """Start and end of the time before a call in which its thread began and ended nothing."""
+    events, rows = ctx.events, ctx.tree.rows
+    own = rows[(events.lane[rows] == events.lane[call]) & (rows != call)]
+    until = int(events.ts_ns[call])
+    ends, starts = events.end_ns[own], events.ts_ns[own]
+    latest = max(ends[ends <= until].max(initial=0), starts[starts < until].max(initial=0))
+    return (int(latest) if len(own) else until), until
