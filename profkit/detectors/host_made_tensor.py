@@ -1,14 +1,15 @@
-"""DAT003 host-made-tensor: a small tensor is created on the host and copied in every step.
+"""DAT003 host-made-tensor: a tensor is created on the host and copied in every step.
 
 What it finds:
-    Small copies from pageable host memory to a GPU of a tensor that the same line has just
-    created, such as ``torch.tensor(3.0, device="cuda")`` or ``torch.zeros(8).to(device)``, in
-    several steps.
+    Copies from pageable host memory to a GPU of a tensor that the same line has just created, such
+    as ``torch.tensor(3.0, device="cuda")`` or ``torch.randn(n, n).to(device)``, in several steps:
+    tensors of any size that an operator fills, and small ones of given values.
 
 Why it matters:
     Even a tensor of four bytes costs a synchronization: PyTorch copies it and then waits for the
-    stream, so the GPU becomes idle. The cost is what the steps take less in a replay of the
-    recording in which the host does not wait.
+    stream, so the GPU becomes idle. A large one takes long to fill on the host, and as long to
+    copy as the bus takes. The cost is what the steps take less in a replay of the recording in
+    which the host neither creates the tensor nor waits for its copy.
 
 How to fix it:
     Create the tensor on the GPU (``torch.zeros(8, device=x.device)`` launches a kernel and waits
@@ -26,8 +27,9 @@ Use instead:
 
 Reads:
     Copies (``name``, ``n_bytes`` in bytes), operators before them on the same thread (``name``,
-    ``ts_ns`` in nanoseconds), the runtime calls that wait (``dur_ns`` in nanoseconds), GPU busy
-    time in nanoseconds, source lines.
+    ``ts_ns`` and ``dur_ns`` in nanoseconds), the runtime calls that wait (``dur_ns`` in
+    nanoseconds), GPU busy time in nanoseconds, source lines. Without recorded device work, the
+    runtime calls that copy.
 
 When to ignore this:
     The values come from outside in every step and have to be copied; gather them in one tensor.
@@ -41,28 +43,46 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
-from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
-from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
+from profkit.engine.needs import Need
+from profkit.engine.windows import (
+    CostlyWait,
+    WaitThresholds,
+    costly_waits,
+    in_windows,
+    windows_ns,
+)
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
+from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, creating_ops
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import COPY, EXPLICIT_SYNC, LAUNCH, rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW
+from profkit.model.events import NO_ROW, Category
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
+
+COPIES: Final = Need(
+    name="copies",
+    reason="No copies to a GPU were recorded.",
+    remedy="Record on a machine with a GPU, with `ProfilerActivity.CUDA`.",
+    is_met=lambda ctx: ctx.has_device_work or bool(len(COPY.rows(ctx.events))),
+    requires=(needs.TRACE,),
+)
 
 INFO = RuleInfo(
     id="DAT003",
     name="host-made-tensor",
-    title="Small tensor created on the host and copied to the GPU in every step",
+    title="Tensor created on the host and copied to the GPU in every step",
     severity="warning",
-    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    needs=(needs.OPERATORS, COPIES),
     since="0.1.0",
 )
 
@@ -72,8 +92,8 @@ class Thresholds(WaitThresholds):
     """When a copied tensor is a finding.
 
     Attributes:
-        max_copy_bytes: Larger tensors are data and not constants: 1 MiB is far above masks and
-            scalars and below a batch of images.
+        max_copy_bytes: Larger tensors of given values are data and not constants: 1 MiB is far
+            above masks and scalars and below a batch of images.
         min_copies_count: Minimum copies by one line; a single one is set-up.
     """
 
@@ -83,33 +103,40 @@ class Thresholds(WaitThresholds):
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that creates a tensor on the host and copies it."""
-    waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
-    waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
-    maker = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
-    small = ctx.events.n_bytes.at(waits.copy) <= thresholds.max_copy_bytes
-    made_here = (maker != NO_ROW) & small
+    events = ctx.events
+    waits = _copies(ctx)
+    maker = creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
+    made_here = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)
+    outermost = ctx.tree.outermost(events.category == Category.OP)
+    made_here &= ~np.isin(maker, outermost[LAUNCH.rows(events)])  # those are made on a device
     waits, maker = waits.select(made_here), maker[made_here]
     lines = [
         (location, owners, np.isin(waits.owner, owners))
         for location, owners in ctx.by_line(np.unique(waits.owner))
         if len(owners) >= thresholds.min_copies_count
     ]
-    changes = [ProgramChange(calls=waits.rows[own]) for *_, own in lines]
+    makers = [np.unique(maker[own]).astype(np.intp) for *_, own in lines]
+    changes = [
+        ProgramChange(calls=waits.rows[own], scaled=((made_by, 0.0),))
+        for (*_, own), made_by in zip(lines, makers, strict=True)
+    ]
     costs = costly_waits(ctx, changes, thresholds)
-    for (location, owners, own), wait in zip(lines, costs, strict=True):
-        if wait is None:
+    for (location, owners, own), made_by, found in zip(lines, makers, costs, strict=True):
+        if found is None:
             continue
-        here = waits.select(own)
-        copies = np.unique(here.copy)
-        n_bytes = bytes_of(ctx.events, copies)
+        wait = found if ctx.has_device_work else _on_host(ctx, found, thresholds)
+        copies = np.unique(waits.copy[own])
+        n_bytes = bytes_of(events, copies)
+        size = f" of {format_bytes(n_bytes / len(copies))}" if n_bytes else ""
+        made_ns = covered_by(events, made_by).total_ns
         yield wait.finding(
             ctx,
             INFO,
             confidence=None if location.file else "low",
             message=(
-                f"A tensor of {format_bytes(n_bytes / len(copies))} is created on the host"
-                f"{at(location)} and copied to the GPU {times_per_step(ctx, len(owners))}, which "
-                f"{wait.text(ctx)}"
+                f"A tensor{size} is created on the host{at(location)} in "
+                f"{time_per_step(ctx, made_ns)} and copied to the GPU "
+                f"{times_per_step(ctx, len(owners))}, which {wait.text(ctx)}"
             ),
             fix=(
                 "Create it on the GPU, as in `torch.zeros(n, device=x.device)`, or once before "
@@ -117,6 +144,31 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             locations=(location,),
             n=len(owners),
-            rows=copies,
-            evidence={"made_by": ctx.events.name_of(int(maker[own][0])), "bytes": n_bytes},
+            rows=copies if ctx.has_device_work else owners,
+            evidence={
+                "made_by": events.name_of(int(maker[own][0])),
+                "made_ns": made_ns,
+                "bytes": n_bytes,
+            },
         )
+
+
+def _copies(ctx: Context) -> Syncs:
+    """Copies from pageable memory in the windows; without device work all calls that copy."""
+    events = ctx.events
+    if ctx.has_device_work:
+        waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
+        return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
+    owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
+    copying = np.unique(owner[COPY.rows(events)])
+    rows = np.union1d(COPY.rows(events), EXPLICIT_SYNC.rows(events)).astype(np.intp)
+    rows = rows[in_windows(ctx, rows) & (owner[rows] != NO_ROW) & np.isin(owner[rows], copying)]
+    kind = np.full(len(rows), SyncKind.TO_DEVICE, dtype=np.uint8)
+    return Syncs(rows, kind, owner[rows], np.full(len(rows), NO_ROW, dtype=np.int32))
+
+
+def _on_host(ctx: Context, wait: CostlyWait, thresholds: Thresholds) -> CostlyWait:
+    """What creating and copying costs the host, where no device work was recorded."""
+    cost = ctx.time_cost(wait.change)
+    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    return replace(wait, cost=cost, severity="warning" if is_warning else "note")

@@ -54,7 +54,7 @@ from profkit.engine.families.copies import copy_sites, pageable_copies
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind
-from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
+from profkit.index.host.host_made_tensors import are_made, creating_ops
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Int32s, Rows
 from profkit.model.finding import Finding
@@ -93,9 +93,9 @@ _ON_GPU: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
     waits = pageable_copies(ctx, SyncKind.TO_DEVICE)
-    made_here = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner) != NO_ROW
-    small = ctx.events.n_bytes.at(waits.copy) <= SMALL_BYTES
-    for site in copy_sites(ctx, waits.select(~(made_here & small)), thresholds):
+    makers = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
+    made_here = are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy))
+    for site in copy_sites(ctx, waits.select(~made_here), thresholds):
         yield site.finding(
             ctx,
             INFO,

@@ -114,13 +114,16 @@ class CostlyWait:
     change: ProgramChange
 
     def text(self, ctx: Context) -> str:
-        """``blocks the host for 206 µs per step (12%). The GPU works during 98% of it.``."""
+        """``blocks the host for 206 µs per step (12%). The GPU works during 98% of it.``.
+
+        The second sentence is left out if no device work was recorded.
+        """
         share = format_share(self.blocked.total_ns / windows_ns(ctx))
+        text = f"blocks the host for {time_per_step(ctx, self.blocked.total_ns)} ({share})."
+        if not ctx.has_device_work:
+            return text
         works = format_share(self.busy_ns / self.blocked.total_ns)
-        return (
-            f"blocks the host for {time_per_step(ctx, self.blocked.total_ns)} ({share}). The GPU "
-            f"works during {works} of it."
-        )
+        return f"{text} The GPU works during {works} of it."
 
     def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)
         self,

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -36,9 +38,9 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     assert finding.evidence["made_by"] == "aten::zeros"
     assert finding.confidence == "high"
     assert finding.message == (
-        "A tensor of 32 B is created on the host in train_step (train.py:10) and copied to the GPU "
-        "once per step, which blocks the host for 203 µs per step (83%). The GPU works during "
-        "98% of it."
+        "A tensor of 32 B is created on the host in train_step (train.py:10) in 2.00 µs per step "
+        "and copied to the GPU once per step, which blocks the host for 203 µs per step (83%). The "
+        "GPU works during 98% of it."
     )
 
 
@@ -107,3 +109,51 @@ def test_pinned_memory_is_not_pageable_even_where_the_host_waits(found: Found) -
 def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "DAT003"
+
+
+def noise(*, work: bool = True, maker: str = "aten::randn", direct: bool = False) -> TraceBuilder:
+    """Three steps in which noise of 64 MiB is filled in 3 ms and copied in 1 ms."""
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.compute("aten::add", 100_000)
+            with b.op(maker):
+                b.compute("aten::normal_", 3_000_000)
+                if direct:
+                    b.call("LaunchKernel", 4_000)
+            if work:
+                b.to_device(1 << 26, 1_000_000)
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+            else:
+                with b.op("aten::to"), b.op("aten::copy_"):
+                    b.call("MemcpyAsync", 1_000_000)
+                    b.call("StreamSynchronize", 4_000)
+    return b
+
+
+def test_a_large_tensor_that_an_operator_fills_costs_the_time_to_fill_it(found: Found) -> None:
+    b = noise()
+    (finding,) = found(b, RULE)
+    assert finding.evidence["made_ns"] == 9_000_000
+    # Each step waits 3 ms for the noise, and 1 ms for the copy, which the GPU still makes.
+    assert finding.cost.ns == pytest.approx(9_000_000, rel=0.02)
+    assert found(b, "pageable-copy-to-device") == ()
+
+
+def test_without_recorded_device_work_it_costs_the_host_both(found: Found) -> None:
+    (finding,) = found(noise(work=False), RULE)
+    assert finding.cost.per_step_ns == 4_004_000
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "A tensor is created on the host in 3.00 ms per step and copied to the GPU once per step, "
+        "which blocks the host for 1.00 ms per step (24%)."
+    )
+
+
+def test_large_tensors_of_given_values_are_data(found: Found) -> None:
+    assert found(noise(maker="aten::empty"), RULE) == ()
+    assert found(noise(maker="aten::empty", work=False), RULE) == ()
+
+
+def test_a_tensor_that_a_kernel_fills_is_copied_from_the_gpu(found: Found) -> None:
+    assert found(noise(direct=True, work=False), RULE) == ()

@@ -58,11 +58,11 @@ def test_a_small_tensor_made_just_before_is_left_to_another_rule(found: Found) -
     assert found(b, RULE) == ()
 
 
-def test_a_large_tensor_made_just_before_is_data(found: Found) -> None:
+def test_a_large_tensor_of_given_values_made_just_before_is_data(found: Found) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 8, "main"):
-            b.compute("aten::randn", 1_000)
+            b.compute("aten::empty", 1_000)
             b.to_device(8 * MIB, 400_000)
     assert len(found(b, RULE)) == 1
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.index.host.nesting import CallTree
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 
 _CREATING: Final = re.compile(
     r"^aten::(empty|zeros|ones|full|arange|linspace|logspace|eye|scalar_tensor|tril_indices"
@@ -19,6 +19,8 @@ _CREATING: Final = re.compile(
 
 Source: ``torch/csrc/utils/tensor_new.cpp`` (``internal_new_from_data``).
 """
+_FILLING: Final = re.compile(rf"{_CREATING.pattern}(?<!empty)$")
+"""Those that compute the values of the tensor, which a device can do as well."""
 SMALL_BYTES: Final = 1 << 20
 """Up to this size a tensor counts as a constant or mask, above it as data."""
 _MAX_DISTANCE: Final = 4
@@ -55,6 +57,24 @@ def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int3
         hit = is_chain & creates[before] & (found == NO_ROW)
         found[hit] = before[hit]
     return found
+
+
+def are_made(
+    events: EventTable, makers: Int32s, n_bytes: Int64s, max_bytes: int = SMALL_BYTES
+) -> Mask:
+    """Which copied tensors the program creates on the host where it could create them on a device.
+
+    Tensors of given values (``torch.tensor``) are constants if they are small, else data.
+
+    Args:
+        makers: Result of :func:`creating_ops`. Shape ``(k,)``, that of the result.
+        n_bytes: The tensors' sizes; :data:`MISSING` where they are not known. Shape ``(k,)``.
+        max_bytes: Size up to which a tensor is small.
+    """
+    small = (n_bytes != MISSING) & (n_bytes <= max_bytes)
+    return np.asarray(
+        (makers != NO_ROW) & (small | rows_named(events, _FILLING, Category.OP)[makers])
+    )
 
 
 def _top_level(events: EventTable, tree: CallTree) -> Mask:
