@@ -62,37 +62,21 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
 from profkit.engine.windows import busy_ns, event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.intervals import covered_within, union
-from profkit.index.runtime_calls import HIP
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
 from profkit.units import format_share
-
-
-def _knows_compute_capability(ctx: Context) -> bool:
-    """Whether a device's compute capability is known. ROCm writes other numbers there."""
-    known = any(device.compute_capability for device in ctx.trace.devices.values())
-    return known and not len(HIP.rows(ctx.events))
-
-
-COMPUTE_CAPABILITY: Final = Need(
-    name="compute capability",
-    reason="The compute capability of an NVIDIA GPU was not recorded.",
-    remedy="Record with torch 1.9 or newer on an NVIDIA GPU.",
-    is_met=_knows_compute_capability,
-)
 
 INFO = RuleInfo(
     id="KER002",
     name="float32-matmul",
     title="Matrix products in float32 on CUDA cores",
     severity="warning",
-    needs=(needs.DEVICE_WORK, COMPUTE_CAPABILITY),
+    needs=(needs.DEVICE_WORK, needs.COMPUTE_CAPABILITY),
     since="0.1.0",
 )
 

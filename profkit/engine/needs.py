@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.context import Context
+from profkit.index.runtime_calls import CUDA as CUDA_CALLS
+from profkit.index.runtime_calls import HIP
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,12 @@ class Need:
     requires: tuple["Need", ...] = ()
 
 
+def _knows_compute_capability(ctx: Context) -> bool:
+    """Whether a device's compute capability is known. ROCm writes other numbers there."""
+    known = any(device.compute_capability for device in ctx.trace.devices.values())
+    return known and not len(HIP.rows(ctx.events))
+
+
 TRACE: Final = Need(
     name="trace",
     reason="There is no trace: only memory was recorded.",
@@ -49,6 +57,26 @@ DEVICE_WORK: Final = Need(
     remedy="Record on a machine with a GPU, with `ProfilerActivity.CUDA`.",
     is_met=lambda ctx: ctx.has_device_work,
     requires=(TRACE,),
+)
+SHAPES: Final = Need(
+    name="input shapes",
+    reason="The shapes of operators' inputs were not recorded.",
+    remedy="Record with `profkit.trace` or `record_shapes=True`.",
+    is_met=lambda ctx: len(ctx.events.input_dims.rows) > 0,
+    requires=(OPERATORS,),
+)
+CUDA: Final = Need(
+    name="CUDA",
+    reason="No CUDA calls were recorded, and kernels of other devices have other names.",
+    remedy="Record on an NVIDIA GPU, with `ProfilerActivity.CUDA`.",
+    is_met=lambda ctx: len(CUDA_CALLS.rows(ctx.events)) > 0,
+    requires=(TRACE,),
+)
+COMPUTE_CAPABILITY: Final = Need(
+    name="compute capability",
+    reason="The compute capability of an NVIDIA GPU was not recorded.",
+    remedy="Record with torch 1.9 or newer on an NVIDIA GPU.",
+    is_met=_knows_compute_capability,
 )
 STEPS: Final = Need(
     name="steps",

@@ -49,6 +49,8 @@ PUBLISHED = {
     "KER006": "layout-transposes",
     "KER007": "unfused-pointwise",
     "KER008": "repeated-copies",
+    "KER009": "misaligned-matmul",
+    "KER011": "half-precision-unused",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "CFG001": "algorithm-search",

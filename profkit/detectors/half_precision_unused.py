@@ -1,0 +1,163 @@
+"""KER011 half-precision-unused: a GPU with tensor cores for float16 multiplies only in float32.
+
+What it finds:
+    Matrix products and convolutions in float32 on NVIDIA GPUs of the Volta and Turing
+    architectures (compute capability 7.0 to 7.5: V100, T4, GeForce RTX 20), in recordings in which
+    nothing runs on tensor cores. Later GPUs also have TF32: there it is float32-matmul.
+
+Why it matters:
+    The tensor cores of these GPUs multiply float16 only, 8 times as fast as the CUDA cores multiply
+    float32 (4 times on GeForce). The cost is an estimate: what the steps take less in a replay of
+    the recording with these kernels 3 times as fast. That is what NVIDIA states for whole training
+    programs, so the kernels themselves may gain more. Half of the memory for activations is not in
+    the figure.
+
+How to fix it:
+    Run the forward pass and the loss under ``torch.autocast("cuda", dtype=torch.float16)``. Scale
+    the loss with ``torch.amp.GradScaler`` in training: gradients below float16's range become zero
+    otherwise. bfloat16 has no tensor cores on these GPUs.
+
+Example:
+    ::
+
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+Use instead:
+    ::
+
+        scaler = torch.amp.GradScaler()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+Reads:
+    Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them,
+    the GPUs' names, compute capability and busy time in nanoseconds, source lines.
+
+When to ignore this:
+    The program needs float32's range or precision throughout, as solvers and simulations do.
+    Kernels whose names do not tell their precision are not found.
+
+Source:
+    "Mixed precision" and "Tensor Core" in NVIDIA's "Train With Mixed Precision" guide (8 times the
+    arithmetic, up to 3 times the speed of whole models); the white papers on Tesla V100 (15.7 and
+    125 TFLOPS) and Turing (GeForce RTX 2080 Ti: 13.4 and 53.8 TFLOPS with float32 accumulation);
+    "Automatic Mixed Precision" among PyTorch's recipes.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.matmul_precision import float32_matmuls
+from profkit.index.device.occupancy import tensor_core_rows
+from profkit.index.device.streams import device_of
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.model.trace import DeviceInfo
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER011",
+    name="half-precision-unused",
+    title="Tensor cores for float16 are not used",
+    severity="warning",
+    needs=(needs.DEVICE_WORK, needs.COMPUTE_CAPABILITY),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When products in float32 are a finding.
+
+    Attributes:
+        min_kernel_ns: Shorter kernels do not count: in 10 microseconds CUDA cores multiply
+            matrices of some 200 rows, with which tensor cores are hardly faster.
+        min_busy_share: Minimum share of the GPU's busy time. A mixed-precision program with less
+            of them is bound by bandwidth.
+        warning_share: Share of the steps that a fix can save from which it is a warning.
+    """
+
+    min_kernel_ns: int = 10_000
+    min_busy_share: float = 0.1
+    warning_share: float = 0.02
+
+
+_VOLTA: Final = (7, 0)
+_TURING: Final = (7, 5)
+_WITH_TENSOR_CORES: Final = re.compile(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
+"""Boards of compute capability 7.5 that have tensor cores; GeForce GTX 16, MX and T1000 do not."""
+_RATIO: Final = 3
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all products and convolutions in float32."""
+    events = ctx.events
+    capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
+    kernels = events.rows_of(Category.KERNEL)
+    kernels = kernels[_on(ctx, kernels, capable)]
+    if not len(kernels) or tensor_core_rows(events, kernels).any():
+        return
+    found = float32_matmuls(events, ctx.launches)
+    found = found.select(
+        _on(ctx, found.rows, capable)
+        & (events.dur_ns[found.rows] >= thresholds.min_kernel_ns)
+        & in_windows(ctx, found.rows)
+    )
+    spent = device_time(ctx, found.rows)
+    share = spent.total_ns / busy_ns(ctx)
+    if share < thresholds.min_busy_share:
+        return
+    change = ProgramChange(scaled=((found.rows, 1 / _RATIO),))
+    cost = ctx.time_cost(change, "estimate")
+    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    known = found.op != NO_ROW
+    locations = ctx.costliest_lines(found.op[known], _MAX_LINES, events.dur_ns[found.rows[known]])
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="medium",
+        message=(
+            f"Matrix products and convolutions in float32{at(locations[0]) if locations else ''}, "
+            f"{times_per_step(ctx, len(found.rows))}, take {time_per_step(ctx, spent.total_ns)} "
+            f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
+            "which multiply float16."
+        ),
+        fix=(
+            'Run the forward pass under `torch.autocast("cuda", dtype=torch.float16)`, in training '
+            "with `torch.amp.GradScaler()`."
+        ),
+        locations=locations,
+        n=len(found.rows),
+        cost=cost,
+        evidence={"busy_share": round(share, 4), "events": event_ids(ctx, found.rows)},
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _is_capable(device: DeviceInfo) -> bool:
+    """Whether a device has tensor cores for float16 and for nothing wider."""
+    capability = device.compute_capability
+    if capability is None or not _VOLTA <= capability <= _TURING:
+        return False
+    return capability < _TURING or _WITH_TENSOR_CORES.search(device.name) is not None
+
+
+def _on(ctx: Context, rows: Rows, devices: list[int]) -> Mask:
+    """Which device work ran on one of some devices."""
+    return np.isin(device_of(ctx.events, rows), devices)

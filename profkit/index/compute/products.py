@@ -1,0 +1,135 @@
+"""Matrix products with their sizes, and whether their rows begin at multiples of 16 bytes."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
+from profkit.index.compute.op_work import UNKNOWN, OpWork
+from profkit.index.launches import Launches
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int64s, Mask, Rows
+
+LOAD_BYTES: Final = 16
+"""Most that a thread loads at once; the unit of the tensor memory accelerator as well."""
+_PRODUCT: Final = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|_addmm_activation|_scaled_mm)$")
+_WITH_BIAS: Final = re.compile(r"add")
+_LOADS: Final = re.compile(r"_align[abc]?(\d+)|_ldg(\d+)")
+"""Elements that a thread loads at once, in kernel names of CUTLASS and cuBLAS."""
+_MUST_BE_ALIGNED: Final = re.compile(r"nvjet|sm90_xmma|gmma|tcgen05|sm1\d\d_|(?<![a-z])tma")
+"""Kernels that use the tensor memory accelerator, which needs strides of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products that ran as one kernel each: (batch, m, k) times (batch, k, n).
+
+    Attributes:
+        rows: The operators, ascending. Shape ``(p,)``.
+        kernel: The kernel of each. Rows of shape ``(p,)``.
+        sizes: m, k and n. Shape ``(p, 3)``.
+        flops: Floating-point operations of each. Shape ``(p,)``.
+        n_bytes: Bytes that each moves at least. Shape ``(p,)``.
+        kind: Index into ``kinds`` of the type of the elements. Shape ``(p,)``.
+        kinds: Types of elements as recorded: ``c10::BFloat16``.
+        shapes: Number of the text of the shapes in the names of the events. Shape ``(p,)``.
+    """
+
+    rows: Rows
+    kernel: Rows
+    sizes: Int64s
+    flops: Int64s
+    n_bytes: Int64s
+    kind: Int64s
+    kinds: tuple[str, ...]
+    shapes: Int64s
+
+    def select(self, mask: Mask) -> "Products":
+        """The products of a mask of shape ``(p,)``."""
+        return Products(
+            self.rows[mask], self.kernel[mask], self.sizes[mask], self.flops[mask],
+            self.n_bytes[mask], self.kind[mask], self.kinds, self.shapes[mask],
+        )  # fmt: skip
+
+    @property
+    def element_bytes(self) -> Int64s:
+        """Bytes of an element of each. Shape ``(p,)``."""
+        return np.array([ELEMENT_BYTES[kind] for kind in self.kinds], dtype=np.int64)[self.kind]
+
+
+def products(events: EventTable, launches: Launches, work: OpWork) -> Products:
+    """The products whose shapes were recorded, and whose only kernel is known."""
+    is_known = rows_named(events, _PRODUCT, Category.OP)[work.rows]
+    is_known &= (work.n_bytes != UNKNOWN) & (work.kind != UNKNOWN)
+    place = np.full(len(events) + 1, NO_ROW, dtype=np.int64)
+    place[work.rows[is_known]] = np.flatnonzero(is_known)
+    is_kernel = (launches.op != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
+    at, kernels = place[launches.op[is_kernel]], launches.work[is_kernel]
+    at, kernels = at[at != NO_ROW], kernels[at != NO_ROW]
+    kernel = np.full(len(work.rows), NO_ROW, dtype=np.intp)
+    kernel[at] = kernels
+    own = np.bincount(at, minlength=len(work.rows)) == 1
+    rows = work.rows[own]
+    sizes, shapes = _sizes(events, rows)
+    found = Products(
+        rows, kernel[own], sizes, work.flops[own], work.n_bytes[own], work.kind[own], work.kinds,
+        shapes,
+    )  # fmt: skip
+    return found.select(np.asarray((sizes > 0).all(axis=1)))
+
+
+def _sizes(events: EventTable, rows: Rows) -> tuple[Int64s, Int64s]:
+    """m, k and n of each product, zeros where they are not known; the text of its shapes."""
+    shapes = events.input_dims.at(rows)
+    types = events.input_types.at(rows)
+    key = (shapes * len(events.names) + events.name[rows]) if len(rows) else shapes
+    _, first, of = np.unique(key, return_index=True, return_inverse=True)
+    sizes = np.zeros((len(first), 3), dtype=np.int64)
+    for number, at in enumerate(first.tolist()):
+        if shapes[at] == MISSING or types[at] == MISSING:
+            continue
+        inputs = inputs_of(events.names[shapes[at]], events.names[types[at]], "")
+        begin = 1 if _WITH_BIAS.search(events.name_of(int(rows[at]))) else 0
+        one = inputs.shape(begin) if inputs else None
+        other = inputs.shape(begin + 1) if inputs else None
+        if one and other and len(one) == len(other) > 1:
+            sizes[number] = one[-2], one[-1], other[-1]
+    return sizes[of], shapes
+
+
+def padded(sizes: Int64s, element_bytes: Int64s) -> Int64s:
+    """Sizes, rounded up so that rows of as many elements begin at multiples of 16 bytes.
+
+    Args:
+        sizes: Shape ``(p, 3)``.
+        element_bytes: Shape ``(p,)``.
+    """
+    unit = np.maximum(LOAD_BYTES // element_bytes, 1)[:, None]
+    return np.asarray(-(-sizes // unit) * unit)
+
+
+def misaligned(events: EventTable, found: Products) -> Mask:
+    """Which products have rows that do not begin at multiples of 16 bytes. Shape ``(p,)``.
+
+    The names of many kernels tell how much a thread loads at once. Of others it is k or n that
+    counts: rows are as long, unless a factor is transposed. m counts where the name tells.
+    """
+    element_bytes = found.element_bytes
+    odd = padded(found.sizes, element_bytes) != found.sizes
+    names, place = np.unique(events.name[found.kernel], return_inverse=True)
+    loads = np.array([_loads(events.names[name]) for name in names.tolist()], dtype=np.int64)
+    loaded = loads.reshape(-1)[place]
+    named = (loaded * element_bytes < LOAD_BYTES) & odd.any(axis=1)
+    return np.asarray(np.where(loaded == UNKNOWN, odd[:, 1:].any(axis=1), named))
+
+
+@lru_cache(maxsize=65536)
+def _loads(kernel: str) -> int:
+    """Elements that a thread loads at once; :data:`UNKNOWN` if the name does not tell."""
+    if _MUST_BE_ALIGNED.search(kernel):
+        return LOAD_BYTES
+    found = [int(one or other) for one, other in _LOADS.findall(kernel)]
+    return min(found, default=UNKNOWN)
