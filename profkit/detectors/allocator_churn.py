@@ -3,7 +3,8 @@
 What it finds:
     ``cudaMalloc`` and ``cudaFree`` (or HIP's, or the driver calls behind expandable segments) in
     most steps after the first. In a snapshot's history: allocations that repeatedly do not fit, so
-    that the allocator frees its cache and allocates from the driver again.
+    that the allocator frees its cache and allocates from the driver again. Where nothing is cached
+    at all, it is allocator-off.
 
 Why it matters:
     PyTorch caches freed memory and reuses it without calling the driver. A driver call takes up to
@@ -45,7 +46,6 @@ Source:
     Runtime API reference.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -55,11 +55,11 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.device_memory.driver_calls import driver_calls, uncached_calls
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
 from profkit.engine.needs import Need
 from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
 from profkit.engine.wording import known_locations, time_per_step
-from profkit.index.runtime_calls import ALLOCATOR, names_matching
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.change import ProgramChange
@@ -101,10 +101,6 @@ class Thresholds(WaitThresholds):
     min_flushes_count: int = 3
 
 
-_DEVICE_MEMORY: Final = re.compile(
-    r"^(cuda|hip)(Malloc|Free)(_v\d+)?$|^cuMem(Create|Map|Unmap|Release)$"
-)
-_FREE: Final = re.compile(r"Free|Unmap|Release")
 MAX_LINES: Final = 3
 
 
@@ -120,16 +116,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_later = len(ctx.steps) - 1
-    calls = _calls_in_later_steps(ctx)
+    found = driver_calls(ctx)
+    found = found.select(ctx.step_of(found.rows) > 0)
+    calls, is_free, n_frees = found.rows, found.is_free, found.n_frees
     if n_later < thresholds.min_later_steps_count or not len(calls):
         return
     if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
+    if uncached_calls(ctx) is not None:
+        return
     (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if judged is None:
         return
-    is_free = names_matching(ctx.events, _FREE)[ctx.events.name[calls]]
-    n_frees = int(is_free.sum())
     main_calls = calls[is_free] if n_frees else calls
     lines = ctx.costliest_lines(main_calls, MAX_LINES, ctx.events.dur_ns[main_calls])
     yield judged.finding(
@@ -148,18 +146,11 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _calls_in_later_steps(ctx: Context) -> Rows:
-    calls = ALLOCATOR.rows(ctx.events)
-    calls = calls[names_matching(ctx.events, _DEVICE_MEMORY)[ctx.events.name[calls]]]
-    return np.asarray(calls[ctx.step_of(calls) > 0])
-
-
 def _fix(n_frees: int) -> str:
     if n_frees:
         return (
-            "Remove `torch.cuda.empty_cache()` from the loop, and unset "
-            "`PYTORCH_NO_CUDA_MEMORY_CACHING`. If it is neither, the GPU is nearly full and "
-            "PyTorch frees its cache to continue: use a smaller batch."
+            "Remove `torch.cuda.empty_cache()` from the loop. If there is none, the GPU is nearly "
+            "full and PyTorch frees its cache to continue: use a smaller batch."
         )
     return (
         "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad batches to a few sizes, so "

@@ -3,13 +3,15 @@
 What it finds:
     Forward passes with gradients enabled whose graph is freed unused: no backward pass runs through
     it, and the tensors that it saved are freed within the recording. Validation and inference
-    without ``torch.no_grad()`` look like this. ``model.eval()`` does not disable gradients.
+    without ``torch.no_grad()`` look like this. ``model.eval()`` does not disable gradients. In a
+    recording without steps and without any backward pass also a graph that is alive at the end.
 
 Why it matters:
     Each operator saves the tensors that its backward needs, so all activations of a forward pass
     are in memory at once instead of a few at a time. That is often most of a step's memory, and it
     limits the batch size. Creating the nodes costs the host one or two microseconds per operator.
-    The cost is the peak of saved memory; some of it may be needed in any case.
+    The cost is the peak of saved memory, or what is saved at the end; some of it may be needed in
+    any case.
 
 How to fix it:
     Evaluate under ``torch.inference_mode()``, or ``torch.no_grad()`` where a result becomes part of
@@ -31,13 +33,15 @@ Use instead:
                 total += loss_fn(model(x), y).item()
 
 Reads:
-    Operators and their sequence numbers (``ts_ns`` in nanoseconds), ``[memory]`` events
-    (``n_bytes`` in bytes, ``address``), source lines.
+    Operators and their sequence numbers (``ts_ns`` in nanoseconds), whether dropout and batch
+    normalization train, ``[memory]`` events (``n_bytes`` in bytes, ``address``), source lines.
 
 When to ignore this:
     A branch of a training step whose result is not part of the loss is found too: it needs no
-    graph either. A graph that is alive when the recording ends is not reported: its backward pass
-    may come later, or it is a leak. The last node of each graph is not counted.
+    graph either. In a recording with steps a graph that is alive at the end is not reported: its
+    backward pass may come later, or it is a leak. In one without, the confidence is low unless
+    dropout or batch normalization ran in evaluation mode, which only a recording with shapes
+    shows. The last node of each graph is not counted.
 
 Source:
     "Locally disabling gradient computation" in PyTorch's autograd mechanics (no-grad and inference
@@ -56,9 +60,10 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows
-from profkit.engine.wording import at, known_locations, times_per_step
+from profkit.engine.wording import at, counted, known_locations, times_per_step
+from profkit.index.compute.inputs import inputs_of
 from profkit.index.host.source import NO_FRAME
-from profkit.index.runtime_calls import names_matching
+from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.index.trace_memory.graph_nodes import (
     GraphNodes,
     RetainedBytes,
@@ -66,11 +71,11 @@ from profkit.index.trace_memory.graph_nodes import (
     peak_live_bytes,
     retained_bytes,
 )
-from profkit.model.events import Int64s, Mask, Rows
+from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.torch_names import BACKWARD, COMPILED_AUTOGRAD, OPTIMIZER_STEP
-from profkit.units import format_bytes, format_count
+from profkit.units import format_bytes
 
 INFO = RuleInfo(
     id="MEM013",
@@ -103,6 +108,11 @@ class Thresholds:
 
 _TRAINS: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
 """Signs of a backward pass, even one that does not record which nodes it ran."""
+_TRAINING_FLAGS: Final = {
+    re.compile(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
+    re.compile(r"^aten::batch_norm$"): 5,
+}
+"""Operators that are told whether they train, and the place of that argument."""
 MAX_LINES: Final = 3
 
 
@@ -113,18 +123,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
     saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
-    unused = _unused_runs(ctx, nodes, saved, thresholds)
-    for runs in _by_first_line(ctx, nodes, unused):
-        here = np.isin(nodes.run, runs)
-        peak = peak_live_bytes(ctx.allocations, saved.alloc[here[saved.node]])
-        if peak >= thresholds.min_kept_bytes:
-            yield _finding(ctx, thresholds, nodes, here, peak)
+    freed, alive = _unused_runs(ctx, nodes, saved, thresholds)
+    has_end = len(ctx.steps) or trains
+    for runs, is_alive in ((freed, False), *([] if has_end else [(alive, True)])):
+        for same_line in _by_first_line(ctx, nodes, runs):
+            here = np.isin(nodes.run, same_line)
+            own = here[saved.node] & ~(is_alive & saved.is_freed)
+            peak = peak_live_bytes(ctx.allocations, saved.alloc[own])
+            if peak >= thresholds.min_kept_bytes:
+                yield _finding(ctx, thresholds, nodes, here, peak, is_alive=is_alive)
 
 
 def _unused_runs(
     ctx: Context, nodes: GraphNodes, saved: RetainedBytes, thresholds: Thresholds
-) -> Rows:
-    """Runs of nodes in the windows that no backward pass used and that were freed."""
+) -> tuple[Rows, Rows]:
+    """Runs of nodes in the windows that no backward pass used: freed ones, and those alive."""
     n_runs = int(nodes.run.max()) + 1
     n_bytes = ctx.allocations.n_bytes[saved.alloc]
     run = nodes.run[saved.node]
@@ -132,11 +145,9 @@ def _unused_runs(
     freed = _sums(run[saved.is_freed], n_bytes[saved.is_freed], n_runs)
     counted = (nodes.run >= 0) & in_windows(ctx, nodes.row)
     n_nodes = _sums(nodes.run[counted], nodes.n[counted], n_runs)
-    return np.flatnonzero(
-        (n_nodes >= thresholds.min_nodes_count)
-        & (total > 0)
-        & (freed >= thresholds.min_freed_share * total)
-    )
+    is_unused = (n_nodes >= thresholds.min_nodes_count) & (total > 0)
+    is_freed = freed >= thresholds.min_freed_share * total
+    return np.flatnonzero(is_unused & is_freed), np.flatnonzero(is_unused & ~is_freed)
 
 
 def _sums(group: Int64s, values: Int64s, n: int) -> Int64s:
@@ -168,20 +179,42 @@ def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, .
     return known_locations(*ctx.costliest_lines(own, MAX_LINES))
 
 
+def _trains(ctx: Context) -> bool | None:
+    """Whether dropout and batch normalization run as in training; None if that is not known."""
+    events = ctx.events
+    found = set()
+    for pattern, place in _TRAINING_FLAGS.items():
+        texts = events.concrete_inputs.at(np.flatnonzero(rows_named(events, pattern, Category.OP)))
+        for number in np.unique(texts[texts != MISSING]).tolist():
+            inputs = inputs_of("[]", "", events.names[number])
+            found.add(inputs.value(place) if inputs is not None else None)
+    return None if not found & {True, False} else True in found
+
+
 def _finding(
-    ctx: Context, thresholds: Thresholds, nodes: GraphNodes, here: Mask, peak: int
+    ctx: Context,
+    thresholds: Thresholds,
+    nodes: GraphNodes,
+    here: Mask,
+    peak: int,
+    *,
+    is_alive: bool,
 ) -> Finding:
     n_nodes = int(nodes.n[here].sum())
     locations = _locations(ctx, nodes, here)
     place = locations[0] if locations else Location()
+    is_sure = not is_alive or _trains(ctx) is False
+    is_large = peak >= thresholds.warning_kept_bytes
+    text = (
+        f"{' in this recording' if is_alive else ''}. Its {counted(n_nodes, 'node')}"
+        f"{'' if is_alive else f' ({times_per_step(ctx, n_nodes)})'} "
+    )
+    size = format_bytes(peak)
+    held = f"hold {size} when it ends." if is_alive else f"saved up to {size} at one time."
     return INFO.finding(
-        severity="warning" if peak >= thresholds.warning_kept_bytes else "note",
-        confidence="high" if place.file else "medium",
-        message=(
-            f"An autograd graph is built{at(place)} that no backward pass uses. Its "
-            f"{format_count(n_nodes)} nodes ({times_per_step(ctx, n_nodes)}) saved up to "
-            f"{format_bytes(peak)} at one time."
-        ),
+        severity="warning" if is_large and is_sure else "note",
+        confidence="low" if not is_sure else "high" if place.file and not is_alive else "medium",
+        message=f"An autograd graph is built{at(place)} that no backward pass uses{text}{held}",
         fix=(
             "Evaluate under `torch.inference_mode()`, or `torch.no_grad()` where the result "
             "becomes part of a graph later; `model.eval()` does not disable gradients."

@@ -78,6 +78,7 @@ PUBLISHED = {
     "MEM015": "peak-dominated-by-one-line",
     "MEM016": "pinned-growth",
     "MEM017": "out-of-memory",
+    "MEM018": "allocator-off",
     "PRF001": "no-warm-up",
     "PRF002": "carried-in-device-work",
     "PRF003": "no-stacks",

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+import pytest
+
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -164,6 +166,52 @@ def test_what_a_backward_pass_computes_again_is_no_graph_of_its_own(found: Found
                 event.args = {**(event.args or {}), "Fwd thread id": 1}
                 program.drop(program.evaluate())
             program.backward(nodes, kept)
+    assert found(program.b, RULE) == ()
+
+
+def alone(training_flag: str = "") -> Program:
+    """One forward pass in a recording without steps, whose graph is alive at the end."""
+    program = Program()
+    program.evaluate()
+    if training_flag:
+        with program.b.op("aten::dropout", values=["", "0.1", training_flag]):
+            program.b.advance(10)
+    return program
+
+
+def test_a_graph_that_is_alive_after_a_forward_pass_in_evaluation_mode_is_found(
+    found: Found,
+) -> None:
+    (finding,) = found(alone("False").b, RULE)
+    # The last layer's own is the result.
+    assert finding.cost.bytes == (LAYERS - 1) * MIB
+    assert (finding.severity, finding.confidence) == ("warning", "medium")
+    assert finding.message == (
+        "An autograd graph is built in evaluate (train.py:40) that no backward pass uses in this "
+        "recording. Its 4 nodes hold 3.00 MiB when it ends."
+    )
+
+
+@pytest.mark.parametrize("training_flag", ["", "True"])
+def test_where_it_may_be_the_forward_pass_of_a_training_step_it_is_a_note(
+    found: Found, training_flag: str
+) -> None:
+    (finding,) = found(alone(training_flag).b, RULE)
+    assert (finding.severity, finding.confidence) == ("note", "low")
+
+
+def test_without_steps_what_was_freed_before_the_end_does_not_count(found: Found) -> None:
+    program = Program()
+    kept = program.evaluate()
+    program.b.free(kept[0])
+    (finding,) = found(program.b, RULE)
+    assert finding.cost.bytes == (LAYERS - 2) * MIB
+
+
+def test_a_forward_pass_alone_in_a_recording_of_training_is_silent(found: Found) -> None:
+    program = Program()
+    program.train()
+    program.evaluate()
     assert found(program.b, RULE) == ()
 
 
