@@ -112,7 +112,7 @@ _TRAINING_FLAGS: Final = {
     re.compile(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
     re.compile(r"^aten::batch_norm$"): 5,
 }
-"""Operators that are told whether they train, and the place of that argument."""
+"""Operators with an argument for training, and its place."""
 MAX_LINES: Final = 3
 
 

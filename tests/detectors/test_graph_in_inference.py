@@ -187,7 +187,7 @@ def test_a_graph_that_is_alive_after_a_forward_pass_in_evaluation_mode_is_found(
     assert finding.cost.bytes == (LAYERS - 1) * MIB
     assert (finding.severity, finding.confidence) == ("warning", "medium")
     assert finding.message == (
-        "An autograd graph is built in evaluate (train.py:40) that no backward pass uses in this "
+        "An autograd graph is built in forward (net.py:5) that no backward pass uses in this "
         "recording. Its 4 nodes hold 3.00 MiB when it ends."
     )
 
