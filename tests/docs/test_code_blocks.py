@@ -12,6 +12,7 @@ from profkit.testing import SnapshotBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
+TENSORBOARD = "profkit.integrations.tensorboard"
 PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
          "docs/report.md", "docs/tensorboard.md", "docs/what-if.md"]  # fmt: skip
 COMMANDS = {
@@ -76,6 +77,9 @@ def test_a_command_does_what_the_page_says(
     if tool == "tensorboard":
         with serving(folder / arguments[-1]) as server:
             assert server.loaded("train") == "train"
+    elif arguments[:2] == ["-m", TENSORBOARD]:
+        with serving(folder / arguments[-1], TENSORBOARD) as server:
+            assert server.address.startswith("http://127.0.0.1:")
     elif tool == "make":
         # The tests already run under make: a dry run is enough.
         assert MAKE, "make is not installed"
