@@ -126,6 +126,8 @@ class EventTable:
         device: Ordinal of the device that ran the work.
         stream: The stream it ran on.
         n_bytes: Bytes of a copy or fill.
+        from_device: Ordinal of the device that a copy between two devices reads.
+        to_device: Ordinal of the device that it writes.
         collective: Index into ``names`` of the collective that a kernel belongs to.
         call_stack: Index into ``names`` of an operator's Python stack, innermost first, with frames
             separated by ``;`` (torch 1.8 to 1.10).
@@ -156,6 +158,8 @@ class EventTable:
     device: SparseColumn
     stream: SparseColumn
     n_bytes: SparseColumn
+    from_device: SparseColumn
+    to_device: SparseColumn
     collective: SparseColumn
     call_stack: SparseColumn
     input_dims: SparseColumn

@@ -150,6 +150,22 @@ class TraceBuilder(EventRecorder):
         self.now_ns = end
         return event
 
+    def peer_copy(self, n_bytes: int, dur_ns: int, *, source: int = 0, target: int = 1) -> Event:
+        """Record a copy between two devices within an operator, as ``tensor.to("cuda:1")`` does.
+
+        Source: ``CUpti_ActivityMemcpyPtoP`` in ``libkineto/src/CuptiActivity.cpp``, which writes
+        both devices instead of ``device``; the stream is one of the source.
+        """
+        with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
+            ident = self.call("MemcpyAsync", CALL_NS)
+            places = {"fromDevice": source, "inDevice": source, "toDevice": target}
+            event = self.work(
+                "gpu_memcpy", "Memcpy PtoP (Device -> Device)", dur_ns,
+                correlation=ident, device=source, bytes=n_bytes, **places,
+            )  # fmt: skip
+            del (event.args or {})["device"]
+            return event
+
     def fill(self, n_bytes: int, dur_ns: int) -> Event:
         """Record a fill of device memory and its call."""
         ident = self.call("MemsetAsync", CALL_NS)

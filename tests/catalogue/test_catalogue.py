@@ -41,6 +41,7 @@ PUBLISHED = {
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",
     "DAT006": "blocking-checkpoint",
+    "DAT005": "device-to-device-copies",
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",

@@ -34,6 +34,7 @@ _CALL: Final = ("correlation", "external_id")
 _DEVICE: Final = (
     "correlation", "external_id", "device", "stream", "n_bytes", "collective",
 )  # fmt: skip
+_PEERS: Final = ("from_device", "to_device")
 _OCCUPANCY: Final = ("blocks_per_sm", "occupancy_percent")
 
 COLUMNS_OF_CATEGORY: Final = {
@@ -42,12 +43,12 @@ COLUMNS_OF_CATEGORY: Final = {
     Category.RUNTIME: _CALL,
     Category.DRIVER: _CALL,
     Category.KERNEL: (*_DEVICE, *_OCCUPANCY),
-    Category.MEMCPY: _DEVICE,
+    Category.MEMCPY: (*_DEVICE, *_PEERS),
     Category.MEMSET: _DEVICE,
 }
 """The sparse columns that events of a category can have."""
 
-SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_OCCUPANCY)))
+SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_OCCUPANCY)))
 INTERNED: Final = frozenset({"call_stack", "collective", *_INPUTS})
 """The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = {

@@ -50,6 +50,8 @@ class Args(msgspec.Struct, gc=False):
     total_allocated: int = msgspec.field(default=MISSING, name="Total Allocated")
     total_reserved: int = msgspec.field(default=MISSING, name="Total Reserved")
     cupti_correlation: int = msgspec.field(default=MISSING, name="correlationId")
+    from_device: int = msgspec.field(default=MISSING, name="fromDevice")
+    to_device: int = msgspec.field(default=MISSING, name="toDevice")
 
 
 NO_ARGS: Final = Args()

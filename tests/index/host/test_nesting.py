@@ -28,7 +28,7 @@ def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> Event
         lanes=(Lane("1", "1"), Lane("1", "2")),
         **dict.fromkeys(
             ("correlation", "external_id", "sequence", "forward_thread",
-             "device", "stream", "n_bytes", "collective",
+             "device", "stream", "n_bytes", "from_device", "to_device", "collective",
              "call_stack", "input_dims", "input_types", "concrete_inputs",
              "blocks_per_sm", "occupancy_percent"), none),
     )  # fmt: skip

@@ -1,0 +1,156 @@
+"""DAT005 device-to-device-copies: tensors move from one GPU to another in every step.
+
+What it finds:
+    Lines that copy tensors between GPUs within the steps, with the pairs of devices, the bytes and
+    the bandwidth. Copies by ``nn.DataParallel`` are reported by data-parallel, and collectives are
+    no copies.
+
+Why it matters:
+    A copy between GPUs takes as long as dozens of kernels: links carry 10 to 60 GB/s over PCIe and
+    up to 450 GB/s over NVLink, memory some thousand. Without peer access it goes through the
+    host's memory. By default the copy waits for the work of both devices, and their later work
+    waits for it. The cost is what the steps take less in a replay of the recording without these
+    copies.
+
+How to fix it:
+    Create a tensor on the device that uses it, or move it there once before the loop. Where a model
+    is split over devices, cut it where activations are small, and let several batches be under way
+    at once (``torch.distributed.pipelining``). For more throughput with a model that fits one
+    GPU, run one process per GPU with ``DistributedDataParallel``.
+
+Example:
+    ::
+
+        table = torch.randn(4096, 4096, device="cuda:1")
+        for x in loader:
+            y = x.to("cuda:0") @ table.to("cuda:0")
+
+Use instead:
+    ::
+
+        table = torch.randn(4096, 4096, device="cuda:0")
+        for x in loader:
+            y = x.to("cuda:0") @ table
+
+Reads:
+    Copies (``n_bytes`` in bytes, ``ts_ns`` and ``dur_ns`` in nanoseconds, the devices that they
+    read and write), the operators that launched them, source lines.
+
+When to ignore this:
+    The model is split because it fits no single GPU, and its activations have to move. ROCm's
+    profiler does not tell the devices of a copy.
+
+Source:
+    "Cross-GPU operations" in PyTorch's CUDA semantics; ``aten/src/ATen/native/cuda/Copy.cu`` (a
+    copy between devices synchronizes their streams); "Peer-to-Peer Memory Copy" in the CUDA C++
+    Programming Guide; ``libkineto/src/CuptiActivity.cpp`` (``fromDevice``, ``toDevice``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.ranks.data_parallel import data_parallel_calls
+from profkit.model.change import ProgramChange
+from profkit.model.events import MISSING, NO_ROW, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_bytes, format_share
+
+INFO = RuleInfo(
+    id="DAT005",
+    name="device-to-device-copies",
+    title="Tensors copied between GPUs in every step",
+    severity="note",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When copies between devices are a finding.
+
+    Attributes:
+        min_copies_count: Minimum copies by one line; a single one is set-up.
+        min_copy_share: Minimum share of the steps that one line's copies take. Below a thousandth
+            no step gets measurably shorter.
+        warning_share: Share of the steps that a fix can save from which it is a warning. A split
+            model needs some, and its cost is mostly hidden.
+    """
+
+    min_copies_count: int = 2
+    min_copy_share: float = 0.001
+    warning_share: float = 0.05
+
+
+_MAX_PAIRS: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line that copies tensors between devices."""
+    copies, op = _peer_copies(ctx)
+    total_ns = windows_ns(ctx)
+    least = max(thresholds.min_copies_count, len(ctx.steps))
+    for location, ops in ctx.by_line(np.unique(op)):
+        own = copies[np.isin(op, ops)]
+        spent = device_time(ctx, own)
+        if len(own) < least or spent.total_ns < max(1, thresholds.min_copy_share * total_ns):
+            continue
+        change = ProgramChange(scaled=((own, 0.0),))
+        cost = ctx.time_cost(change)
+        pairs, n_bytes = _pairs(ctx, own)
+        is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
+        yield INFO.finding(
+            severity="warning" if is_warning else "note",
+            confidence="high",
+            message=(
+                f"Tensors are copied between GPUs{at(location)}, "
+                f"{times_per_step(ctx, len(own))}: {', '.join(pairs[:_MAX_PAIRS])}. The copies "
+                f"take {time_per_step(ctx, spent.total_ns)} "
+                f"({format_share(spent.total_ns / total_ns)})."
+            ),
+            fix=(
+                "Create the tensor on the GPU that uses it, or move it there once before the "
+                "loop; where a model is split, cut it where activations are small."
+            ),
+            locations=(location,),
+            n=len(own),
+            cost=cost,
+            evidence={"bytes": n_bytes, "pairs": pairs, "events": event_ids(ctx, own)},
+            spans=spent.pairs(),
+            change=change,
+        )
+
+
+def _peer_copies(ctx: Context) -> tuple[Rows, Rows]:
+    """Copies between devices in the windows, and the operators that launched them."""
+    events, launches = ctx.events, ctx.launches
+    source, target = (column.at(launches.work) for column in (events.from_device, events.to_device))
+    own = (source != target) & (source != MISSING) & (target != MISSING) & (launches.op != NO_ROW)
+    copies, op = launches.work[own], launches.op[own].astype(np.intp)
+    if not len(copies) or len(data_parallel_calls(events, ctx.tree)):
+        return copies[:0], op[:0]
+    inside = in_windows(ctx, op)
+    return copies[inside], op[inside]
+
+
+def _pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:
+    """``cuda:0 to cuda:1 8.00 MiB per step at 11.2 GB/s``, most bytes first; the bytes of all."""
+    events, n_steps = ctx.events, max(1, len(ctx.steps))
+    source, target = events.from_device.at(copies), events.to_device.at(copies)
+    n_bytes = np.maximum(events.n_bytes.at(copies), 0)
+    found = []
+    for one, other in np.unique(np.stack((source, target)), axis=1).T.tolist():
+        own = (source == one) & (target == other)
+        moved, took_ns = int(n_bytes[own].sum()), int(events.dur_ns[copies[own]].sum())
+        size = f"{format_bytes(moved / n_steps)}{' per step' if len(ctx.steps) else ''}"
+        text = f"{ctx.device_label(one)} to {ctx.device_label(other)} {size}"
+        found.append((-moved, f"{text} at {moved / max(1, took_ns):.3g} GB/s"))
+    return [text for _, text in sorted(found)], int(n_bytes.sum())
