@@ -42,7 +42,7 @@ _BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}")
 _PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
 _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
 _TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
-_TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
+TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
 _PINNED: Final = re.compile(r"Pinned|\bHOST\b")
 """An XPU's profiler names driver-allocated (pinned) host memory ``HOST`` and other host memory
 ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
@@ -108,7 +108,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
     innermost = tree.nearest(is_op)[rows]
     read = tree.outermost(reads(events, tree))[rows]
     copy = _copy_of(events, launches, rows, copies, copy_calls, tree.nearest(is_op))
-    to_host, to_device = _named(events, _TO_HOST, copy), _named(events, _TO_DEVICE, copy)
+    to_host, to_device = _named(events, _TO_HOST, copy), _named(events, TO_DEVICE, copy)
     explicit = (innermost == NO_ROW) & np.isin(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
         [read != NO_ROW, explicit, to_host, to_device],
@@ -221,7 +221,7 @@ def is_pageable(events: EventTable, copies: Int32s) -> Mask:
 
     ROCm only writes ``Host``: such a copy counts as pageable unless its name says pinned.
     """
-    host = _named(events, _TO_HOST, copies) | _named(events, _TO_DEVICE, copies)
+    host = _named(events, _TO_HOST, copies) | _named(events, TO_DEVICE, copies)
     return np.asarray(host & ~_named(events, _PINNED, copies))
 
 
@@ -235,7 +235,7 @@ def _copies(events: EventTable, launches: Launches) -> tuple[Int32s, Int32s]:
     """Copies between host and device with a known call, and their calls."""
     is_copy = (events.category[launches.work] == Category.MEMCPY) & (launches.launch != NO_ROW)
     copies = launches.work[is_copy].astype(np.int32)
-    is_host_copy = _named(events, _TO_HOST, copies) | _named(events, _TO_DEVICE, copies)
+    is_host_copy = _named(events, _TO_HOST, copies) | _named(events, TO_DEVICE, copies)
     return copies[is_host_copy], launches.launch[is_copy][is_host_copy]
 
 

@@ -1,0 +1,159 @@
+"""KER010 wave-tail: products have a few more blocks than the GPU's multiprocessors share evenly.
+
+What it finds:
+    Kernels of matrix products and convolutions whose blocks are slightly more than a multiple of
+    the GPU's multiprocessors. Kernels with at most one block for each do not count: persistent
+    kernels and those that split a product evenly (stream-K) have as many.
+
+Why it matters:
+    Every block takes about as long. Where there are 1.1 blocks for each multiprocessor, one in ten
+    computes two of them while the others wait: the kernel takes nearly twice as long as it would
+    with a tenth less to compute. The cost is an upper bound: what the steps take less in a replay
+    of the recording in which these kernels take as long as if all multiprocessors were busy until
+    the end.
+
+How to fix it:
+    Change the batch size, the sequence length or a layer's width by some percent, so that the
+    tiles of the result are a multiple of the multiprocessors or slightly fewer. On an A100 (108)
+    in tiles of 256 x 128, a result of 4,096 x 2,048 has 256 blocks, which take as long as 324.
+    ``torch.compile(mode="max-autotune")`` also tries other tiles, and products split along k.
+
+Example:
+    ::
+
+        loader = DataLoader(data, batch_size=36)  # 144 blocks on 108 multiprocessors: two rounds
+
+Use instead:
+    ::
+
+        loader = DataLoader(data, batch_size=54)  # 216 blocks: two full rounds
+
+Reads:
+    Kernels (``name``, ``dur_ns`` in nanoseconds, blocks per multiprocessor), the operators that
+    launched them, the number of multiprocessors of the GPUs, source lines.
+
+When to ignore this:
+    The sizes are those of the data. Blocks of one kernel that take different times (causal
+    attention, sparse matrices) even out, and kernels of other streams use idle multiprocessors.
+
+Source:
+    "Wave Quantization" and "Tile Quantization" in NVIDIA's "Matrix Multiplication Background
+    User's Guide"; ``blocks per SM`` in ``libkineto/src/CuptiActivity.cpp``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
+from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category
+from profkit.model.finding import Finding
+from profkit.names import short_kernel
+from profkit.units import format_share
+
+BLOCKS: Final = Need(
+    name="blocks of kernels",
+    reason="The number of blocks of kernels was not recorded.",
+    remedy="Record on an NVIDIA GPU: ROCm's profiler does not write it.",
+    is_met=lambda ctx: len(ctx.events.blocks_per_sm.rows) > 0,
+    requires=(needs.DEVICE_WORK,),
+)
+
+INFO = RuleInfo(
+    id="KER010",
+    name="wave-tail",
+    title="Multiprocessors wait for the last blocks of products",
+    severity="note",
+    needs=(BLOCKS,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When the last blocks are a finding.
+
+    Attributes:
+        min_kernel_ns: Shorter kernels do not count: starting and ending them takes as long.
+        min_idle_share: Minimum share of a kernel's time that multiprocessors wait: with at most
+            0.6 of the last round of blocks in use, of one or two rounds.
+        min_lost_share: Minimum share of the kernel time that is lost so.
+    """
+
+    min_kernel_ns: int = 20_000
+    min_idle_share: float = 0.2
+    min_lost_share: float = 0.05
+
+
+_PRODUCT: Final = re.compile(
+    r"^(?!.*(fmha|flash|attention)).*(gemm|conv(?!ert)|[fdw](prop|grad)|cutlass|xmma|nvjet)",
+    re.IGNORECASE,
+)
+_ROUNDING: Final = 1e-4
+"""Kineto writes blocks per multiprocessor as 32-bit floats."""
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all kernels with such a last round."""
+    events = ctx.events
+    rows = np.flatnonzero(rows_named(events, _PRODUCT, Category.KERNEL))
+    rows = rows[in_windows(ctx, rows) & (events.dur_ns[rows] >= thresholds.min_kernel_ns)]
+    blocks = events.blocks_per_sm.figures_at(rows)
+    rows, blocks = rows[blocks > 1], blocks[blocks > 1]
+    left = blocks / np.ceil(blocks - _ROUNDING)
+    own = 1 - left >= thresholds.min_idle_share
+    rows, blocks, left = rows[own], blocks[own], left[own]
+    lost_ns = np.rint(events.dur_ns[rows] * (1 - left)).astype(np.int64)
+    kernels_ns = device_time(ctx, events.rows_of(Category.KERNEL)).total_ns
+    share = int(lost_ns.sum()) / max(1, kernels_ns)
+    if not len(rows) or share < thresholds.min_lost_share:
+        return
+    change = ProgramChange(scaled=tuple((rows[left == each], each) for each in np.unique(left)))
+    cost = ctx.time_cost(change, "upper-bound")
+    if (cost.ns or 0) < max(1, thresholds.min_lost_share / 10 * windows_ns(ctx)):
+        return
+    op = np.full(len(events), NO_ROW, dtype=np.int64)
+    op[ctx.launches.work] = ctx.launches.op
+    known = op[rows] != NO_ROW
+    locations = known_locations(
+        *ctx.costliest_lines(op[rows[known]].astype(np.int32), _MAX_LINES, lost_ns[known])
+    )
+    spent = device_time(ctx, rows)
+    worst = int(np.argmax(lost_ns))
+    yield INFO.finding(
+        confidence="medium",
+        message=(
+            f"Products and convolutions{at(locations[0]) if locations else ''} have slightly more "
+            "blocks than a multiple of the multiprocessors, such as "
+            f"`{short_kernel(events.name_of(int(rows[worst])))}` with {blocks[worst]:.2f} for each."
+            f" They take {time_per_step(ctx, spent.total_ns)}; multiprocessors wait for the last "
+            f"blocks in up to {format_share(int(lost_ns.sum()) / spent.total_ns)} of it."
+        ),
+        fix=(
+            "Change the batch size or the width of a layer by some percent, so that the number of "
+            f"blocks is at most a multiple of the multiprocessors{_n_sms(ctx)}."
+        ),
+        locations=locations,
+        n=len(rows),
+        cost=cost,
+        evidence={"lost_share": round(share, 4), "events": event_ids(ctx, rows)},
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _n_sms(ctx: Context) -> str:
+    """The number of multiprocessors in parentheses, if it is the same for all devices."""
+    known = {device.n_sms for device in ctx.trace.devices.values()}
+    return f" ({known.pop()})" if len(known) == 1 and None not in known else ""
