@@ -4,7 +4,7 @@ What it finds:
     ``cudaMalloc`` and ``cudaFree`` (or HIP's, or the driver calls behind expandable segments) in
     most steps after the first. In a snapshot's history: allocations that repeatedly do not fit, so
     that the allocator frees its cache and allocates from the driver again. Where nothing is cached
-    at all, it is allocator-off.
+    at all, it is allocator-off; where new shapes of inputs are the recorded cause, dynamic-shapes.
 
 Why it matters:
     PyTorch caches freed memory and reuses it without calling the driver. A driver call takes up to
@@ -55,7 +55,11 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.device_memory.driver_calls import driver_calls, uncached_calls
+from profkit.engine.families.device_memory.driver_calls import (
+    driver_calls,
+    growth_by_shapes,
+    uncached_calls,
+)
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
 from profkit.engine.needs import Need
 from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
@@ -123,7 +127,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
-    if uncached_calls(ctx) is not None:
+    if uncached_calls(ctx) is not None or growth_by_shapes(ctx) is not None:
         return
     (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if judged is None:

@@ -64,6 +64,7 @@ PUBLISHED = {
     "CMP004": "compile-in-window",
     "CPU001": "output-in-step",
     "CPU002": "host-function",
+    "CMP003": "dynamic-shapes",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",

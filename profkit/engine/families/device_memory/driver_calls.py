@@ -1,4 +1,4 @@
-"""Calls with which the driver gives and takes device memory, and whether any of it is cached."""
+"""Calls with which the driver gives and takes device memory, and why it is called so often."""
 
 import re
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.windows import in_windows
+from profkit.index.host.varying_shapes import new_shapes
 from profkit.index.runtime_calls import ALLOCATOR, names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 
@@ -24,6 +25,11 @@ _MIN_FREES_PER_KERNEL: Final = 0.05
 """Single frees per kernel. A cache is emptied as a whole: its frees follow each other."""
 _MIN_EMPTY_SHARE: Final = 0.5
 """Share of the operators for empty tensors, some of which are for tensors on the host."""
+_MAX_SHAPES: Final = 8
+"""New shapes of a line that do not count: some sizes of batches, and the last one of a loader."""
+_MIN_STEPS: Final = 3
+_MIN_EXPLAINED_SHARE: Final = 0.8
+"""Share of the allocations in later steps that happen in steps with new shapes."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,37 @@ def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
     is_free = calls.is_free[order]
     follows = np.append(False, is_free[:-1] & (np.diff(n_launched) == 0))
     return int((is_free & ~follows).sum())
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Allocations in steps in which shapes of inputs are new.
+
+    Attributes:
+        calls: The calls that allocate. Rows, ascending.
+        shapes: The calls of operators with new shapes, of lines with many. Rows in order of time.
+        n_shapes: How many new shapes the first of these lines and operators has.
+    """
+
+    calls: Rows
+    shapes: Rows
+    n_shapes: int
+
+
+def growth_by_shapes(ctx: Context) -> Growth | None:
+    """Allocations in later steps, if nothing is freed and shapes change in most of these steps."""
+    later = driver_calls(ctx)
+    later = later.select(ctx.step_of(later.rows) > 0)
+    if not len(later.rows) or later.n_frees or not len(ctx.events.input_dims.rows):
+        return None
+    every = ctx.step_of(np.arange(len(ctx.events)))
+    found = new_shapes(ctx.events, ctx.tree, ctx.source.frame, every)
+    count = np.bincount(found.group)
+    many = np.flatnonzero(count > _MAX_SHAPES)
+    rows = found.rows[np.isin(found.group, many)]
+    steps = np.unique(every[rows])
+    calls = later.rows[np.isin(every[later.rows], steps)]
+    if len(steps) < _MIN_STEPS or len(calls) < _MIN_EXPLAINED_SHARE * len(later.rows):
+        return None
+    first = found.group[found.rows == rows[0]]
+    return Growth(calls, rows, int(count[first[0]]))
