@@ -201,6 +201,8 @@ def slow_program() -> TraceBuilder:
     capture = CaptureInfo("0", "train", "user", cpu=cpu, threads=HostThreads(1, 1))
     b = TraceBuilder(stacks=True, memory=True, head=head, capture=capture)
     b.kernel("earlier", 50_000)
+    b = TraceBuilder(stacks=True, memory=True, head=head)
+    b.kernel("earlier", 50_000, **{"blocks per SM": 4.0})
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):
             b.load(300_000)
@@ -210,7 +212,8 @@ def slow_program() -> TraceBuilder:
                     b.launch("aten::add_", kernel="add", host_ns=20_000, device_ns=1_000)
             b.compute("aten::zeros", 1_000)
             b.to_device(32, 1_000)
-            b.launch("aten::mm", kernel=IN_FLOAT32, host_ns=10_000, device_ns=400_000)
+            square = [[512, 512], [512, 512]]
+            b.launch("aten::mm", kernel=IN_FLOAT32, host_ns=10_000, device_ns=400_000, dims=square)
             for _ in range(4):
                 for kernel in (TO_FLOAT32, TO_BFLOAT16):
                     b.launch("aten::to", kernel=kernel, host_ns=6_000, device_ns=15_000)
