@@ -74,7 +74,7 @@ from profkit.index.trace_memory.graph_nodes import (
 from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
-from profkit.model.torch_names import BACKWARD, COMPILED_AUTOGRAD, OPTIMIZER_STEP
+from profkit.model.torch_names import TRAINING
 from profkit.units import format_bytes
 
 INFO = RuleInfo(
@@ -106,8 +106,6 @@ class Thresholds:
     warning_kept_bytes: int = 1048576
 
 
-_TRAINS: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
-"""Signs of a backward pass, even one that does not record which nodes it ran."""
 _TRAINING_FLAGS: Final = {
     re.compile(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
     re.compile(r"^aten::batch_norm$"): 5,
@@ -119,7 +117,7 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each network whose graphs are freed unused."""
     nodes = graph_nodes(ctx.events, ctx.tree)
-    trains = names_matching(ctx.events, _TRAINS)[ctx.events.name].any()
+    trains = names_matching(ctx.events, TRAINING)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
     saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)

@@ -88,5 +88,7 @@ COMPILING_FUNCTION: Final = re.compile(
 """The row around the whole compilation of one function, since torch 2.0."""
 COMPILE_ID: Final = re.compile(r"^dynamo_data: compile_id=(?P<number>\S+)$")
 COMPILED_AUTOGRAD: Final = "CompiledAutograd"
+TRAINING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
+"""Signs of a backward pass, even one that does not record which nodes it ran."""
 RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
 """Begins of the names of functions that torch generates for the code after a graph break."""

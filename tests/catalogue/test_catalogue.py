@@ -54,6 +54,7 @@ PUBLISHED = {
     "KER009": "misaligned-matmul",
     "KER010": "wave-tail",
     "KER011": "half-precision-unused",
+    "KER012": "weights-cast-in-inference",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "CFG001": "algorithm-search",

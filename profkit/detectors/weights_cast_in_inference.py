@@ -1,0 +1,135 @@
+"""KER012 weights-cast-in-inference: ``autocast`` casts all weights again in every forward pass.
+
+What it finds:
+    Casts of float32 weights and biases within ``linear`` and convolutions, in recordings without
+    any backward pass. Casts of activations do not count.
+
+Why it matters:
+    ``torch.autocast`` leaves weights in float32 and casts them where they are used. It reuses a
+    cast only within one block, and under ``torch.no_grad()`` or ``inference_mode()`` not if the
+    weight requires no gradient. So each pass reads all weights in four bytes per element and
+    writes them in two, besides a launch for each. With small batches that takes as long as the
+    layers themselves. The cost is what the steps take less in a replay of the recording without
+    these casts. The memory of half the weights is not in the figure.
+
+How to fix it:
+    Cast the model once: ``model.half()`` or ``model.bfloat16()``, and its inputs. Norms then
+    compute in half precision with float32 inside; keep single modules in float32 if they need it.
+
+Example:
+    ::
+
+        with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+            for x in loader:
+                y = model(x)
+
+Use instead:
+    ::
+
+        model.bfloat16()
+        with torch.inference_mode():
+            for x in loader:
+                y = model(x.bfloat16())
+
+Reads:
+    Operators with shapes and types of their inputs (``ts_ns`` and ``dur_ns`` in nanoseconds), the
+    kernels that they launched, the steps, source lines.
+
+When to ignore this:
+    The recording is of the forward part of a training step, which needs weights in float32: where
+    gradients were enabled, the confidence is low. Or the model is evaluated between epochs.
+
+Source:
+    ``aten/src/ATen/autocast_mode.h`` (``cached_cast``: only leaves that require a gradient);
+    "Autocasting" in PyTorch's documentation of ``torch.amp``; ``torch.nn.Module.half``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.host.cast_parameters import cast_parameters
+from profkit.index.intervals import covered_by, unite
+from profkit.index.runtime_calls import names_matching
+from profkit.model.change import ProgramChange
+from profkit.model.finding import Finding
+from profkit.model.torch_names import TRAINING
+
+INFO = RuleInfo(
+    id="KER012",
+    name="weights-cast-in-inference",
+    title="Weights cast to half precision in every forward pass",
+    severity="warning",
+    needs=(needs.SHAPES,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When casts of weights are a finding.
+
+    Attributes:
+        min_casts_count: Minimum casts per step: those of a whole network.
+        min_saved_share: Minimum share of the steps that they take; below a thousandth no step gets
+            measurably shorter.
+        warning_share: Share from which it is a warning.
+    """
+
+    min_casts_count: int = 4
+    min_saved_share: float = 0.001
+    warning_share: float = 0.02
+
+
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all casts of parameters in a recording of inference."""
+    if names_matching(ctx.events, TRAINING)[ctx.events.name].any():
+        return
+    casts = cast_parameters(ctx.events, ctx.tree)
+    casts = casts[in_windows(ctx, casts)]
+    if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
+        return
+    work, _ = ctx.launched_by(casts)
+    change = ProgramChange(scaled=((np.union1d(casts, work).astype(np.intp), 0.0),))
+    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+        return
+    has_gradients = len(ctx.events.sequence.rows) > 0
+    is_warning = saved_ns >= thresholds.warning_share * total_ns and not has_gradients
+    locations = known_locations(*ctx.costliest_lines(casts, _MAX_LINES, ctx.events.dur_ns[casts]))
+    on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)
+    on_gpu = f", and the GPU {time_per_step(ctx, on_device.total_ns)}" if len(work) else ""
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="low" if has_gradients else "medium",
+        message=(
+            f"Float32 weights and biases are cast{at(locations[0]) if locations else ''} "
+            f"{times_per_step(ctx, len(casts))}, though nothing trains them. This takes the host "
+            f"{time_per_step(ctx, on_host.total_ns)}{on_gpu}."
+        ),
+        fix=(
+            "Cast the model once with `model.half()` or `model.bfloat16()`, and its inputs, "
+            "instead of running it under `torch.autocast`."
+        ),
+        locations=locations,
+        n=len(casts),
+        cost=cost,
+        evidence={
+            "host_ns": on_host.total_ns,
+            "device_ns": on_device.total_ns,
+            "events": event_ids(ctx, casts),
+        },
+        spans=unite(on_host, on_device).pairs(),
+        change=change,
+    )

@@ -1,0 +1,49 @@
+"""Casts of weights and biases, which ``torch.autocast`` inserts before an operator."""
+
+import json
+import re
+from typing import Final
+
+import numpy as np
+
+from profkit.index.host.nesting import CallTree
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Rows
+
+_CAST: Final = re.compile(r"^aten::_to_copy$")
+_TO: Final = re.compile(r"^aten::to$")
+_LAYER: Final = re.compile(r"^aten::(linear|conv[123]d|conv_transpose[123]d)$")
+
+
+def cast_parameters(events: EventTable, tree: CallTree) -> Rows:
+    """The casts of float32 parameters within operators of layers, ascending.
+
+    The parameters of these operators are their second and third input. A cast is known by its
+    shape: where a parameter has the shape of the first input, it is left out.
+
+    Source: ``aten/src/ATen/autocast_mode.h`` (``cached_cast``): a cast is reused within one
+    ``autocast`` block, and only if the parameter requires a gradient.
+    """
+    is_op = events.category == Category.OP
+    around = tree.enclosing(is_op)
+    cast = np.flatnonzero(rows_named(events, _CAST, Category.OP))
+    call = around[cast]
+    cast, call = cast[call != NO_ROW], call[call != NO_ROW]
+    is_to = rows_named(events, _TO, Category.OP)[call]
+    cast, call = cast[is_to], call[is_to].astype(np.intp)
+    layer = around[call]
+    own = (layer != NO_ROW) & rows_named(events, _LAYER, Category.OP)[layer]
+    cast, call, layer = cast[own], call[own], layer[own]
+    texts = np.stack(
+        (events.input_dims.at(cast), events.input_types.at(cast), events.input_dims.at(layer))
+    )
+    kinds, of = np.unique(texts, axis=1, return_inverse=True)
+    known = [MISSING not in kind and _is_parameter(events, *kind) for kind in kinds.T.tolist()]
+    return np.sort(call[np.array(known, dtype=np.bool_)[of.reshape(-1)]])
+
+
+def _is_parameter(events: EventTable, dims: int, types: int, layer_dims: int) -> bool:
+    """Whether a cast tensor is a float32 parameter. All are numbers of names of JSON texts."""
+    shapes, of_layer = json.loads(events.names[dims]), json.loads(events.names[layer_dims])
+    is_float = json.loads(events.names[types])[:1] == ["float"]
+    return is_float and shapes[0] in of_layer[1:3] and shapes[0] != of_layer[0]
