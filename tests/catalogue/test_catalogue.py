@@ -40,9 +40,9 @@ PUBLISHED = {
     "DAT001": "starved-by-loader",
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",
-    "DAT006": "blocking-checkpoint",
     "DAT004": "small-copies",
     "DAT005": "device-to-device-copies",
+    "DAT006": "blocking-checkpoint",
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",
@@ -62,10 +62,10 @@ PUBLISHED = {
     "CFG003": "debug-left-on",
     "CMP001": "recompiles",
     "CMP002": "graph-breaks",
+    "CMP003": "dynamic-shapes",
     "CMP004": "compile-in-window",
     "CPU001": "output-in-step",
     "CPU002": "host-function",
-    "CMP003": "dynamic-shapes",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",
@@ -201,8 +201,6 @@ def slow_program() -> TraceBuilder:
     cpu = CpuTime(window_ns=1, thread_ns=1, process_ns=1, delayed_ns=0)
     capture = CaptureInfo("0", "train", "user", cpu=cpu, threads=HostThreads(1, 1))
     b = TraceBuilder(stacks=True, memory=True, head=head, capture=capture)
-    b.kernel("earlier", 50_000)
-    b = TraceBuilder(stacks=True, memory=True, head=head)
     b.kernel("earlier", 50_000, **{"blocks per SM": 4.0})
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):
