@@ -69,6 +69,7 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.DEVICE_WORK,),
     since="0.1.0",
+    no_example="Libraries are set up once per process and GPU, as long as that takes.",
 )
 
 

@@ -70,6 +70,7 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
+    no_example="It takes two GPUs, and its tests build what they record.",
 )
 
 

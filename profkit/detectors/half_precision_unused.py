@@ -77,6 +77,7 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.DEVICE_WORK, needs.COMPUTE_CAPABILITY),
     since="0.1.0",
+    no_example="It takes a GPU older than Ampere, and its tests build what one records.",
 )
 
 

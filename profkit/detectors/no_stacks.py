@@ -46,6 +46,7 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.OPERATORS,),
     since="0.1.0",
+    no_example="It is about the recording, and its tests build one with and without the fault.",
 )
 
 

@@ -59,6 +59,7 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.TRACE,),
     since="0.1.0",
+    no_example="It is about the recording, and its tests build one with and without the fault.",
 )
 
 

@@ -66,6 +66,7 @@ INFO = RuleInfo(
     severity="warning",
     needs=(CORES,),
     since="0.1.0",
+    no_example="It depends on the cores of the machine and what else runs on them.",
 )
 
 

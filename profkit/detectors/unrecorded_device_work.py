@@ -58,6 +58,7 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.DEVICE_WORK,),
     since="0.2.0",
+    no_example="It is about the recording, and its tests build one with and without the fault.",
 )
 
 

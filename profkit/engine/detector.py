@@ -22,6 +22,8 @@ class RuleInfo:
         severity: The severity of most of its findings.
         needs: Data without which it is skipped, in the order in which it is checked.
         since: The version of profkit that introduced it.
+        no_example: Why there is no program with and without the problem under ``examples``; empty
+            for a rule that has one.
     """
 
     id: str
@@ -30,6 +32,7 @@ class RuleInfo:
     severity: Severity
     needs: tuple[Need, ...]
     since: str
+    no_example: str = ""
 
     def finding(  # noqa: PLR0913  (the fields of a Finding)
         self,

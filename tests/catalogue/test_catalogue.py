@@ -1,7 +1,11 @@
 """Every rule of the catalogue follows the conventions for rules."""
 
+import ast
 import dataclasses
+import functools
 import inspect
+import json
+import math
 import re
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +15,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.engine.detector import Rule
-from profkit.engine.needs import MONITORING, SNAPSHOT, Need
+from profkit.engine.needs import MONITORED_STEPS, MONITORING, SNAPSHOT, Need
 from profkit.engine.registry import rules
 from profkit.model.capture_info import CaptureInfo, CpuTime, HostThreads
 from profkit.model.finding import SEVERITIES
@@ -28,6 +32,12 @@ SECTIONS = (
     "Source",
 )
 FAMILIES = {"SYN", "DAT", "KER", "MEM", "COM", "CMP", "CFG", "CPU", "PRF"}
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests" / "detectors"
+TABLES = (
+    "traces/programs.json", "examples/gpu/expected.json", "examples/host/expected.json",
+    "examples/leaks/expected.json",
+)  # fmt: skip
 UNITS = ("_ns", "_bytes", "_share", "_count")
 OWN = tuple(rule for rule in rules() if rule.__name__.startswith("profkit."))
 PUBLISHED = {
@@ -177,15 +187,75 @@ def test_thresholds_are_frozen_numbers_with_defaults_units_and_reasons(rule: Rul
     for field in dataclasses.fields(rule.Thresholds):
         assert isinstance(getattr(thresholds, field.name), (int, float))
         assert field.name.endswith(UNITS), field.name
-        assert f"{field.name}: " in described, field.name
+        _, named, rest = described.partition(f" {field.name}: ")
+        reason = re.split(r"\n +\w+: |\n *\n", rest)[0]
+        assert named, field.name
+        assert len(reason.split()) > len(field.name.split("_")), field.name
 
 
 @each_rule
 def test_rule_has_its_own_test_file_that_covers_skipping(rule: Rule) -> None:
-    tests = Path(__file__).parents[1] / "detectors"
-    text = (tests / f"test_{module_name(rule)}.py").read_text(encoding="utf-8")
+    text = (TESTS / f"test_{module_name(rule)}.py").read_text(encoding="utf-8")
     assert f'RULE = "{rule.INFO.name}"' in text
     assert rule.INFO.is_health or "unchecked" in text
+
+
+def rules_of_programs() -> set[str]:
+    """Ids and names of the rules that find the planted problem of a program of ``examples``."""
+    found: set[str] = set()
+    for table in TABLES:
+        entries = json.loads((ROOT / table).read_text())
+        for facts in entries.get("leaks", entries).values():
+            named = {facts.get("rule"), facts.get("watched_rule"), *facts.get("rules", ())}
+            found |= named - {None}
+    return found
+
+
+@each_rule
+def test_rule_has_a_program_with_its_problem_or_says_why_not(rule: Rule) -> None:
+    has_program = bool({rule.INFO.id, rule.INFO.name} & rules_of_programs())
+    assert has_program != bool(rule.INFO.no_example)
+    assert not rule.INFO.no_example or rule.INFO.no_example.endswith(".")
+
+
+@functools.cache
+def parsed_tests() -> list[tuple[str, ast.Module]]:
+    """The texts of the rules' tests, and what they parse to."""
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")]
+    return [(text, ast.parse(text)) for text in texts]
+
+
+def is_nothing(test: ast.expr) -> bool:
+    """Whether an assertion is that nothing was found: ``… == ()``."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
+        return False
+    last = test.comparators[-1]
+    return isinstance(last, (ast.Tuple, ast.List)) and not last.elts
+
+
+def n_cases(test: ast.FunctionDef) -> int:
+    """How often a test runs, by the lists that it is parametrized with."""
+    calls = [each for each in test.decorator_list if isinstance(each, ast.Call)]
+    lists = [each.args[1] for each in calls if len(each.args) > 1]
+    return math.prod(len(each.elts) for each in lists if isinstance(each, (ast.List, ast.Tuple)))
+
+
+def n_silent(rule: Rule) -> int:
+    """How many cases of a rule's tests are programs in which it finds nothing."""
+    own = [tree for text, tree in parsed_tests() if f'RULE = "{rule.INFO.name}"' in text]
+    tests = [each for tree in own for each in tree.body if isinstance(each, ast.FunctionDef)]
+    return sum(
+        n_cases(test)
+        for test in tests
+        if any(isinstance(each, ast.Assert) and is_nothing(each.test) for each in ast.walk(test))
+    )
+
+
+@each_rule
+def test_rule_is_silent_on_the_fixed_program_and_on_what_looks_alike(rule: Rule) -> None:
+    is_of_leaks = any(need in {MONITORING, MONITORED_STEPS} for need in rule.INFO.needs)
+    # Programs that look like leaks are in examples/leaks; a recording has a fault or none.
+    assert n_silent(rule) >= (1 if is_of_leaks or rule.INFO.is_health else 2)
 
 
 def test_catalogue_holds_only_rules() -> None:

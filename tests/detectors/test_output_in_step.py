@@ -100,6 +100,8 @@ def test_output_that_the_gpu_does_not_wait_for_costs_nothing(found: Found) -> No
     [
         ("project/logging/metrics.py", 5, "update"),
         ("rich_models.py", 5, "forward"),
+        ("logging/__init__.py", 2098, "getLogger"),
+        ("matplotlib/__init__.py", 1, "<module>"),
         ("tqdm/std.py", 1160, "__iter__"),
         ("torch/nn/modules/linear.py", 114, "forward"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks
 
-COPIED = ("profkit", "docs", "traces", "tests", "README.md", "pyproject.toml")
+COPIED = ("profkit", "docs", "examples", "traces", "tests", "README.md", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ OUTPUT: Final = re.compile(
     rf"^{BUILTIN_PREFIX}(function (print|imwrite)\b"
     r"|method (write|writelines) of _io\.TextIOWrapper)"
     rf"|{_FOLDER}((matplotlib|seaborn|plotly|tensorboardX?|wandb|mlflow|neptune|comet_ml|clearml"
-    r"|rich|loguru)[/\\]|logging[/\\]__init__\.py|torch[/\\]utils[/\\]tensorboard[/\\]"
+    r"|rich|loguru)[/\\].*(?<!<module>)$|torch[/\\]utils[/\\]tensorboard[/\\].*(?<!<module>)$"
+    r"|logging[/\\]__init__\.py\(\d+\): (debug|info|warning|error|exception|critical|log)$"
     r"|torchvision[/\\]utils\.py\(\d+\): (save_image|make_grid)$|PIL[/\\]Image\.py\(\d+\): save$"
     r"|tqdm[/\\].*: (refresh|display|write|set_postfix|set_postfix_str|set_description)$)"
 )
