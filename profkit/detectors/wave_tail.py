@@ -76,7 +76,7 @@ INFO = RuleInfo(
     severity="note",
     needs=(BLOCKS,),
     since="0.1.0",
-    no_example="It depends on the GPU's number of multiprocessors; its tests build recordings of one.",
+    no_example="It depends on the GPU's number of multiprocessors, which its tests choose.",
 )
 
 
