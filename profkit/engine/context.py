@@ -13,12 +13,13 @@ from profkit.index.compiled.compilations import (
     compilations,
     compiled_runs,
 )
+from profkit.index.compute.categories import work_categories
 from profkit.index.compute.op_work import OpWork, op_work
 from profkit.index.device.cold_calls import cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
-from profkit.index.host.nesting import CallTree, call_tree
+from profkit.index.host.nesting import CallTree, call_tree, self_ns
 from profkit.index.host.source import NO_FRAME, SourceMap, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
@@ -121,6 +122,16 @@ class Context:
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
         return op_work(self.events, self.tree)
+
+    @cached_property
+    def op_self_ns(self) -> Int64s:
+        """Host time of each operator without the operators within it; else 0. Shape ``(n,)``."""
+        return self_ns(self.events, self.tree, self.events.category == Category.OP)
+
+    @cached_property
+    def work_categories(self) -> Int64s:
+        """The category of operators and device work, as its index. Shape ``(n,)``."""
+        return work_categories(self.events, self.tree, self.launches, self.is_communication)
 
     @cached_property
     def source(self) -> SourceMap:

@@ -19,6 +19,11 @@ SCHEMA = "profkit.report/2"
 
 StepOrigin = Literal["profiler", "entry", "loader", "optimizer", "region", "module"]
 """What delimits steps: see :class:`Source`."""
+WorkCategory = Literal[
+    "matmul", "attention", "convolution", "pointwise", "normalization", "reduction", "embedding",
+    "optimizer", "copy", "communication", "other",
+]  # fmt: skip
+"""The kind of work of a kernel or operator: see :class:`CategorySummary`."""
 SourceKind = Literal["trace", "snapshot", "ranks", "live"]
 
 
@@ -176,6 +181,34 @@ class Throughput:
 
 
 @dataclass(frozen=True)
+class CategorySummary:
+    """The kernels of one category; in a recording without devices, its operators.
+
+    Attributes:
+        kind: ``matmul``: matrix products. ``convolution``, ``attention``: also the products within
+            them. ``pointwise``: each element on its own. ``normalization``: batch, layer, group and
+            RMS norm. ``reduction``: sums, softmax, losses, pooling, sorting. ``embedding``: lookups
+            of rows and their gradient. ``optimizer``: all work within ``Optimizer.step``.
+            ``copy``: copies, casts, fills, concatenation, indexing, changes of layout.
+            ``communication``: collectives. ``other``: anything else.
+        n_calls: Number of kernels, or of calls of operators.
+        total_ns: Sum of the kernels' durations, or of the operators' self time on the host.
+        per_step_ns: The part of it that begins within the steps' times, divided by their number;
+            None without steps.
+        share: ``total_ns`` as a share of the sum over all categories.
+        elementwise_ns: The part of it in elementwise kernels, by their names: pointwise work, and
+            casts and copies of elements. None without devices.
+    """
+
+    kind: WorkCategory
+    n_calls: int
+    total_ns: int
+    per_step_ns: int | None
+    share: float
+    elementwise_ns: int | None = None
+
+
+@dataclass(frozen=True)
 class KernelSummary:
     """All calls of one kernel.
 
@@ -195,6 +228,7 @@ class KernelSummary:
             launch, not measured. None where the recording has no valid estimate.
         tensor_cores: Whether the kernel's name shows that it uses tensor cores. Many names do not
             show it.
+        category: The kind of most of its work: see :class:`CategorySummary`.
         throughput: Of the operators that launched nothing but one of these calls, or None where the
             shapes of their inputs were not recorded.
     """
@@ -210,6 +244,7 @@ class KernelSummary:
     blocks_per_sm: float | None = None
     occupancy_share: float | None = None
     tensor_cores: bool = False
+    category: WorkCategory = "other"
     throughput: Throughput | None = None
 
 
@@ -375,6 +410,7 @@ class Summary:
         steps: The steps, in order.
         top_kernels: Kernels by total time, then name.
         top_ops: Operators by total time, then name.
+        categories: Time by kind of work, the longest first.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
         sync_sites: Source lines that synchronized with a CUDA device while the program was
@@ -398,6 +434,7 @@ class Summary:
     steps: tuple[StepSummary, ...] = ()
     top_kernels: tuple[KernelSummary, ...] = ()
     top_ops: tuple[OpSummary, ...] = ()
+    categories: tuple[CategorySummary, ...] = ()
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
     sync_sites: tuple[SyncSiteSummary, ...] | None = None

@@ -114,11 +114,13 @@ class TableBlock:
     Attributes:
         n_brief: How many rows a screen of text shows, each as a sentence without column titles;
             None for a table.
+        sentence: What a screen of text shows instead of it; empty for a table.
     """
 
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
     n_brief: int | None = None
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -290,10 +292,11 @@ def table_section(
     *,
     hidden: Iterable[Remainder] = (),
     is_detail: bool = False,
+    sentence: str = "",
 ) -> Iterator[DocumentSection]:
     """A section with a table, unless it is empty; ``heading`` is its title and figures."""
     title, figures = heading
-    table = TableBlock(columns, tuple(TableRow(cells) for cells in rows))
+    table = TableBlock(columns, tuple(TableRow(cells) for cells in rows), sentence=sentence)
     if table.rows:
         yield DocumentSection(title, (table, *hidden), figures, is_detail)
 

@@ -60,6 +60,12 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ("launch under way", "launches are under way"),
         ),
         "kernel": Term("a function that runs on a device."),
+        "category": Term(
+            "the kind of work of a kernel or operator: matmul, attention, convolution, pointwise, "
+            "normalization, reduction, embedding, optimizer, copy, communication or other, by the "
+            "kernel's name and the operator that launched it.",
+            ("kernel class", "kernel type", "type of kernel"),
+        ),
         "copy": Term(
             "a transfer of bytes between host and device (host-to-device, device-to-host) or "
             "between devices.",

@@ -338,6 +338,12 @@ def breakdown_title(report: Report) -> str:
     return "Step time"
 
 
+def categories_title(report: Report) -> str:
+    """The title of the table of categories: of kernels, or without devices of operators."""
+    on_device = any(each.elementwise_ns is not None for each in report.summary.categories)
+    return "Kernel time" if on_device else "Operator time"
+
+
 def _highest_costs(report: Report) -> list[str]:
     """The finding with the highest cost in time, and the one in memory that is no mere note."""
     in_time = next((each for each in report.findings if _is_costly(report, each)), None)

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.nesting import rows_open_at, self_ns
+from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
@@ -87,7 +87,7 @@ def module_times(ctx: Context) -> tuple[ModuleTime, ...]:
         return ()
     is_op: Mask = events.category == Category.OP
     ops = np.flatnonzero(is_op & (source.module != NO_FRAME))
-    op_ns = _sums(n, source.module[ops], self_ns(events, ctx.tree, is_op)[ops])
+    op_ns = _sums(n, source.module[ops], ctx.op_self_ns[ops])
     n_ops = np.bincount(source.module[ops], minlength=n)
     origin = np.where(launches.op != NO_ROW, launches.op, launches.launch)
     known = origin != NO_ROW

@@ -45,6 +45,7 @@ from profkit.present.document import (
 from profkit.present.headline import (
     breakdown_title,
     busiest_ops,
+    categories_title,
     cost_text,
     device_noun,
     facts,
@@ -71,6 +72,7 @@ from profkit.units import format_bytes, format_count, format_ns, format_share
 _N_BRIEF_LINES: Final = 2
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
+_MIN_CATEGORY_SHARE: Final = 0.01
 _IDLE: Final = ("idle-", "data", "python")
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
@@ -85,6 +87,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_findings(report, options),
         *_memory(report),
         *_allocation_sites(report, options),
+        *_categories(report, options),
         *_kernels(report, options),
         *_operators(report, options),
         *list_section("Details", facts(report, everything=options.verbose)),
@@ -270,6 +273,32 @@ def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Docum
         )
         heading = (one_line(each.title), format_bytes(each.total_bytes))
         yield from table_section(heading, columns, rows)
+
+
+def _categories(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    every = report.summary.categories
+    per_step = any(each.per_step_ns is not None for each in every)
+    elementwise_ns = sum(each.elementwise_ns or 0 for each in every)
+    columns = columns_of("category", ("calls", "total", *(["per step"] * per_step), "share"))
+    rows = (
+        (
+            each.kind,
+            format_count(each.n_calls),
+            format_ns(each.total_ns),
+            *([format_ns(each.per_step_ns or 0)] if per_step else ()),
+            format_share(each.share),
+        )
+        for each in every
+    )
+    large = [each for each in every if each.share >= _MIN_CATEGORY_SHARE]
+    sentence = ", ".join(f"{each.kind} {format_share(each.share)}" for each in large)
+    if elementwise_ns:
+        share = elementwise_ns / sum(each.total_ns for each in every)
+        sentence += f" (elementwise {format_share(share)})"
+    yield from table_section(
+        (categories_title(report), ""), columns, rows, is_detail=True,
+        sentence="" if options.verbose else sentence,
+    )  # fmt: skip
 
 
 def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:

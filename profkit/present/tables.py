@@ -222,12 +222,17 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "kernels": _summary(
         "top_kernels",
         *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
-        *_columns("op module"),
+        *_columns("op module category"),
         located=True,
         timed=True,
     ),
     "operators": _summary(
         "top_ops", *_columns("name", "n_calls total_ns self_ns device_ns"), located=True, timed=True
+    ),
+    "categories": _summary(
+        "categories",
+        *_columns("kind", "n_calls total_ns per_step_ns", "share"),
+        *_columns("", "elementwise_ns"),
     ),
     "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
     "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),

@@ -6,6 +6,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import waits_of_host
+from profkit.engine.figures.categories import category_times
 from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
 from profkit.engine.figures.throughput import timed_work
@@ -132,6 +133,7 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         steps=_steps(ctx, parts),
         top_kernels=top_kernels(ctx, work),
         top_ops=top_ops(ctx, work),
+        categories=category_times(ctx),
         regions=regions(ctx),
         syncs=_syncs(ctx),
         sync_sites=_sync_sites(ctx),

@@ -7,8 +7,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.throughput import TimedWork, throughput
+from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
-from profkit.index.host.nesting import self_ns
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
@@ -64,10 +64,14 @@ def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
 
 def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
     """The first row of the group with the highest weight; rows with the same key are a group."""
+    return int(rows[_heaviest_place(key, weights)])
+
+
+def _heaviest_place(key: Int32s | Int64s, weights: Int64s) -> int:
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     totals = np.zeros(len(first), dtype=np.int64)
     np.add.at(totals, number, weights)
-    return int(rows[first[np.argmax(totals)]])
+    return int(first[np.argmax(totals)])
 
 
 def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
@@ -83,6 +87,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
     found = []
     for group in by_name(ctx, rows, MAX_ENTRIES):
         here = rows[group.places]
+        kinds = ctx.work_categories[here]
         known = group.places[origin[group.places] != NO_ROW]
         location = None
         if len(known):
@@ -101,6 +106,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
                 blocks_per_sm=mean_by_time(blocks[group.places], events.dur_ns[here]),
                 occupancy_share=mean_by_time(occupancy[group.places], events.dur_ns[here]),
                 tensor_cores=names_tensor_cores(group.name),
+                category=WORK_CATEGORIES[kinds[_heaviest_place(kinds, events.dur_ns[here])]],
                 throughput=throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
             )
         )
@@ -145,7 +151,6 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     is_op: Mask = events.category == Category.OP
     rows = np.flatnonzero(is_op).astype(np.int32)
     groups = by_name(ctx, rows, MAX_ENTRIES)
-    own = self_ns(events, ctx.tree, is_op)
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
     device = _by_number(events, events.name[ops], events.dur_ns[work])
@@ -159,7 +164,7 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
                 name=group.name,
                 n_calls=len(here),
                 total_ns=group.total_ns,
-                self_ns=int(own[here].sum()),
+                self_ns=int(ctx.op_self_ns[here].sum()),
                 device_ns=int(device[events.name[here[0]]]),
                 location=ctx.location(heaviest),
                 throughput=throughput(ctx, timed, by_op.get(group.name, _NOWHERE)),

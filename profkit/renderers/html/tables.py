@@ -8,7 +8,7 @@ from profkit.model.device_summary import DEVICE_TIMES
 from profkit.model.location import MODULE_LEVEL, numbered_line
 from profkit.model.report import KernelSummary, OpSummary, Report
 from profkit.names import short_kernel, short_path
-from profkit.present.headline import busiest_ops, idle_explanation
+from profkit.present.headline import busiest_ops, categories_title, idle_explanation
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -34,6 +34,7 @@ def section(report: Report, options: Options) -> Section | None:
 def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
     yield _devices(report)
     yield _idle(report)
+    yield _categories(report)
     yield _kernels(report, options)
     yield _operators(report, options)
     yield _modules(options)
@@ -104,6 +105,24 @@ def _idle(report: Report) -> SortableTable:
     return table("idle", "Idle time of devices", columns, rows, word="idle time")
 
 
+def _categories(report: Report) -> SortableTable:
+    columns = (
+        SortableColumn("Category", "name", "kind"),
+        _CALLS,
+        SortableColumn("Total", "ns", "total_ns", "sum of the lengths of its calls"),
+        SortableColumn("Per step", "ns", "per_step_ns", "what begins in a step's time"),
+        SortableColumn("Share", "share", "share", "of all categories"),
+        SortableColumn(
+            "Elementwise", "ns", "elementwise_ns",
+            "in elementwise kernels, casts and copies of elements among them",
+        ),
+    )  # fmt: skip
+    every = report.summary.categories
+    return table(
+        "categories", categories_title(report), columns, every, sorted_by="Total", word="category"
+    )
+
+
 def _kernels(report: Report, options: Options) -> SortableTable:
     kernels = report.summary.top_kernels
     extremes: Mapping[str, tuple[int, int]] = {}
@@ -133,6 +152,7 @@ def _kernels(report: Report, options: Options) -> SortableTable:
             "recognized by name; many names do not tell",
         ),
         *_throughput(kernels),
+        SortableColumn("Category", "text", "category", "the kind of most of its work"),
         SortableColumn("Operator", "name", "op", "the operator that launched most of its time"),
         SortableColumn("Module", "name", "module", "the nn.Module that launched most of its time"),
         _line(options, "the source line that launched most of its time"),

@@ -125,7 +125,11 @@ def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]
     yield Text(_prose(document.headline), style="bold")
     for section in document.sections:
         yield ""
-        yield from _section(section, width, wide)
+        match section.blocks:
+            case (TableBlock(sentence=sentence), *_) if sentence:
+                yield _headed(section.title, f": {sentence}")
+            case _:
+                yield from _section(section, width, wide)
 
 
 def _header(document: Document, width: int) -> str:
@@ -149,7 +153,7 @@ def _section(section: DocumentSection, width: int, wide: int) -> Iterator[Render
     title = "" if section.figures or not is_table else section.title
     if not title:
         figures = f": {section.figures}" if section.figures else ""
-        yield Text(section.title, style="bold").append(_prose(figures), style="not bold")
+        yield _headed(section.title, figures)
     for block in section.blocks:
         match block:
             case TimeParts():
@@ -167,6 +171,10 @@ def _section(section: DocumentSection, width: int, wide: int) -> Iterator[Render
                     yield _hanging(lead, item.text, style, INDENT // 2)
             case Remainder():
                 yield Text(f"{' ' * INDENT}{_prose(block.text)}", style="dim")
+
+
+def _headed(title: str, text: str) -> Text:
+    return Text(title, style="bold").append(_prose(text), style="not bold")
 
 
 def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:

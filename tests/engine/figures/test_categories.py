@@ -1,0 +1,129 @@
+"""Time by category, against sums over the trace's own JSON."""
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import analyze, render
+from profkit.model.report import CategorySummary, Report
+from profkit.testing import TraceBuilder
+from tests.corpus.test_corpus import CORPUS, needs_corpus
+
+
+def by_kind(report: Report) -> dict[str, CategorySummary]:
+    return {each.kind: each for each in report.summary.categories}
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    builder = TraceBuilder()
+    builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
+    builder.synchronize()  # it ends before the steps
+    for _ in range(2):
+        with builder.step():
+            builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=4_000)
+            name = "vectorized_elementwise_kernel<4, float16_copy_kernel_cuda>"
+            builder.launch("aten::copy_", kernel=name, host_ns=9_000, device_ns=3_000)
+            with builder.annotation("Optimizer.step#SGD.step"):
+                builder.launch(
+                    "aten::add_", kernel="elementwise_kernel", host_ns=9_000, device_ns=1_000
+                )
+            builder.to_device(1 << 20, 5_000)  # no kernel
+            builder.synchronize()
+    return analyze(builder.write(tmp_path / "trace.json"))
+
+
+def test_kernels_are_summed_by_their_category(report: Report) -> None:
+    found = by_kind(report)
+    assert [*found] == ["matmul", "copy", "optimizer"]
+    assert {kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
+            for kind, each in found.items()} == {
+        "matmul": (3, 15_000, 4_000, 0),
+        "copy": (2, 6_000, 3_000, 6_000),
+        "optimizer": (2, 2_000, 1_000, 2_000),
+    }  # fmt: skip
+    assert found["matmul"].share == pytest.approx(15 / 23)
+    kernels = {each.name: each.category for each in report.summary.top_kernels}
+    assert (kernels["gemm"], kernels["elementwise_kernel"]) == ("matmul", "optimizer")
+
+
+def test_every_format_shows_them(report: Report) -> None:
+    assert "Kernel time: matmul 65%, copy 26%, optimizer 8.7% (elementwise 35%)" in (
+        render(report, "text").decode()
+    )
+    for shown in (render(report, "text", verbose=True), render(report, "md"),
+                  render(report, "fragment"), render(report, "html")):  # fmt: skip
+        text = shown.decode()
+        assert all(each in text for each in ("Kernel time", "optimizer", "8.7%", "15.0 µs"))
+    table = render(report, "csv", table="categories").decode().splitlines()
+    assert table[1].startswith("matmul,3,15000,4000,0.65")
+    assert json.loads(render(report, "json"))["summary"]["categories"][2]["kind"] == "optimizer"
+
+
+def test_without_devices_operators_count_with_their_self_time(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=())
+    for _ in range(2):
+        with builder.step():
+            with builder.op("aten::linear", self_ns=1_000):
+                builder.compute("aten::addmm", 6_000)
+            with builder.annotation("Optimizer.step#SGD.step"):
+                builder.compute("aten::add_", 2_000)
+            builder.compute("aten::relu", 3_000)
+    found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
+    assert {kind: (each.n_calls, each.total_ns, each.per_step_ns, each.elementwise_ns)
+            for kind, each in found.items()} == {
+        "matmul": (4, 14_000, 7_000, None),
+        "pointwise": (2, 6_000, 3_000, None),
+        "optimizer": (2, 4_000, 2_000, None),
+    }  # fmt: skip
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    return found if isinstance(found, list) else found["traceEvents"]
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    "name", ["h100-qwen-inference", "a100-ddp-rank0-of-2", "mi300-vit-inference", "sglang-decode"]
+)
+def test_the_categories_of_a_real_trace_add_up_to_its_kernels(name: str) -> None:
+    path = CORPUS / "traces" / f"{name}.json.gz"
+    kernels = [each for each in events_of(path) if each.get("cat") == "kernel"]
+    categories = analyze(path).summary.categories
+    assert sum(each.n_calls for each in categories) == len(kernels)
+    total_us = sum(each["dur"] for each in kernels)
+    assert sum(each.total_ns for each in categories) == pytest.approx(total_us * 1e3, rel=1e-6)
+    assert sum(each.share for each in categories) == pytest.approx(1)
+    elementwise_us = sum(each["dur"] for each in kernels if "elementwise_kernel" in each["name"])
+    found_ns = sum(each.elementwise_ns or 0 for each in categories)
+    assert found_ns == pytest.approx(elementwise_us * 1e3, rel=1e-6)
+    if name == "h100-qwen-inference":
+        assert elementwise_us / total_us == pytest.approx(0.546, abs=5e-4)
+
+
+@needs_corpus
+def test_the_categories_of_a_real_trace_without_devices_are_the_self_times_of_operators() -> None:
+    path = CORPUS / "traces" / "cpu-vae-windows-3-steps.json.gz"
+    ops = [each for each in events_of(path) if each.get("cat") == "cpu_op"]
+    own: Counter[str] = Counter()
+    open_ops: list[tuple[float, dict[str, Any]]] = []
+    for each in sorted(ops, key=lambda e: (e["tid"], float(e["ts"]), -float(e["dur"]))):
+        begin = float(each["ts"])
+        while open_ops and (open_ops[-1][1]["tid"] != each["tid"] or open_ops[-1][0] <= begin):
+            open_ops.pop()
+        if open_ops:
+            own[open_ops[-1][1]["name"]] -= each["dur"]
+        own[each["name"]] += each["dur"]
+        open_ops.append((begin + float(each["dur"]), each))
+    found = by_kind(analyze(path))
+    total_ns = sum(each.total_ns for each in found.values())
+    assert total_ns == pytest.approx(sum(own.values()) * 1e3, rel=1e-3)
+    products = [name for name in own if re.search("mm$|Mm|Addmm|linear", name)]
+    products_us = sum(own[name] for name in products)
+    assert found["matmul"].total_ns == pytest.approx(products_us * 1e3, rel=1e-3)
