@@ -19,8 +19,9 @@ from profkit.index.device.cold_calls import cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
+from profkit.index.host.modules import ModuleTree, module_tree
 from profkit.index.host.nesting import CallTree, call_tree, self_ns
-from profkit.index.host.source import NO_FRAME, SourceMap, map_source
+from profkit.index.host.source import NO_FRAME, SourceMap, forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import EMPTY, Intervals, union, unite
@@ -136,7 +137,18 @@ class Context:
     @cached_property
     def source(self) -> SourceMap:
         """The source line of every host event."""
-        return map_source(self.events, self.tree, self.steps, self.trace.capture)
+        capture = self.trace.capture
+        return map_source(self.events, self.tree, self.steps, capture, self.forward_ops)
+
+    @cached_property
+    def forward_ops(self) -> Int32s:
+        """The forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
+        return forward_of_backward(self.events, self.tree)
+
+    @cached_property
+    def modules(self) -> ModuleTree | None:
+        """The tree of modules, or None where no calls of modules were recorded."""
+        return module_tree(self.events, self.tree, self.forward_ops)
 
     @cached_property
     def is_communication(self) -> Mask:

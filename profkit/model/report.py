@@ -274,6 +274,43 @@ class OpSummary:
 
 
 @dataclass(frozen=True)
+class ModuleSummary:
+    """An ``nn.Module`` in the tree of modules, or repeated layers of one structure.
+
+    Work of a backward pass belongs to the module whose forward pass made it.
+
+    Attributes:
+        name: Torch's name, such as ``Linear_3``; of several ``Block_0…11``; empty for the
+            smaller modules of its parent that are not listed.
+        n_modules: Number of modules.
+        depth: Number of modules around it; its parent is the last one before it with one less.
+        n_calls: Number of calls, or None where the calls were recorded in another step: modules
+            then have no parents, and only times of operators.
+        host_ns: Host time of its calls, and of the operators of its backward pass. The sum of
+            ``self_host_ns`` and of its children's ``host_ns``.
+        self_host_ns: The same without the modules within.
+        device_ns: Sum of the durations of the device work launched by it, its backward pass
+            included: of ``self_device_ns`` and of its children's ``device_ns``. None without
+            devices.
+        self_device_ns: The same without the modules within.
+        share: ``device_ns`` as a share of the sum of the durations of all device work; without
+            devices ``host_ns`` as a share of the recording's length.
+        throughput: Of the operators in it, or None where the shapes of inputs were not recorded.
+    """
+
+    name: str
+    n_modules: int
+    depth: int
+    n_calls: int | None
+    host_ns: int
+    self_host_ns: int
+    device_ns: int | None
+    self_device_ns: int | None
+    share: float
+    throughput: Throughput | None = None
+
+
+@dataclass(frozen=True)
 class RegionSummary:
     """All entries of one named region (a nested ``profkit.trace``, or ``record_function``).
 
@@ -411,6 +448,8 @@ class Summary:
         top_kernels: Kernels by total time, then name.
         top_ops: Operators by total time, then name.
         categories: Time by kind of work, the longest first.
+        modules: The tree of modules in depth-first order, of siblings the one with the most time
+            first; empty where no stacks with modules were recorded.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
         sync_sites: Source lines that synchronized with a CUDA device while the program was
@@ -435,6 +474,7 @@ class Summary:
     top_kernels: tuple[KernelSummary, ...] = ()
     top_ops: tuple[OpSummary, ...] = ()
     categories: tuple[CategorySummary, ...] = ()
+    modules: tuple[ModuleSummary, ...] = ()
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
     sync_sites: tuple[SyncSiteSummary, ...] | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_tree
 from profkit.index.host.nesting import own_ns
-from profkit.index.host.source import NO_FRAME, forward_of_backward
+from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
 from profkit.model.torch_names import MODULE_PREFIX
@@ -107,7 +107,7 @@ def _below_modules(
     events, tree, source = ctx.events, ctx.tree, ctx.source
     names = np.array([name.startswith(MODULE_PREFIX) for name in events.names], dtype=np.bool_)
     is_module = (events.category == Category.PYTHON) & names[events.name]
-    forward = forward_of_backward(events, tree)
+    forward = ctx.forward_ops
     has = cause != NO_ROW
     row = np.where(has & (forward[cause] != NO_ROW), forward[cause], cause)
     innermost = np.where(has, tree.nearest(is_module)[row], NO_ROW)

@@ -7,7 +7,7 @@ from profkit.engine.wording import counted
 from profkit.model.critical_path import PathLine
 from profkit.model.finding import Finding
 from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location
-from profkit.model.report import Breakdown, KernelSummary, OpSummary, Report
+from profkit.model.report import Breakdown, KernelSummary, ModuleSummary, OpSummary, Report
 from profkit.names import short_path
 from profkit.present.critical_path import (
     WITH_KERNEL_NAMES,
@@ -21,6 +21,7 @@ from profkit.present.critical_path import (
 )
 from profkit.present.document import (
     Block,
+    Cell,
     Document,
     DocumentSection,
     FindingBlock,
@@ -66,6 +67,7 @@ from profkit.present.memory_text import (
     shows_series,
     use_label,
 )
+from profkit.present.modules import main_modules, module_label
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
@@ -73,6 +75,9 @@ _N_BRIEF_LINES: Final = 2
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
 _MIN_CATEGORY_SHARE: Final = 0.01
+_MAX_MODULES: Final = 5
+"""Modules in a screen of text."""
+_Timed = KernelSummary | ModuleSummary | OpSummary
 _IDLE: Final = ("idle-", "data", "python")
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
@@ -88,6 +93,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_memory(report),
         *_allocation_sites(report, options),
         *_categories(report, options),
+        *_modules(report, options),
         *_kernels(report, options),
         *_operators(report, options),
         *list_section("Details", facts(report, everything=options.verbose)),
@@ -301,6 +307,36 @@ def _categories(report: Report, options: ReadersOptions) -> Iterator[DocumentSec
     )  # fmt: skip
 
 
+def _modules(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    every = report.summary.modules
+    on_device = any(each.device_ns is not None for each in every)
+    largest = sorted(range(len(every)), key=lambda number: -every[number].share)
+    shown = [every[number] for number in sorted(largest[: options.limit])]
+    titles = (f"on {device_noun(report)}" if on_device else "total", "self")
+    peak = _peak_column(shown)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Name(one_line(module_label(each))),
+            "" if each.n_calls is None else format_count(each.n_calls),
+            format_ns(each.host_ns if each.device_ns is None else each.device_ns),
+            format_ns(each.self_host_ns if each.self_device_ns is None else each.self_device_ns),
+            format_share(each.share),
+            *(_of_peak(each) for _ in peak),
+        )
+        for each in shown
+    ]
+    main = main_modules(every)
+    main = [each for each in main if each.share >= _MIN_CATEGORY_SHARE] or main[:1]
+    sentence = ", ".join(
+        f"{one_line(each.name)} {format_share(each.share)}" for each in main[:_MAX_MODULES]
+    )
+    yield from table_section(
+        ("Modules", ""), columns_of("module", ("calls", *titles, "share", *peak)), rows,
+        hidden=remainder(len(every) - len(shown), f"--top {len(every)}"), is_detail=True,
+        sentence="" if options.verbose else sentence,
+    )  # fmt: skip
+
+
 def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     kernels = report.summary.top_kernels[: options.limit]
     peak = _peak_column(kernels)
@@ -339,13 +375,13 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
     yield from table_section(("Operators", ""), columns, rows, is_detail=True)
 
 
-def _peak_column(rows: Iterable[KernelSummary | OpSummary]) -> tuple[str, ...]:
+def _peak_column(rows: Iterable[_Timed]) -> tuple[str, ...]:
     """The heading of the share of the device's peak, if any is known."""
     shares = (row.throughput.peak_share for row in rows if row.throughput is not None)
     return ("of peak",) if any(share is not None for share in shares) else ()
 
 
-def _of_peak(row: KernelSummary | OpSummary) -> str:
+def _of_peak(row: _Timed) -> str:
     share = None if row.throughput is None else row.throughput.peak_share
     return "" if share is None else format_share(share)
 

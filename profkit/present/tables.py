@@ -234,6 +234,12 @@ _MAKERS: Final[dict[str, _Maker]] = {
         *_columns("kind", "n_calls total_ns per_step_ns", "share"),
         *_columns("", "elementwise_ns"),
     ),
+    "modules": _summary(
+        "modules",
+        *_columns("name", "n_modules depth n_calls host_ns self_host_ns device_ns self_device_ns"),
+        *_columns("", "", "share"),
+        timed=True,
+    ),
     "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
     "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),
     "sync_sites": _summary(

@@ -9,7 +9,8 @@ from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.figures.categories import category_times
 from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
-from profkit.engine.figures.throughput import timed_work
+from profkit.engine.figures.modules import module_times
+from profkit.engine.figures.throughput import throughput, timed_work
 from profkit.engine.figures.top import (
     by_name,
     occupancy_share,
@@ -134,6 +135,7 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         top_kernels=top_kernels(ctx, work),
         top_ops=top_ops(ctx, work),
         categories=category_times(ctx),
+        modules=module_times(ctx, work.rows, lambda places: throughput(ctx, work, places)),
         regions=regions(ctx),
         syncs=_syncs(ctx),
         sync_sites=_sync_sites(ctx),

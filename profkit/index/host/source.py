@@ -234,9 +234,17 @@ def _inherited(own: Int32s, tree: CallTree) -> Int32s:
 
 
 def map_source(
-    events: EventTable, tree: CallTree, steps: Steps, capture: CaptureInfo | None
+    events: EventTable,
+    tree: CallTree,
+    steps: Steps,
+    capture: CaptureInfo | None,
+    forward: Int32s,
 ) -> SourceMap:
-    """Determine where every host event comes from, with what profkit recorded beside the events."""
+    """Determine where every host event comes from, with what profkit recorded beside the events.
+
+    Args:
+        forward: As :func:`forward_of_backward` returns it.
+    """
     ownership = Ownership(
         paths=capture.paths if capture else {},
         libraries=frozenset(capture.libraries if capture else ()),
@@ -259,7 +267,6 @@ def map_source(
         module = np.where(recorded_module != NO_FRAME, recorded_module, module)
         if (recorded_frame != NO_FRAME).any():
             origin = "window" if capture.lines.same_window else "other-step"
-    forward = forward_of_backward(events, tree)
     has = np.flatnonzero(forward != NO_ROW)
     maker = forward[has]
     frame[has] = np.where(frame[maker] != NO_FRAME, frame[maker], frame[has])

@@ -6,9 +6,10 @@ from typing import Any
 
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.model.location import MODULE_LEVEL, numbered_line
-from profkit.model.report import KernelSummary, OpSummary, Report
+from profkit.model.report import KernelSummary, ModuleSummary, OpSummary, Report
 from profkit.names import short_kernel, short_path
 from profkit.present.headline import busiest_ops, categories_title, idle_explanation
+from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -35,9 +36,10 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
     yield _devices(report)
     yield _idle(report)
     yield _categories(report)
+    yield _modules(report)
     yield _kernels(report, options)
     yield _operators(report, options)
-    yield _modules(options)
+    yield _module_instances(options)
     yield _copies(report)
     yield _syncs(report)
     yield _sync_sites(report)
@@ -163,7 +165,9 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     )
 
 
-def _throughput(rows: Iterable[KernelSummary | OpSummary]) -> Iterator[SortableColumn]:
+def _throughput(
+    rows: Iterable[KernelSummary | ModuleSummary | OpSummary],
+) -> Iterator[SortableColumn]:
     """Figures of what was computed and moved, as far as any is known."""
     columns = (
         SortableColumn(
@@ -209,7 +213,29 @@ def _operators(report: Report, options: Options) -> SortableTable:
     return table("operators", "Operators", columns, every, sorted_by=first, word="operator")
 
 
-def _modules(options: Options) -> SortableTable:
+def _modules(report: Report) -> SortableTable:
+    every = report.summary.modules
+    columns = (
+        SortableColumn("Module", "name", module_label, "indented below the module that called it"),
+        SortableColumn("Modules", "count", "n_modules", "layers of one structure are one row"),
+        _CALLS,
+        SortableColumn("On the device", "ns", "device_ns", "its backward pass included"),
+        SortableColumn(
+            "Self, device", "ns", "self_device_ns", "without the modules that it calls"
+        ),
+        SortableColumn(
+            "Host", "ns", "host_ns", "its calls, and the operators of its backward pass"
+        ),
+        SortableColumn("Self, host", "ns", "self_host_ns", "without the modules that it calls"),
+        SortableColumn(
+            "Share", "share", "share", "of all device work, or without devices of the recording"
+        ),
+        *_throughput(every),
+    )  # fmt: skip
+    return table("modules", "Modules", columns, every)
+
+
+def _module_instances(options: Options) -> SortableTable:
     every = () if options.recording is None else module_times(options.recording.context)
     on_device = any(module.device_ns for module in every)
     about = "device work launched within it, not within the modules that it calls"
@@ -226,7 +252,7 @@ def _modules(options: Options) -> SortableTable:
         SortableColumn("Operator time", "ns", "op_ns", "host time of these operators"),
     )
     first = device.title if on_device else "Operator time"
-    return table("modules", "Modules", columns, every, sorted_by=first)
+    return table("module_instances", "Module instances", columns, every, sorted_by=first)
 
 
 def _copies(report: Report) -> SortableTable:

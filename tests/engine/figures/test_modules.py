@@ -1,0 +1,241 @@
+"""The tree of modules, against times that a builder wrote and sums over a trace's own JSON."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from profkit.api import analyze, render
+from profkit.engine.figures.modules import MAX_MODULES
+from profkit.model.report import ModuleSummary, Report
+from profkit.testing import TraceBuilder
+from tests.corpus.test_corpus import CORPUS, needs_corpus
+
+
+def assert_exact(every: Sequence[ModuleSummary]) -> None:
+    """Each module has its own time and that of its children, exactly."""
+    host, device = Counter[int](), Counter[int]()
+    parents: list[int] = []
+    for number, each in enumerate(every):
+        del parents[each.depth :]
+        assert len(parents) == each.depth
+        if parents:
+            host[parents[-1]] += each.host_ns
+            device[parents[-1]] += each.device_ns or 0
+        parents.append(number)
+    for number, each in enumerate(every):
+        assert each.host_ns == each.self_host_ns + host[number]
+        assert (each.device_ns or 0) == (each.self_device_ns or 0) + device[number]
+
+
+def layers(builder: TraceBuilder, n: int) -> None:
+    """The forward pass of a model with repeated layers: 10 µs on the host and 2 µs beside it."""
+    with builder.module("Net"):
+        for number in range(n):
+            with builder.module("Block", number):
+                for place, device_ns in enumerate((3_000, 5_000)):
+                    linear = 2 * number + place
+                    with builder.module("Linear", linear), builder.op("aten::mm", sequence=linear):
+                        ident = builder.call("LaunchKernel", 10_000)
+                        builder.kernel("gemm", device_ns, correlation=ident)
+                builder.advance(2_000)
+
+
+@contextmanager
+def backward(builder: TraceBuilder, name: str, number: int, self_ns: int) -> Iterator[None]:
+    """A node of the backward pass, on a thread of its own."""
+    with builder.thread(2), builder.op(name, sequence=number, self_ns=self_ns) as node:
+        node.args |= {"Fwd thread id": 1}  # type: ignore[operator]
+        yield
+
+
+def report_of(builder: TraceBuilder, folder: Path) -> Report:
+    return analyze(builder.write(folder / "trace.json"))
+
+
+def test_layers_of_one_structure_are_one_row(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    layers(builder, 3)
+    every = report_of(builder, tmp_path).summary.modules
+    assert [(each.name, each.n_modules, each.depth, each.n_calls, each.device_ns) for each in every
+            ] == [
+        ("Net_0", 1, 0, 1, 24_000), ("Block_0…2", 3, 1, 3, 24_000),
+        ("Linear_1…5", 3, 2, 3, 15_000), ("Linear_0…4", 3, 2, 3, 9_000),
+    ]  # fmt: skip
+    assert [each.host_ns for each in every] == [66_000, 66_000, 30_000, 30_000]
+    assert [each.self_host_ns for each in every] == [0, 6_000, 30_000, 30_000]
+    assert [each.share for each in every] == [1, 1, 15 / 24, 9 / 24]
+    assert_exact(every)
+
+
+def test_backward_work_belongs_to_the_module_that_ran_forward(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    layers(builder, 2)
+    for number in (3, 1):
+        name = "autograd::engine::evaluate_function: MmBackward0"
+        with backward(builder, name, number, 1_000):
+            builder.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=7_000)
+    every = report_of(builder, tmp_path).summary.modules
+    (linear,) = (each for each in every if each.name == "Linear_1…3")
+    assert (linear.n_calls, linear.device_ns, linear.host_ns) == (2, 10_000 + 14_000, 62_000)
+    assert every[0].device_ns == 16_000 + 14_000
+    assert_exact(every)
+
+
+def test_modules_recomputed_in_the_backward_pass_are_below_their_module(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with (
+        builder.module("Net"),
+        builder.module("Block"),
+        builder.op("CheckpointFunction", sequence=4, self_ns=1_000),
+    ):
+        pass
+    with backward(builder, "CheckpointFunctionBackward", 4, 500), builder.module("Linear"):
+        builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
+    every = report_of(builder, tmp_path).summary.modules
+    assert [(each.name, each.depth, each.self_host_ns) for each in every] == [
+        ("Net_0", 0, 0), ("Block_0", 1, 1_500), ("Linear_0", 2, 9_000)
+    ]  # fmt: skip
+    assert every[0].device_ns == 7_000
+    assert_exact(every)
+
+
+def test_a_module_that_two_others_call_is_below_both(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True, device_names=())
+    for name in ("Encoder", "Decoder"):
+        with builder.module(name), builder.module("Embedding"):
+            builder.compute("aten::embedding", 3_000)
+    found = report_of(builder, tmp_path).summary.modules
+    assert [(each.name, each.depth, each.host_ns, each.device_ns) for each in found] == [
+        ("Encoder_0", 0, 3_000, None), ("Embedding_0", 1, 3_000, None),
+        ("Decoder_0", 0, 3_000, None), ("Embedding_0", 1, 3_000, None),
+    ]  # fmt: skip
+
+
+def test_many_different_modules_are_bounded_and_still_add_up(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True, device_names=())
+    with builder.module("Net"):
+        for number in range(MAX_MODULES + 50):
+            with builder.module("Outer", number):
+                for depth in range(number % 3):
+                    with builder.module(f"Kind{number}_{depth}"):
+                        builder.compute("aten::add", 1_000 + number)
+                builder.advance(10)
+    report = report_of(builder, tmp_path)
+    every = report.summary.modules
+    assert len(every) <= 2 * MAX_MODULES
+    assert_exact(every)
+    assert sum(each.n_modules for each in every if each.depth == 1) == MAX_MODULES + 50
+    assert "others" in render(report, "html").decode()
+    _, _, shown = render(report, "text").decode().partition("\nModules")
+    assert len(shown.partition("\n\n")[0].splitlines()) <= 2
+
+
+def test_every_format_shows_the_tree(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.step():
+        layers(builder, 3)
+    report = report_of(builder, tmp_path)
+    assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
+    for shown in (render(report, "text", verbose=True), render(report, "md"),
+                  render(report, "fragment"), render(report, "html")):  # fmt: skip
+        text = shown.decode()
+        assert all(each in text for each in ("Modules", "· · Linear_1…5", "15.0 µs", "62%"))
+    rows = render(report, "csv", table="modules").decode().splitlines()
+    assert rows[1].startswith("Net_0,1,0,1,66000,0,24000,0,1")
+    assert json.loads(render(report, "json"))["summary"]["modules"][1]["name"] == "Block_0…2"
+
+
+def test_without_modules_there_is_no_section(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=7_000)
+    report = report_of(builder, tmp_path)
+    assert report.summary.modules == ()
+    for verbose in (False, True):
+        assert "Modules" not in render(report, "text", verbose=verbose).decode()
+
+
+class Layer(nn.Module):
+    """A layer of a recorded model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.inner(rows).relu()
+
+
+def raw_events(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    found = json.loads(text)["traceEvents"]
+    assert isinstance(found, list)
+    return found
+
+
+def is_within(event: dict[str, Any], calls: list[dict[str, Any]]) -> bool:
+    here = [each for each in calls if each["tid"] == event["tid"]]
+    return any(each["ts"] <= event["ts"] < each["ts"] + each["dur"] for each in here)
+
+
+def test_a_recorded_model_has_the_times_of_its_own_trace(tmp_path: Path) -> None:
+    model, rows = nn.Sequential(Layer(), Layer()), torch.randn(4, 8)
+    config = torch._C._profiler._ExperimentalConfig(verbose=True)
+    with torch.profiler.profile(with_stack=True, experimental_config=config) as profiler:
+        for _ in range(2):
+            model(rows).sum().backward()
+    path = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    every = analyze(path).summary.modules
+    assert [(each.name, each.depth, each.n_calls) for each in every] == [
+        ("Sequential_0", 0, 2), ("Layer_0…1", 1, 4), ("Linear_0…1", 2, 4),
+    ]  # fmt: skip
+    assert_exact(every)
+    events = raw_events(path)
+    # The backward pass belongs to the module too: nodes by the sequence number of the forward pass.
+    for each, pattern in zip(every, ("Sequential", "Layer", "Linear"), strict=True):
+        calls = [e for e in events if e["name"].startswith(f"nn.Module: {pattern}_")]
+        within = {
+            e["args"]["Sequence number"]
+            for e in events
+            if e.get("cat") == "cpu_op" and "Sequence number" in e["args"]
+            if "Backward" not in e["name"] and is_within(e, calls)
+        }
+        nodes = [
+            e
+            for e in events
+            if e["name"].startswith("autograd::engine::evaluate_function")
+            and e["args"].get("Sequence number") in within
+        ]
+        assert nodes
+        expected_us = sum(e["dur"] for e in (*calls, *nodes))
+        assert each.host_ns == pytest.approx(expected_us * 1e3, rel=1e-6)
+
+
+@needs_corpus
+def test_the_modules_of_a_real_trace_have_the_kernels_that_were_launched_in_them() -> None:
+    path = CORPUS / "traces" / "h100-qwen-inference.json.gz"
+    every = analyze(path).summary.modules
+    assert_exact(every)
+    events = [e for e in raw_events(path) if "dur" in e]
+    launched: Counter[int] = Counter()
+    for e in events:
+        if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}:
+            launched[e["args"]["correlation"]] += round(e["dur"] * 1000)
+    calls = [e for e in events if e.get("cat") in {"cuda_runtime", "cuda_driver"}]
+    for name in ("Qwen2Model", "Qwen2Attention", "Qwen2MLP"):
+        modules = [e for e in events if e["name"].startswith(f"nn.Module: {name}_")]
+        within = [each for each in calls if is_within(each, modules)]
+        expected_ns = sum(launched[each["args"]["correlation"]] for each in within)
+        (found,) = (each for each in every if each.name.startswith(f"{name}_"))
+        assert found.n_calls == len(modules)
+        assert found.device_ns == expected_ns
+        assert found.host_ns == pytest.approx(sum(m["dur"] for m in modules) * 1e3, rel=1e-6)
