@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from profkit.arguments import (
@@ -36,6 +36,7 @@ from profkit.engine.what_if import (
     without_data_waits,
 )
 from profkit.errors import NotATraceError, UsageError
+from profkit.index.compute.peaks import given_peak
 from profkit.model.difference import Difference
 from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
@@ -49,13 +50,17 @@ from profkit.readers.report import read_report
 from profkit.readers.stream import is_folder, place_of
 
 Path = str | os.PathLike[str]
+Peaks = Mapping[str, Mapping[str, float]]
 
 _COMMON: Final = {
     "thresholds": optional(MAPPING),
     "limit_bytes": optional(whole()),
     "on_progress": optional(CALLABLE),
 }
-_ANALYZE: Final = Arguments("profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), **_COMMON)
+_ANALYZE: Final = Arguments(
+    "profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), peaks=optional(MAPPING),
+    tokens_per_step=optional(whole(1)), parameters=optional(whole(1)), **_COMMON,
+)  # fmt: skip
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
 _COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **_COMMON)
 _WHAT_IF: Final = Arguments(
@@ -71,7 +76,7 @@ _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", Li
 """The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
 
 
-def analyze(
+def analyze(  # noqa: PLR0913  (options, by name)
     path: Path | Iterable[Path],
     *,
     select: Iterable[str] = (),
@@ -80,6 +85,9 @@ def analyze(
     strict: bool = False,
     on_stage: OnStage | None = None,
     limit_bytes: int | None = None,
+    peaks: Peaks | None = None,
+    tokens_per_step: int | None = None,
+    parameters: int | None = None,
 ) -> Report:
     """Read a recording and report why the program is slow or its memory grows.
 
@@ -94,10 +102,15 @@ def analyze(
         strict: Raise if a rule crashes, instead of reporting it as a skipped check.
         on_stage: Called after each stage with its name and duration in nanoseconds.
         limit_bytes: Maximum decompressed size of a file, as for :func:`profkit.load`.
+        peaks: By device name, what it computes and moves at most, for devices that profkit does not
+            know: ``{"NVIDIA L4": {"float16_tflops": 121, "bandwidth_gb_per_s": 300}}``; ``"cpu"``
+            without devices.
+        tokens_per_step: Tokens that a step processes in all, for model FLOP utilization.
+        parameters: Parameters of the model that each token uses, for the same.
 
     Raises:
         LoadError: A file cannot be read, or is not a recording.
-        UsageError: There is no such rule or threshold, or there are two files of one kind.
+        UsageError: There is no such rule, threshold or peak, or there are two files of one kind.
         PluginError: A rule of another package cannot be used.
     """
     return study(
@@ -108,6 +121,9 @@ def analyze(
         strict=strict,
         on_stage=on_stage,
         limit_bytes=limit_bytes,
+        peaks=peaks,
+        tokens_per_step=tokens_per_step,
+        parameters=parameters,
     ).report
 
 
@@ -123,7 +139,7 @@ class Study:
     recording: LoadedRecording
 
 
-def study(
+def study(  # noqa: PLR0913  (options, by name)
     path: Path | Iterable[Path],
     *,
     select: Iterable[str] = (),
@@ -133,6 +149,9 @@ def study(
     on_stage: OnStage | None = None,
     on_progress: OnProgress | None = None,
     limit_bytes: int | None = None,
+    peaks: Peaks | None = None,
+    tokens_per_step: int | None = None,
+    parameters: int | None = None,
 ) -> Study:
     """Return what :func:`analyze` does, with the recording; arguments and errors are the same.
 
@@ -141,12 +160,18 @@ def study(
     """
     _ANALYZE.check(
         strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
-        on_progress=on_progress,
+        on_progress=on_progress, peaks=peaks, tokens_per_step=tokens_per_step,
+        parameters=parameters,
     )  # fmt: skip
     wanted = _chosen("profkit.analyze", select, ignore)
     on_stage = on_stage or _no_stage
     paths = [path] if isinstance(path, str | os.PathLike) else _paths(path)
-    ctx = _context(paths, limit_bytes, on_stage, on_progress)
+    ctx = replace(
+        _context(paths, limit_bytes, on_stage, on_progress),
+        peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
+        tokens_per_step=tokens_per_step,
+        parameters=parameters,
+    )
     report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
     return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
 

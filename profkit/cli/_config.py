@@ -1,4 +1,4 @@
-"""Reads ``[tool.profkit]`` of ``pyproject.toml``: the rules to run, and their thresholds."""
+"""Reads ``[tool.profkit]`` of ``pyproject.toml``: rules, thresholds, and peaks of devices."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FILE: Final = "pyproject.toml"
 _TABLE: Final = "tool.profkit"
-_KEYS: Final = ("select", "ignore", "thresholds")
+_KEYS: Final = ("select", "ignore", "thresholds", "peaks")
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,14 @@ class Config:
         select: Rules to run: ids, names or families. Empty means all.
         ignore: Rules not to run.
         thresholds: By rule name, thresholds that differ from the default.
+        peaks: By device name, what it computes and moves at most, by
+            :data:`~profkit.index.compute.peaks.PEAK_FIGURES`.
     """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def read_config(folder: Path | None = None) -> Config:
@@ -86,7 +89,25 @@ class _Reader:
                 for rule in known
                 if rule.INFO.name in thresholds
             },
+            self._peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
         )
+
+    def _peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
+        from profkit.index.compute.peaks import PEAK_FIGURES
+
+        if not isinstance(tables, dict):
+            raise self._error(key, "must be a table", f'Write [{key}."NAME OF THE DEVICE"].')
+        for device, figures in tables.items():
+            self._check_keys(f'{key}."{device}"', figures, PEAK_FIGURES, "figure")
+            for name, value in figures.items():
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if not is_number or not 0 < value < float("inf"):
+                    problem = f"must be a number above 0, not {value!r}"
+                    hint = (
+                        "Data sheets state it, often with sparsity: profkit counts dense matrices."
+                    )
+                    raise self._error(f'{key}."{device}".{name}', problem, hint)
+        return tables
 
     def _names(self, key: str, value: object, known: Sequence["Rule"]) -> tuple[str, ...]:
         from profkit.engine.registry import matches

@@ -100,7 +100,7 @@ def _split_rules(
 
 
 def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The arguments ``select``, ``ignore`` and ``thresholds`` of :func:`profkit.api.study`.
+    """The arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
 
     ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` the one.
 
@@ -114,6 +114,7 @@ def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> 
         "select": select or config.select,
         "ignore": ignore or (() if select else config.ignore),
         "thresholds": config.thresholds,
+        "peaks": config.peaks,
     }
 
 

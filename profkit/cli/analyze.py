@@ -26,6 +26,10 @@ from profkit.units import format_ns
               help="Output file; - is stdout.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @reading_options
+@click.option("--tokens-per-step", metavar="N", type=click.IntRange(min=1),
+              help="Tokens that a step processes in all, for model FLOP utilization.")  # fmt: skip
+@click.option("--parameters", metavar="N", type=click.IntRange(min=1),
+              help="Parameters of the model that each token uses, for the same.")  # fmt: skip
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="Number of findings, kernels and operators in the text.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
@@ -45,6 +49,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     output: str,
     force: bool,
     chosen: Mapping[str, Any],
+    tokens_per_step: int | None,
+    parameters: int | None,
     top: int,
     fail_on: str | None,
     strict: bool,
@@ -67,7 +73,12 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
-    chosen = {**chosen, "strict": strict}
+    chosen = {
+        **chosen,
+        "strict": strict,
+        "tokens_per_step": tokens_per_step,
+        "parameters": parameters,
+    }
     products, reports, read = [], [], []
     with progress() as shown:
         for path, study in each_of(paths, lambda path: (path, studied(path, chosen, shown)), shown):

@@ -49,6 +49,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.cli._progress import progress
 
     check_target(output, force=force)
+    # A comparison has no shares of peaks.
+    chosen = {name: value for name, value in chosen.items() if name != "peaks"}
     with progress() as shown:
         shown.reading(before)
         difference = compare(before, after, on_progress=shown.on_progress, **chosen)

@@ -1,7 +1,7 @@
 """Everything that a rule can read of a recording, computed on first use."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +15,7 @@ from profkit.index.compiled.compilations import (
 )
 from profkit.index.compute.categories import work_categories
 from profkit.index.compute.op_work import OpWork, op_work
+from profkit.index.compute.peaks import CPU, Peak, peak_of
 from profkit.index.device.cold_calls import cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
@@ -73,11 +74,17 @@ class Context:
         trace: The trace; one without events where there is none.
         snapshot: The allocator's memory snapshot, or None.
         live: The monitored memory of the running program, or None.
+        peaks: By device name, the peaks that the user states; ``cpu`` for a run without devices.
+        tokens_per_step: Tokens that one step processes, or None if the user does not state it.
+        parameters: Parameters of the model that each token uses, or None.
     """
 
     trace: Trace = NO_TRACE
     snapshot: MemorySnapshot | None = None
     live: LiveMemory | None = None
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    tokens_per_step: int | None = None
+    parameters: int | None = None
 
     @property
     def path(self) -> str:
@@ -296,6 +303,21 @@ class Context:
         vendors = {category.partition("_")[0] for category in self.trace.notes.categories}
         kind = next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
         return f"{kind}:{device}"
+
+    def peak_of(self, device: int | None) -> Peak | None:
+        """The peaks of a device by its ordinal, or of the CPU; None where they are not known.
+
+        A device that is not described is like the others, if these are all of one kind.
+        """
+        if device is None:
+            return self.peaks.get(CPU)
+        every = self.trace.devices
+        like = [every[device]] if device in every else every.values()
+        found = {(each.name, each.n_sms) for each in like}
+        if len(found) != 1:
+            return None
+        name, n_sms = found.pop()
+        return self.peaks.get(name) or peak_of(name, n_sms)
 
     def launched_by(self, rows: Rows) -> tuple[Rows, Int32s]:
         """The device work that operators, or operators within them, launched.

@@ -228,6 +228,7 @@ class KernelSummary:
             launch, not measured. None where the recording has no valid estimate.
         tensor_cores: Whether the kernel's name shows that it uses tensor cores. Many names do not
             show it.
+        cuda_cores: Whether its name shows that it multiplies matrices without tensor cores.
         category: The kind of most of its work: see :class:`CategorySummary`.
         throughput: Of the operators that launched nothing but one of these calls, or None where the
             shapes of their inputs were not recorded.
@@ -244,6 +245,7 @@ class KernelSummary:
     blocks_per_sm: float | None = None
     occupancy_share: float | None = None
     tensor_cores: bool = False
+    cuda_cores: bool = False
     category: WorkCategory = "other"
     throughput: Throughput | None = None
 
@@ -271,6 +273,65 @@ class OpSummary:
     device_ns: int
     location: Location | None = None
     throughput: Throughput | None = None
+
+
+@dataclass(frozen=True)
+class LineSummary:
+    """The operators of one source line, with those of their backward pass.
+
+    Attributes:
+        location: The source line.
+        n_ops: Calls of operators, nested ones included.
+        host_ns: Sum of their self times on the host.
+        device_ns: Sum of the durations of the device work that they launched; None without devices.
+        throughput: Of these operators, or None where the shapes of inputs were not recorded.
+    """
+
+    location: Location
+    n_ops: int
+    host_ns: int
+    device_ns: int | None = None
+    throughput: Throughput | None = None
+
+
+@dataclass(frozen=True)
+class FlopSummary:
+    """FLOPs of matrix products, convolutions and attention in the steps.
+
+    Attributes:
+        flops: As ``torch.utils.flop_counter`` counts them, with causal attention as half: what the
+            steps computed, recomputation included. Of the whole recording without steps. 0 where
+            the shapes of inputs were not recorded.
+        time_ns: Sum of the steps' times, or of the recording's device work from first to last.
+        per_step_flops: ``flops`` divided by the number of steps, or None without steps.
+        precision: Of most of them: ``float32``, ``tf32``, ``float16`` (bfloat16 as well) or
+            ``float8``; None where neither types nor kernels' names show it.
+        utilization_share: FLOP utilization: the time that ``flops`` take at the devices' dense
+            peaks, each in its precision, as a share of ``time_ns``. None where a peak or a
+            precision is not known.
+        known_share: The share of the time of such work whose FLOPs are known, in the whole
+            recording. Below 1 the figures are lower bounds. None where there is no such work.
+        model_flops_per_step: 6 FLOPs, in inference 2, for each parameter and token that the user
+            states; None where they are not stated. Attention scores and recomputation do not count.
+        model_utilization_share: Model FLOP utilization (MFU): these FLOPs per second of step time
+            as a share of the devices' dense peak in ``precision``; None where that is not known.
+        unknown_devices: Names of devices whose peaks are not known.
+    """
+
+    flops: int
+    time_ns: int
+    per_step_flops: int | None = None
+    precision: str | None = None
+    utilization_share: float | None = None
+    known_share: float | None = None
+    model_flops_per_step: int | None = None
+    model_utilization_share: float | None = None
+    unknown_devices: tuple[str, ...] = ()
+
+    @property
+    def tflops_per_s(self) -> float:
+        """10^12 floating-point operations per second of step time."""
+        return self.flops / self.time_ns / 1e3 if self.time_ns else 0.0
 
 
 @dataclass(frozen=True)
@@ -450,6 +511,8 @@ class Summary:
         categories: Time by kind of work, the longest first.
         modules: The tree of modules in depth-first order, of siblings the one with the most time
             first; empty where no stacks with modules were recorded.
+        lines: Source lines by device time, or without devices by host time.
+        flops: FLOPs of the steps, or None where neither shapes nor tokens are known.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
         sync_sites: Source lines that synchronized with a CUDA device while the program was
@@ -475,6 +538,8 @@ class Summary:
     top_ops: tuple[OpSummary, ...] = ()
     categories: tuple[CategorySummary, ...] = ()
     modules: tuple[ModuleSummary, ...] = ()
+    lines: tuple[LineSummary, ...] = ()
+    flops: FlopSummary | None = None
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
     sync_sites: tuple[SyncSiteSummary, ...] | None = None

@@ -66,6 +66,12 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             "kernel's name and the operator that launched it.",
             ("kernel class", "kernel type", "type of kernel"),
         ),
+        "FLOP utilization": Term(
+            "the time that the floating-point operations of a step's matmuls, convolutions and "
+            "attention take at the device's dense peak, as a share of the step time. *Model FLOP "
+            "utilization* (MFU) counts 6 operations for each token and parameter instead.",
+            ("model flops utilization", "flops utilization"),
+        ),
         "copy": Term(
             "a transfer of bytes between host and device (host-to-device, device-to-host) or "
             "between devices.",

@@ -21,7 +21,7 @@ from profkit.present.memory_text import (
     no_memory_findings,
     no_problems,
 )
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 _IDLE: Final = "idle-"
 _IDLE_CAUSES: Final = {
@@ -57,6 +57,7 @@ _MIN_PART_SHARE: Final = 0.1
 """A smaller part of the critical path is not in the headline."""
 _MIN_IDLE_SHARE: Final = 0.1
 """Less idle time is not explained in the headline."""
+_MIN_KNOWN_SHARE: Final = 0.99
 _MAX_SYNC_SITES: Final = 5
 """Lines with syncs that are listed without ``--verbose``."""
 _MIN_SKEW: Final = 1.5
@@ -425,10 +426,39 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
+    lines += flop_facts(report, everything=everything)
     lines += _processor_time(report, everything=everything)
     lines += memory_facts(report, everything=everything)
     lines += _sync_sites(summary, None if everything else _MAX_SYNC_SITES)
     return [*lines, *_counts(report)] if everything else lines
+
+
+def flop_facts(report: Report, *, everything: bool) -> Iterator[str]:
+    """FLOP utilization, or FLOPs alone and how to state a device's peak."""
+    flops = report.summary.flops
+    if flops is None:
+        return
+    known = flops.known_share
+    rest = ""
+    if known is not None and known < _MIN_KNOWN_SHARE:
+        rest = f", at least: FLOPs are known of {format_share(known)} of the time of matmuls"
+    achieved = f"{format_number(flops.tflops_per_s)} TFLOP/s"
+    if flops.utilization_share is not None:
+        share = format_share(flops.utilization_share)
+        yield f"FLOP utilization: {share} of the {flops.precision} peak, {achieved}{rest}"
+    elif flops.flops and (everything or flops.unknown_devices):
+        yield f"FLOPs of matmuls: {achieved} of step time{rest}"
+    if flops.model_utilization_share is not None:
+        share = format_share(flops.model_utilization_share)
+        yield f"model FLOP utilization (MFU): {share} of the {flops.precision} peak"
+    elif flops.model_flops_per_step is not None:
+        yield (
+            "model FLOP utilization (MFU) is not known: it needs steps, the shapes of inputs and "
+            "the device's peak"
+        )
+    if flops.unknown_devices:
+        devices = ", ".join(map(visible, flops.unknown_devices))
+        yield f"The peak of {devices} is not known: state it in `[tool.profkit.peaks]`"
 
 
 def _processor_time(report: Report, *, everything: bool) -> Iterator[str]:

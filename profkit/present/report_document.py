@@ -7,7 +7,14 @@ from profkit.engine.wording import counted
 from profkit.model.critical_path import PathLine
 from profkit.model.finding import Finding
 from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location
-from profkit.model.report import Breakdown, KernelSummary, ModuleSummary, OpSummary, Report
+from profkit.model.report import (
+    Breakdown,
+    KernelSummary,
+    LineSummary,
+    ModuleSummary,
+    OpSummary,
+    Report,
+)
 from profkit.names import short_path
 from profkit.present.critical_path import (
     WITH_KERNEL_NAMES,
@@ -69,7 +76,7 @@ from profkit.present.memory_text import (
 )
 from profkit.present.modules import main_modules, module_label
 from profkit.present.renderer import ReadersOptions
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 _N_BRIEF_LINES: Final = 2
 _MAX_HOLDERS: Final = 3
@@ -77,7 +84,7 @@ _MAX_OTHER_PLACES: Final = 3
 _MIN_CATEGORY_SHARE: Final = 0.01
 _MAX_MODULES: Final = 5
 """Modules in a screen of text."""
-_Timed = KernelSummary | ModuleSummary | OpSummary
+_Timed = KernelSummary | LineSummary | ModuleSummary | OpSummary
 _IDLE: Final = ("idle-", "data", "python")
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
@@ -96,6 +103,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_modules(report, options),
         *_kernels(report, options),
         *_operators(report, options),
+        *_lines(report, options),
         *list_section("Details", facts(report, everything=options.verbose)),
         *_skipped(report, options),
         *_recording(report, options),
@@ -373,6 +381,26 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
         for op in every[: options.limit]
     )
     yield from table_section(("Operators", ""), columns, rows, is_detail=True)
+
+
+def _lines(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    every = report.summary.lines[: options.limit] if options.verbose else ()
+    on_device = any(each.device_ns is not None for each in every)
+    peak = _peak_column(every)
+    times = (f"on {device_noun(report)}", "self CPU") if on_device else ("self",)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            _place(each.location, options.base) or "",
+            format_count(each.n_ops),
+            *(() if each.device_ns is None else (format_ns(each.device_ns),)),
+            format_ns(each.host_ns),
+            "" if each.throughput is None else format_number(each.throughput.tflops_per_s),
+            *(_of_peak(each) for _ in peak),
+        )
+        for each in every
+    ]
+    columns = columns_of("source line", ("operators", *times, "TFLOP/s", *peak))
+    yield from table_section(("Source lines", ""), columns, rows, is_detail=True)
 
 
 def _peak_column(rows: Iterable[_Timed]) -> tuple[str, ...]:

@@ -153,6 +153,19 @@ def test_run_reads_the_file_before_it_starts_the_program(
          "Its default is "),
         ("[tool.profkit]\nthresholds = 3", "tool.profkit.thresholds must be a table.",
          "Write [tool.profkit.thresholds]."),
+        ("[tool.profkit]\npeaks = 3", "tool.profkit.peaks must be a table.",
+         'Write [tool.profkit.peaks."NAME OF THE DEVICE"].'),
+        ("[tool.profkit.peaks]\n'NVIDIA L4' = 121",
+         'tool.profkit.peaks."NVIDIA L4" must be a table.', "Write "),
+        ("[tool.profkit.peaks.'NVIDIA L4']\nfloat16_tflop = 121",
+         "tool.profkit.peaks.\"NVIDIA L4\" has an unknown figure: 'float16_tflop'.",
+         "Did you mean 'float16_tflops'"),
+        ("[tool.profkit.peaks.'NVIDIA L4']\nfloat16_tflops = 0",
+         'tool.profkit.peaks."NVIDIA L4".float16_tflops must be a number above 0, not 0.',
+         "Data sheets"),
+        ("[tool.profkit.peaks.'NVIDIA L4']\nbandwidth_gb_per_s = true",
+         'tool.profkit.peaks."NVIDIA L4".bandwidth_gb_per_s must be a number above 0, not True.',
+         "Data sheets"),
         ("[tool]\nprofkit = 3", "tool.profkit must be a table.", "Write [tool.profkit]."),
     ],
 )  # fmt: skip
@@ -164,6 +177,22 @@ def test_an_invalid_value_is_an_error_that_names_file_and_key(
     shown = capsys.readouterr().err
     assert f"profkit: {file}: {message}\n" in shown
     assert f"  hint: {hint}" in shown
+
+
+def test_the_file_states_peaks_of_devices(
+    project: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    b = TraceBuilder(device_names=("NVIDIA L4",), shapes=True)
+    dims, types = [[1024, 1024], [1024, 1024]], ["c10::Half", "c10::Half"]
+    b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=50_000, dims=dims, types=types)
+    b.write(project / "l4.json")
+    write("[tool.profkit.peaks.'NVIDIA L4']\nfloat16_tflops = 121")
+    assert main(["analyze", "l4.json", "--format", "json"]) == 0
+    (op,) = json.loads(capsys.readouterr().out)["summary"]["top_ops"]
+    assert op["throughput"]["flops_share"] == pytest.approx(2**31 / 50e-6 / 121e12)
+    assert op["throughput"]["bandwidth_share"] is None
+    for command in (["export", "l4.json", "--to", "md"], ["diff", "l4.json", "l4.json"]):
+        assert main(command) == 0
 
 
 def test_invalid_toml_is_an_error_that_names_the_file(

@@ -147,7 +147,10 @@ def _collapsed(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
         for place, nodes in enumerate(siblings):
             is_layer = within[nodes[0]]
             found.setdefault(structure[nodes[0]] if is_layer else (place,), []).extend(nodes)
-        return sorted([*found.values()][::-1], key=lambda nodes: int(spent_ns[nodes].sum()))
+        ordered = [*found.values()]
+        ordered.reverse()
+        ordered.sort(key=lambda nodes: int(spent_ns[nodes].sum()))
+        return ordered
 
     rows: list[_Row] = []
     left = [_Row(nodes, 0, None) for nodes in groups([[node] for node in top])]

@@ -17,8 +17,10 @@ from profkit.engine.figures.top import (
     regions,
     tensor_core_share,
     top_kernels,
+    top_lines,
     top_ops,
 )
+from profkit.engine.figures.utilization import flop_summary
 from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
     breakdown,
@@ -136,6 +138,8 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         top_ops=top_ops(ctx, work),
         categories=category_times(ctx),
         modules=module_times(ctx, work.rows, lambda places: throughput(ctx, work, places)),
+        lines=top_lines(ctx, work),
+        flops=flop_summary(ctx, work),
         regions=regions(ctx),
         syncs=_syncs(ctx),
         sync_sites=_sync_sites(ctx),

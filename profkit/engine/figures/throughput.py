@@ -8,7 +8,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.op_work import UNKNOWN
-from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision, peak_of
+from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Rows
 from profkit.model.report import Throughput
@@ -27,6 +27,7 @@ class TimedWork:
         kind: The kind of its elements, as in :class:`OpWork`. Shape ``(k,)``.
         time_ns: Time of its kernels, or without devices of the call itself. Shape ``(k,)``.
         kernel: Its only kernel; :data:`NO_ROW` if it has several, or none. Shape ``(k,)``.
+        main_kernel: Its longest kernel; :data:`NO_ROW` if it has none. Shape ``(k,)``.
     """
 
     rows: Rows
@@ -35,25 +36,29 @@ class TimedWork:
     kind: Int64s
     time_ns: Int64s
     kernel: Int32s
+    main_kernel: Int32s
 
 
 def timed_work(ctx: Context) -> TimedWork:
     """The work of the trace's operators, with the time that it took."""
     work, events = ctx.op_work, ctx.events
     time_ns = np.zeros(len(events), dtype=np.int64)
-    kernel = np.full(len(events), NO_ROW, dtype=np.int32)
+    kernel, main_kernel = np.full((2, len(events)), NO_ROW, dtype=np.int32)
     if ctx.has_device_work:
         kernels, owners = _kernels_of(ctx, work.rows)
         np.add.at(time_ns, owners, events.dur_ns[kernels])
-        kernel[owners] = kernels
+        by_length = np.argsort(events.dur_ns[kernels], kind="stable")
+        main_kernel[owners[by_length]] = kernels[by_length]
+        kernel[:] = main_kernel
         kernel[np.bincount(owners, minlength=len(events)) > 1] = NO_ROW
     else:
         time_ns[work.rows] = events.dur_ns[work.rows]
     timed = time_ns[work.rows] > 0
     rows = work.rows[timed]
     return TimedWork(
-        rows, work.flops[timed], work.n_bytes[timed], work.kind[timed], time_ns[rows], kernel[rows]
-    )
+        rows, work.flops[timed], work.n_bytes[timed], work.kind[timed], time_ns[rows], kernel[rows],
+        main_kernel[rows],
+    )  # fmt: skip
 
 
 def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:
@@ -82,27 +87,29 @@ def throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None
     peak = _peak(ctx, work, places)
     if peak is None:
         return found
-    precision = _precision(ctx, work, places)
-    per_s = peak.flops_per_s.get(precision) if precision else None
+    kind = precision(ctx, work, places)
+    per_s = peak.flops_per_s.get(kind) if kind else None
     return replace(
         found,
-        flops_share=None if per_s is None else flops / (time_ns / _NS) / per_s,
-        bandwidth_share=None if moved is None else moved / (time_ns / _NS) / peak.bytes_per_s,
+        flops_share=_share(flops, time_ns, per_s),
+        bandwidth_share=_share(moved, time_ns, peak.bytes_per_s),
     )
+
+
+def _share(amount: int | None, time_ns: int, per_s: float | None) -> float | None:
+    return None if amount is None or per_s is None else amount / (time_ns / _NS) / per_s
 
 
 def _peak(ctx: Context, work: TimedWork, places: Rows) -> Peak | None:
     """The peaks of the device that ran some calls; None if it is unknown, or they are several."""
-    kernels = work.kernel[places]
-    devices = set(ctx.events.device.at(kernels[kernels != NO_ROW]).tolist())
-    known = {ctx.trace.devices[each] for each in devices if each in ctx.trace.devices}
-    if len(known) != 1:
-        return None
-    (device,) = known
-    return peak_of(device.name, device.n_sms)
+    if not ctx.has_device_work:
+        return ctx.peak_of(None)
+    devices = np.unique(ctx.events.device.at(work.main_kernel[places]))
+    found = [ctx.peak_of(int(device)) for device in devices]
+    return found[0] if all(each == found[0] for each in found) else None
 
 
-def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
+def precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
     """The precision of some products; None for other work, several, or an unknown one."""
     names = np.unique(ctx.events.name[work.rows[places]]).tolist()
     kinds = np.unique(work.kind[places])
@@ -113,7 +120,9 @@ def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
     kind = ctx.op_work.kinds[kinds[0]]
     if kind != "float":
         return PRECISION_OF.get(kind)
-    kernels = work.kernel[places]
-    names = np.unique(ctx.events.name[kernels[kernels != NO_ROW]]).tolist()
+    kernels = work.main_kernel[places]
+    if not ctx.has_device_work:
+        return "float32"
+    names = np.unique(ctx.events.name[kernels]).tolist()
     found = {matmul_precision(ctx.events.names[name]) for name in names}
     return found.pop() if len(found) == 1 else None

@@ -8,10 +8,16 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.throughput import TimedWork, throughput
 from profkit.index.compute.categories import WORK_CATEGORIES
-from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
+from profkit.index.device.occupancy import (
+    mean_by_time,
+    names_cuda_cores,
+    names_tensor_cores,
+    tensor_core_rows,
+)
+from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
-from profkit.model.report import KernelSummary, OpSummary, RegionSummary
+from profkit.model.report import KernelSummary, LineSummary, OpSummary, RegionSummary
 from profkit.model.torch_names import COLLECTIVE, FRAMING
 
 MAX_ENTRIES = 100
@@ -106,6 +112,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
                 blocks_per_sm=mean_by_time(blocks[group.places], events.dur_ns[here]),
                 occupancy_share=mean_by_time(occupancy[group.places], events.dur_ns[here]),
                 tensor_cores=names_tensor_cores(group.name),
+                cuda_cores=names_cuda_cores(group.name),
                 category=WORK_CATEGORIES[kinds[_heaviest_place(kinds, events.dur_ns[here])]],
                 throughput=throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
             )
@@ -171,6 +178,34 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
             )
         )
     return tuple(found)
+
+
+def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
+    """Source lines by the device time of their operators, or without devices by host time."""
+    events, launches, frame = ctx.events, ctx.launches, ctx.source.frame
+    n = len(ctx.source.frames)
+    if not n:
+        return ()
+    ops = np.flatnonzero((events.category == Category.OP) & (frame != NO_FRAME))
+    cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
+    known = (cause != NO_ROW) & (frame[cause] != NO_FRAME)
+    host_ns, device_ns = np.zeros((2, n), dtype=np.int64)
+    np.add.at(host_ns, frame[ops], ctx.op_self_ns[ops])
+    np.add.at(device_ns, frame[cause[known]], events.dur_ns[launches.work[known]])
+    n_ops = np.bincount(frame[ops], minlength=n)
+    of_work = frame[timed.rows]
+    spent_ns = device_ns if ctx.has_device_work else host_ns
+    return tuple(
+        LineSummary(
+            location=ctx.source.frames[number].location,
+            n_ops=int(n_ops[number]),
+            host_ns=int(host_ns[number]),
+            device_ns=int(device_ns[number]) if ctx.has_device_work else None,
+            throughput=throughput(ctx, timed, np.flatnonzero(of_work == number)),
+        )
+        for number in np.argsort(-spent_ns, kind="stable")[:MAX_ENTRIES].tolist()
+        if spent_ns[number]
+    )
 
 
 def regions(ctx: Context) -> tuple[RegionSummary, ...]:

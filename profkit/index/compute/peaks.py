@@ -1,8 +1,11 @@
 """What devices can compute and move at most, from their data sheets."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from profkit.errors import UsageError
 
 Precision = Literal["float32", "tf32", "float16", "float8"]
 """Of matrix products. ``float16`` stands for both half and bfloat16, which are equally fast."""
@@ -20,11 +23,38 @@ class Peak:
 
     Attributes:
         flops_per_s: By precision; without those that it has no faster units for.
-        bytes_per_s: Bandwidth of its memory.
+        bytes_per_s: Bandwidth of its memory; None if a user left it out.
     """
 
     flops_per_s: dict[Precision, float]
-    bytes_per_s: float
+    bytes_per_s: float | None
+
+
+CPU: Final = "cpu"
+"""The name under which a user states the peaks of the CPU."""
+_GIVEN: Final[dict[str, Precision]] = {
+    "float32_tflops": "float32", "tf32_tflops": "tf32", "float16_tflops": "float16",
+    "float8_tflops": "float8",
+}  # fmt: skip
+_BANDWIDTH: Final = "bandwidth_gb_per_s"
+PEAK_FIGURES: Final = (*_GIVEN, _BANDWIDTH)
+"""The figures with which a user states the peaks of a device: 10^12 FLOPs and 10^9 bytes per
+second, of dense matrices. ``float16`` is bfloat16 as well."""
+
+
+def given_peak(figures: Mapping[str, float]) -> Peak:
+    """The peaks that a user states, by :data:`PEAK_FIGURES`; one that is not given is unknown.
+
+    Raises:
+        UsageError: A figure has another name, or is not above 0.
+    """
+    for name, value in figures.items():
+        if name not in PEAK_FIGURES or not value > 0:
+            hint = f"They are numbers above 0: {', '.join(PEAK_FIGURES)}."
+            raise UsageError(f"There is no peak {name!r} of {value!r}.", hint)
+    per_s = {kind: figures[name] * 1e12 for name, kind in _GIVEN.items() if name in figures}
+    bandwidth = figures.get(_BANDWIDTH)
+    return Peak(per_s, None if bandwidth is None else bandwidth * 1e9)
 
 
 def _peak(bandwidth_gb: float, **tflops: float) -> Peak:

@@ -46,6 +46,16 @@ def names_tensor_cores(name: str) -> bool:
     return _YES.search(text) is not None and _NO.search(text) is None
 
 
+_ON_CUDA_CORES: Final = re.compile(r"(?<![a-z])[sdcz]gemm_|simt_|_[df]fma|_?[sd]cudnn_")
+"""``s``, ``d``, ``c`` and ``z`` are the types of cuBLAS: single, double, and complex ones."""
+
+
+@lru_cache(maxsize=65536)
+def names_cuda_cores(name: str) -> bool:
+    """Whether a kernel's name shows that it multiplies matrices without tensor cores."""
+    return _ON_CUDA_CORES.search(name.lower()) is not None and not names_tensor_cores(name)
+
+
 def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
     """Which kernels have a name that shows tensor cores. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)

@@ -1,5 +1,6 @@
 """Decodes batches of JSON text and converts them to columns."""
 
+import json
 import re
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from profkit.readers.kineto.schema import (
     EVENT,
     EXACT_BATCH,
     EXACT_EVENT,
+    RAW_ARGS,
     BeginEnd,
     Complete,
     Instant,
@@ -96,6 +98,10 @@ def _needs_digits(events: list[Any]) -> bool:
 
 def _converted(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """An event without those ``args`` that have the wrong type; None if it is still not valid."""
+    args = event.get("args") if isinstance(event, dict) else None
+    if isinstance(args, dict) and not RAW_ARGS.isdisjoint(args):
+        raw = {key: msgspec.Raw(json.dumps(args[key]).encode()) for key in RAW_ARGS & args.keys()}
+        event = {**event, "args": {**args, **raw}}
     try:
         return msgspec.convert(event, kind, strict=False)
     except _NOT_CONVERTED:

@@ -55,6 +55,8 @@ class Args(msgspec.Struct, gc=False):
 
 
 NO_ARGS: Final = Args()
+RAW_ARGS: Final = frozenset({"Concrete Inputs", "Input type", "Input Dims"})
+"""The ``args`` that are kept as JSON text."""
 
 
 class NameArgs(msgspec.Struct, gc=False):

@@ -19,7 +19,7 @@ from profkit.present.memory_text import monitored_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ def _tiles(report: Report) -> Iterator[Tile]:
             busy = format_share(device.busy_ns / device.span_ns)
             more = f"{format_ns(device.busy_ns)} of {format_ns(device.span_ns)}"
             yield Tile(f"{device_noun(report)} busy", busy, more)
+    if summary.flops is not None and summary.flops.utilization_share is not None:
+        used = format_share(summary.flops.utilization_share)
+        achieved = f"{format_number(summary.flops.tflops_per_s)} TFLOP/s"
+        yield Tile("FLOP utilization", used, f"{achieved}, {summary.flops.precision}")
+    if summary.flops is not None and summary.flops.model_utilization_share is not None:
+        used = format_share(summary.flops.model_utilization_share)
+        yield Tile("MFU", used, "of the tokens and parameters stated")
     if summary.recoverable_ns:
         more = ""
         if breakdown is not None and breakdown.total_ns:

@@ -6,7 +6,7 @@ from typing import Any
 
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.model.location import MODULE_LEVEL, numbered_line
-from profkit.model.report import KernelSummary, ModuleSummary, OpSummary, Report
+from profkit.model.report import KernelSummary, LineSummary, ModuleSummary, OpSummary, Report
 from profkit.names import short_kernel, short_path
 from profkit.present.headline import busiest_ops, categories_title, idle_explanation
 from profkit.present.modules import module_label
@@ -40,6 +40,7 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
     yield _kernels(report, options)
     yield _operators(report, options)
     yield _module_instances(options)
+    yield _lines(report, options)
     yield _copies(report)
     yield _syncs(report)
     yield _sync_sites(report)
@@ -49,7 +50,7 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
 def _line(options: Options, about: str) -> SortableColumn:
     """A column of ``train.py:12``, ``lib/model.py:forward`` for a function, or nothing."""
 
-    def place(item: KernelSummary | OpSummary) -> str:
+    def place(item: KernelSummary | LineSummary | OpSummary) -> str:
         where = item.location
         if where is None or where.file is None:
             return ""
@@ -150,8 +151,9 @@ def _kernels(report: Report, options: Options) -> SortableTable:
         ),
         SortableColumn("Occupancy", "share", "occupancy_share", occupancy),
         SortableColumn(
-            "Tensor cores", "text", lambda e: "yes" if e.tensor_cores else None,
-            "recognized by name; many names do not tell",
+            "Tensor cores", "text",
+            lambda e: "yes" if e.tensor_cores else "no" if e.cuda_cores else None,
+            "whether a matmul uses them, by its name; many names do not tell",
         ),
         *_throughput(kernels),
         SortableColumn("Category", "text", "category", "the kind of most of its work"),
@@ -166,7 +168,7 @@ def _kernels(report: Report, options: Options) -> SortableTable:
 
 
 def _throughput(
-    rows: Iterable[KernelSummary | ModuleSummary | OpSummary],
+    rows: Iterable[KernelSummary | LineSummary | ModuleSummary | OpSummary],
 ) -> Iterator[SortableColumn]:
     """Figures of what was computed and moved, as far as any is known."""
     columns = (
@@ -253,6 +255,20 @@ def _module_instances(options: Options) -> SortableTable:
     )
     first = device.title if on_device else "Operator time"
     return table("module_instances", "Module instances", columns, every, sorted_by=first)
+
+
+def _lines(report: Report, options: Options) -> SortableTable:
+    every = report.summary.lines
+    on_device = any(each.device_ns is not None for each in every)
+    columns = (
+        _line(options, "with the operators of its backward pass"),
+        SortableColumn("Operators", "count", "n_ops", "calls, nested ones included"),
+        SortableColumn("On the device", "ns", "device_ns", "device work that they launched"),
+        SortableColumn("Host", "ns", "host_ns", "host time of these operators"),
+        *_throughput(every),
+    )
+    first = "On the device" if on_device else "Host"
+    return table("lines", "Source lines", columns, every, sorted_by=first, word="source line")
 
 
 def _copies(report: Report) -> SortableTable:

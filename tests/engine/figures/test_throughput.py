@@ -99,6 +99,18 @@ def test_without_shapes_there_are_no_columns(tmp_path: Path) -> None:
     assert "TFLOP/s" not in render(report, "html").decode()
 
 
+def test_shapes_are_read_beside_an_event_that_cannot_be_read(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=(H100,), shapes=True)
+    builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=4_000, **MATRICES)
+    path = builder.write(tmp_path / "trace.json")
+    whole = throughputs(analyze(path))["aten::mm"]
+    events = json.loads(path.read_text())
+    events["traceEvents"].append({"ph": "X", "ts": [], "name": "broken"})
+    path.write_text(json.dumps(events))
+    assert whole is not None
+    assert throughputs(analyze(path))["aten::mm"] == whole
+
+
 def test_without_devices_the_time_is_that_of_the_operator(tmp_path: Path) -> None:
     builder = TraceBuilder()
     with builder.op("aten::mm", self_ns=8_000, dims=[[64, 64], [64, 64]]):

@@ -1,0 +1,142 @@
+"""FLOP utilization of the steps, and model FLOP utilization with the user's token count."""
+
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.figures.throughput import TimedWork, precision
+from profkit.engine.windows import in_windows, windows_ns
+from profkit.index.compute.categories import WORK_CATEGORIES
+from profkit.index.compute.formulas import is_product
+from profkit.index.compute.peaks import Peak, Precision
+from profkit.index.host.source import backward_rows
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import MISSING, Category, Mask, Rows
+from profkit.model.report import FlopSummary
+from profkit.model.torch_names import BACKWARD
+
+_NS: Final = 1e9
+_MAX_UNKNOWN_SHARE: Final = 0.01
+"""FLOPs in an unknown precision that a utilization may leave out."""
+_TRAINING_FLOPS: Final = 6
+_INFERENCE_FLOPS: Final = 2
+"""Per parameter and token: a product and a sum forward, and twice as many backward.
+
+Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), 2.1.
+"""
+_PRODUCTS: Final = [WORK_CATEGORIES.index(each) for each in ("matmul", "convolution", "attention")]
+
+
+def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
+    """The FLOPs of the steps; None where neither shapes nor tokens are known."""
+    names = ctx.events.name[work.rows]
+    kinds = {name: is_product(ctx.events.names[name]) for name in np.unique(names).tolist()}
+    products = np.flatnonzero([kinds[name] for name in names.tolist()])
+    products = products[in_windows(ctx, work.rows[products])]
+    time_ns, flops = windows_ns(ctx), int(work.flops[products].sum())
+    model_flops = _model_flops(ctx)
+    if not flops and model_flops is None:
+        return None
+    peaks = _peaks(ctx)
+    by_precision = _by_precision(ctx, work, products)
+    main = max(by_precision, key=lambda each: by_precision[each], default=None)
+    return FlopSummary(
+        flops=flops,
+        time_ns=time_ns,
+        per_step_flops=round(flops / len(ctx.steps)) if len(ctx.steps) else None,
+        precision=main,
+        utilization_share=_utilization(by_precision, time_ns, peaks) if flops else None,
+        known_share=_known_share(ctx, work) if flops else None,
+        model_flops_per_step=model_flops,
+        model_utilization_share=_model_utilization(ctx, model_flops, main, time_ns, peaks),
+        unknown_devices=_unknown_devices(ctx),
+    )
+
+
+def _peaks(ctx: Context) -> list[Peak]:
+    """The peaks of all devices that worked, or of the CPU; empty if one is unknown."""
+    devices = [device.device for device in ctx.devices] if ctx.has_device_work else [None]
+    found = [ctx.peak_of(device) for device in devices]
+    return [each for each in found if each is not None] if None not in found else []
+
+
+def _unknown_devices(ctx: Context) -> tuple[str, ...]:
+    """The names of devices that worked and whose peaks are not known."""
+    unknown = {each.device for each in ctx.devices if ctx.peak_of(each.device) is None}
+    described = ctx.trace.devices
+    names = (each.name for number, each in described.items() if number in unknown and each.name)
+    return tuple(dict.fromkeys(names))
+
+
+def _by_precision(ctx: Context, work: TimedWork, places: Rows) -> dict[Precision | None, int]:
+    """FLOPs of some products by precision; None is an unknown one."""
+    kernel = work.main_kernel[places]
+    name = np.where(kernel < 0, MISSING, ctx.events.name[kernel])
+    _, first, group = np.unique(
+        np.stack((work.kind[places], name)), axis=1, return_index=True, return_inverse=True
+    )
+    found: dict[Precision | None, int] = {}
+    for number, place in enumerate(first.tolist()):
+        here = places[group.ravel() == number]
+        kind = precision(ctx, work, places[[place]])
+        found[kind] = found.get(kind, 0) + int(work.flops[here].sum())
+    return found
+
+
+def _utilization(
+    by_precision: dict[Precision | None, int], time_ns: int, peaks: list[Peak]
+) -> float | None:
+    """The time that the FLOPs take at the peaks of their precision, as a share of the steps'.
+
+    Of several devices it is the mean. None where a peak is not known.
+    """
+    unknown = by_precision.get(None, 0)
+    if not peaks or unknown > _MAX_UNKNOWN_SHARE * sum(by_precision.values()):
+        return None
+    least_s = 0.0
+    for kind, flops in by_precision.items():
+        per_s = [peak.flops_per_s[kind] for peak in peaks if kind and kind in peak.flops_per_s]
+        if kind is not None and len(per_s) < len(peaks):
+            return None
+        least_s += flops / sum(per_s) if per_s else 0.0
+    return least_s / (time_ns / _NS)
+
+
+def _known_share(ctx: Context, work: TimedWork) -> float | None:
+    """The share of the time of matrix products of which the FLOPs are known."""
+    events = ctx.events
+    category = Category.KERNEL if ctx.has_device_work else Category.OP
+    is_product_work: Mask = np.isin(ctx.work_categories, _PRODUCTS) & (events.category == category)
+    spent_ns = events.dur_ns if ctx.has_device_work else ctx.op_self_ns
+    all_ns = int(spent_ns[is_product_work].sum())
+    if not all_ns:
+        return None
+    counted = ctx.launched_by(work.rows)[0] if ctx.has_device_work else _within(ctx, work.rows)
+    known = np.zeros(len(events), dtype=np.bool_)
+    known[counted] = True
+    return int(spent_ns[is_product_work & known].sum()) / all_ns
+
+
+def _within(ctx: Context, rows: Rows) -> Rows:
+    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
+    wanted[rows] = True
+    return np.flatnonzero(ctx.tree.nearest(wanted) >= 0)
+
+
+def _model_flops(ctx: Context) -> int | None:
+    """FLOPs of a step by the number of tokens and parameters, without recomputation."""
+    if ctx.tokens_per_step is None or ctx.parameters is None:
+        return None
+    trains = backward_rows(ctx.events).any() or rows_named(ctx.events, BACKWARD, Category.OP).any()
+    per_token = _TRAINING_FLOPS if trains else _INFERENCE_FLOPS
+    return per_token * ctx.parameters * ctx.tokens_per_step
+
+
+def _model_utilization(
+    ctx: Context, flops: int | None, kind: Precision | None, time_ns: int, peaks: list[Peak]
+) -> float | None:
+    per_s = sum(peak.flops_per_s.get(kind, 0.0) for peak in peaks) if kind else 0.0
+    if flops is None or not per_s or not len(ctx.steps):
+        return None
+    return flops * len(ctx.steps) / (time_ns / _NS) / per_s
