@@ -249,6 +249,13 @@ class KernelSummary:
     category: WorkCategory = "other"
     throughput: Throughput | None = None
 
+    @property
+    def matmul_units(self) -> str | None:
+        """What the kernel's name shows to multiply matrices: ``tensor cores``, ``CUDA cores``."""
+        if self.tensor_cores:
+            return "tensor cores"
+        return "CUDA cores" if self.cuda_cores else None
+
 
 @dataclass(frozen=True)
 class OpSummary:
@@ -295,6 +302,19 @@ class LineSummary:
 
 
 @dataclass(frozen=True)
+class PeakFlops:
+    """What a device computes at most in one precision.
+
+    Attributes:
+        precision: ``float32``, ``tf32``, ``float16`` (bfloat16 as well) or ``float8``.
+        flops_per_s: Floating-point operations per second, of dense matrices.
+    """
+
+    precision: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
 class FlopSummary:
     """FLOPs of matrix products, convolutions and attention in the steps.
 
@@ -316,6 +336,9 @@ class FlopSummary:
         model_utilization_share: Model FLOP utilization (MFU): these FLOPs per second of step time
             as a share of the devices' dense peak in ``precision``; None where that is not known.
         unknown_devices: Names of devices whose peaks are not known.
+        peaks: What each of the devices, or the CPU, computes at most, the least first; empty where
+            it is not known, or where devices differ.
+        peak_bytes_per_s: The bandwidth of its memory, or None.
     """
 
     flops: int
@@ -327,6 +350,8 @@ class FlopSummary:
     model_flops_per_step: int | None = None
     model_utilization_share: float | None = None
     unknown_devices: tuple[str, ...] = ()
+    peaks: tuple[PeakFlops, ...] = ()
+    peak_bytes_per_s: float | None = None
 
     @property
     def tflops_per_s(self) -> float:

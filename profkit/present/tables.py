@@ -140,14 +140,14 @@ def _throughput(known: Throughput | None) -> tuple[Value, ...]:
     return (None,) * len(_TIMED) if known is None else _values(known, _THROUGHPUT)
 
 
-_FLOPS_TEXT: Final = "precision"
-_FLOPS_INTS: Final = "flops per_step_flops time_ns model_flops_per_step"
-_FLOPS_SHARES: Final = "utilization_share known_share model_utilization_share"
+_FLOPS: Final = "n_flops n_flops_per_step n_model_flops_per_step time_ns"
+_FLOP_SHARES: Final = "utilization_share known_share model_utilization_share"
 
 
 def _flops(report: Report, base: str) -> "_Rows":  # noqa: ARG001  (as all have it)
     if report.summary.flops is not None:
-        yield _values(report.summary.flops, f"{_FLOPS_TEXT} {_FLOPS_INTS} {_FLOPS_SHARES}")
+        counts = "precision flops per_step_flops model_flops_per_step time_ns"
+        yield _values(report.summary.flops, f"{counts} {_FLOP_SHARES}")
 
 
 def _idle(report: Report, base: str) -> "_Rows":  # noqa: ARG001  (as all have it)
@@ -232,7 +232,7 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "kernels": _summary(
         "top_kernels",
         *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
-        *_columns("op module category", "tensor_cores cuda_cores"),
+        *_columns("op module category matmul_units"),
         located=True,
         timed=True,
     ),
@@ -251,7 +251,7 @@ _MAKERS: Final[dict[str, _Maker]] = {
         timed=True,
     ),
     "lines": _summary("lines", *_columns("", "n_ops host_ns device_ns"), located=True, timed=True),
-    "flops": (_columns(_FLOPS_TEXT, _FLOPS_INTS, _FLOPS_SHARES), _flops),
+    "flops": (_columns("precision", _FLOPS, _FLOP_SHARES), _flops),
     "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
     "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),
     "sync_sites": _summary(

@@ -104,6 +104,19 @@ def test_a_finding_opens_to_its_fix_and_its_evidence(opened: Opener, recorded: P
     expect(evidence.locator("dl")).to_be_visible()
 
 
+def test_arrows_move_between_the_dots_of_the_roofline(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    dots = page.locator(".roofline .dot")
+    dots.first.focus()
+    for key, place in (("ArrowRight", 1), ("ArrowDown", 2), ("ArrowLeft", 1), ("End", -1)):
+        page.keyboard.press(key)
+        expect(dots.nth(place)).to_be_focused()
+        expect(page.locator("#tip")).to_have_text(dots.nth(place).get_attribute("aria-label") or "")
+    page.keyboard.press("ArrowRight")
+    expect(dots.last).to_be_focused()
+    assert page.locator('.roofline .dot[tabindex="0"]').count() == 1
+
+
 def names_in(page: Page, table: str) -> list[str]:
     return page.locator(f"#{table} tbody tr td:first-child").all_inner_texts()
 

@@ -13,7 +13,7 @@ from profkit.index.compute.peaks import Peak, Precision
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, Category, Mask, Rows
-from profkit.model.report import FlopSummary
+from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD
 
 _NS: Final = 1e9
@@ -36,9 +36,10 @@ def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
     products = products[in_windows(ctx, work.rows[products])]
     time_ns, flops = windows_ns(ctx), int(work.flops[products].sum())
     model_flops = _model_flops(ctx)
-    if not flops and model_flops is None:
+    if not len(work.rows) and model_flops is None:
         return None
     peaks = _peaks(ctx)
+    one = peaks[0] if peaks and all(each == peaks[0] for each in peaks) else Peak({}, None)
     by_precision = _by_precision(ctx, work, products)
     main = max(by_precision, key=lambda each: by_precision[each], default=None)
     return FlopSummary(
@@ -51,6 +52,11 @@ def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
         model_flops_per_step=model_flops,
         model_utilization_share=_model_utilization(ctx, model_flops, main, time_ns, peaks),
         unknown_devices=_unknown_devices(ctx),
+        peaks=tuple(
+            PeakFlops(name, per_s)
+            for name, per_s in sorted(one.flops_per_s.items(), key=lambda each: each[1])
+        ),
+        peak_bytes_per_s=one.bytes_per_s,
     )
 
 

@@ -1,0 +1,212 @@
+"""FLOP/s over arithmetic intensity of kernels or operators, below the device's roofs, as SVG."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10, sqrt
+from typing import Final
+
+from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, Throughput
+from profkit.names import short_kernel
+from profkit.renderers.html._options import Options
+from profkit.renderers.html._section import Section, fill
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.units import format_ns, format_number, format_share
+
+_WIDTH: Final = 860
+_HEIGHT: Final = 400
+_LEFT: Final = 78
+_RIGHT: Final = 150
+"""Room for the labels of the roofs."""
+_TOP: Final = 14
+_BOTTOM: Final = 46
+_LINE_HEIGHT: Final = 14
+_LARGEST_RADIUS: Final = 22.0
+_SMALLEST_RADIUS: Final = 4.0
+_COLORS: Final = {
+    "matmul": 3, "convolution": 1, "attention": 5, "pointwise": 2, "normalization": 6,
+    "reduction": 4, "embedding": 7,
+}  # fmt: skip
+_OTHER: Final = 8
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A kernel or an operator with FLOPs and bytes; ``spent_ns`` is the time of these calls."""
+
+    name: str
+    full_name: str
+    category: str
+    known: Throughput
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte."""
+        return self.known.flops / (self.known.bytes or 1)
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.known.flops / self.known.time_ns * 1e9
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A dot: its place and radius in the drawing, its colour and its text."""
+
+    x: float
+    y: float
+    radius: float
+    color: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the drawing, with a label at a place of its own."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str
+    label_y: float
+
+
+class _Scale:
+    """Powers of ten on one axis of the drawing, from ``first`` to ``last`` pixels."""
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        self.low, self.high = floor(log10(min(values))), ceil(log10(max(values)))
+        self.high = max(self.high, self.low + 1)
+        self._first, self._step = first, (last - first) / (self.high - self.low)
+
+    def at(self, value: float) -> float:
+        """The place of a value in pixels."""
+        return round(self._first + (log10(value) - self.low) * self._step, 1)
+
+    def ticks(self) -> range:
+        """Exponents of ten."""
+        return range(self.low, self.high + 1)
+
+
+def section(report: Report, options: Options) -> Section | None:
+    """The chart and its table, or None where FLOPs and bytes of nothing are known."""
+    works = sorted(_works(report), key=lambda each: -each.known.time_ns)
+    if not works:
+        return None
+    flops = report.summary.flops or FlopSummary(0, 0)
+    rows = _table(works)
+    categories = dict.fromkeys(each.category for each in works)
+    return Section(
+        id="roofline",
+        title="Roofline",
+        body=fill(
+            "roofline.html.j2",
+            width=_WIDTH, height=_HEIGHT, table=rows,
+            of="kernel" if report.summary.top_kernels else "operator",
+            has_roofs=bool(flops.peaks or flops.peak_bytes_per_s),
+            colors=[(each, _color(each)) for each in categories],
+            **_drawing(works, flops),
+        ),
+        scripts=(TABLE_SCRIPT, "roofline.js"),
+        data={"tables": {rows.id: rows.data}},
+    )  # fmt: skip
+
+
+def _works(report: Report) -> Iterator[_Work]:
+    """Kernels, or without devices operators, whose FLOPs and bytes are known."""
+    every: tuple[KernelSummary | OpSummary, ...] = report.summary.top_kernels
+    for each in every or report.summary.top_ops:
+        if each.throughput is not None and each.throughput.flops and each.throughput.bytes:
+            name, category = each.name, ""
+            if isinstance(each, KernelSummary):
+                name, category = short_kernel(name), each.category
+            yield _Work(cell(name), each.name, category, each.throughput)
+
+
+def _drawing(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
+    """The dots, roofs and axes of the drawing."""
+    per_byte = flops.peak_bytes_per_s
+    highest = max((peak.flops_per_s for peak in flops.peaks), default=None)
+    ridges = [highest / per_byte] if highest and per_byte else []
+    intensities = [*(each.intensity for each in works), *ridges]
+    x = _Scale(intensities, _LEFT, _WIDTH - _RIGHT)
+    tops = [peak.flops_per_s for peak in flops.peaks]
+    if per_byte:
+        tops += [per_byte * min(intensities)]
+        tops += [] if highest else [per_byte * max(intensities)]
+    y = _Scale([*(each.flops_per_s for each in works), *tops], _HEIGHT - _BOTTOM, _TOP)
+    longest = works[0].known.time_ns
+    # The largest dots are drawn first, so that they hide none.
+    dots = [
+        Dot(
+            x.at(each.intensity),
+            y.at(each.flops_per_s),
+            round(max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(each.known.time_ns / longest)), 1),
+            _color(each.category),
+            _text(each),
+        )
+        for each in works
+    ]
+    return {
+        "dots": dots,
+        "roofs": list(_roofs(x, y, flops)),
+        "x_ticks": [(x.at(10.0**power), _power(power)) for power in x.ticks()],
+        "y_ticks": [(y.at(10.0**power), _power(power - 12)) for power in y.ticks()],
+        "plot": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),
+    }
+
+
+def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[Line]:
+    """A horizontal roof for each precision, and the slope of the memory below them."""
+    right, per_byte = 10.0**x.high, flops.peak_bytes_per_s
+    label_y = float(_HEIGHT)
+    for peak in flops.peaks:
+        left = max(10.0**x.low, peak.flops_per_s / per_byte if per_byte else 0.0)
+        if left < right:
+            label = f"{peak.precision} {format_number(peak.flops_per_s / 1e12)} TFLOP/s"
+            at = y.at(peak.flops_per_s)
+            label_y = round(min(label_y - _LINE_HEIGHT, at), 1)
+            yield Line(x.at(left), at, x.at(right), at, label, label_y)
+    if per_byte:
+        top = min(max((peak.flops_per_s for peak in flops.peaks), default=10.0**y.high),
+                  right * per_byte)  # fmt: skip
+        left = max(10.0**x.low, 10.0**y.low / per_byte)
+        if left * per_byte < top:
+            label = f"{format_number(per_byte / 1e9)} GB/s"
+            begin, end = y.at(left * per_byte), y.at(top)
+            yield Line(x.at(left), begin, x.at(top / per_byte), end, label, (begin + end) / 2 - 8)
+
+
+def _power(power: int) -> str:
+    """A power of ten without an exponent, where it is short."""
+    return f"{10**power:,}" if 0 <= power <= 4 else f"{10.0**power:g}"  # noqa: PLR2004  (10,000)
+
+
+def _color(category: str) -> str:
+    return f"--series-{_COLORS.get(category, _OTHER)}"
+
+
+def _text(work: _Work) -> str:
+    known = work.known
+    share = "" if known.peak_share is None else f", {format_share(known.peak_share)} of its roof"
+    return (
+        f"{work.name}: {format_number(known.tflops_per_s)} TFLOP/s at "
+        f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(known.time_ns)}"
+    )
+
+
+def _table(works: Sequence[_Work]) -> SortableTable:
+    columns = (
+        SortableColumn("Name", "name", "name"),
+        SortableColumn("Category", "text", "category"),
+        SortableColumn("Time", "ns", "known.time_ns", "of the calls whose work is known"),
+        SortableColumn("FLOPs per byte", "number", "intensity", "arithmetic intensity"),
+        SortableColumn("TFLOP/s", "number", "known.tflops_per_s"),
+        SortableColumn("GB/s", "number", "known.gb_per_s"),
+        SortableColumn(
+            "Of its roof", "share", "known.peak_share",
+            "of the lower of the two roofs at its intensity; above 1 caches served some",
+        ),
+    )  # fmt: skip
+    hints = [each.full_name for each in works]
+    return table("roofline-table", "Below the roofs", columns, works, sorted_by="Time", hints=hints)
