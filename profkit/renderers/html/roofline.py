@@ -49,7 +49,7 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class Dot:
+class RooflineDot:
     """A dot: its place and radius in the drawing, its colour and its text."""
 
     x: float
@@ -60,7 +60,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Line:
+class RoofLine:
     """A line of the drawing, with a label at a place of its own."""
 
     x1: float
@@ -138,7 +138,7 @@ def _drawing(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
     longest = works[0].known.time_ns
     # The largest dots are drawn first, so that they hide none.
     dots = [
-        Dot(
+        RooflineDot(
             x.at(each.intensity),
             y.at(each.flops_per_s),
             round(max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(each.known.time_ns / longest)), 1),
@@ -156,7 +156,7 @@ def _drawing(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
     }
 
 
-def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[Line]:
+def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[RoofLine]:
     """A horizontal roof for each precision, and the slope of the memory below them."""
     right, per_byte = 10.0**x.high, flops.peak_bytes_per_s
     label_y = float(_HEIGHT)
@@ -166,7 +166,7 @@ def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[Line]:
             label = f"{peak.precision} {format_number(peak.flops_per_s / 1e12)} TFLOP/s"
             at = y.at(peak.flops_per_s)
             label_y = round(min(label_y - _LINE_HEIGHT, at), 1)
-            yield Line(x.at(left), at, x.at(right), at, label, label_y)
+            yield RoofLine(x.at(left), at, x.at(right), at, label, label_y)
     if per_byte:
         top = min(max((peak.flops_per_s for peak in flops.peaks), default=10.0**y.high),
                   right * per_byte)  # fmt: skip
@@ -174,7 +174,9 @@ def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[Line]:
         if left * per_byte < top:
             label = f"{format_number(per_byte / 1e9)} GB/s"
             begin, end = y.at(left * per_byte), y.at(top)
-            yield Line(x.at(left), begin, x.at(top / per_byte), end, label, (begin + end) / 2 - 8)
+            yield RoofLine(
+                x.at(left), begin, x.at(top / per_byte), end, label, (begin + end) / 2 - 8
+            )
 
 
 def _power(power: int) -> str:
