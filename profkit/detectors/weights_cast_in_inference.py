@@ -59,6 +59,7 @@ from profkit.index.host.cast_parameters import cast_parameters
 from profkit.index.intervals import covered_by, unite
 from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
+from profkit.model.events import MISSING
 from profkit.model.finding import Finding
 from profkit.model.torch_names import TRAINING
 
@@ -105,7 +106,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
-    has_gradients = len(ctx.events.sequence.rows) > 0
+    has_gradients = bool((ctx.events.sequence.at(casts) != MISSING).any())
     is_warning = saved_ns >= thresholds.warning_share * total_ns and not has_gradients
     locations = known_locations(*ctx.costliest_lines(casts, _MAX_LINES, ctx.events.dur_ns[casts]))
     on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)

@@ -15,10 +15,12 @@ LAYERS = 3
 X, W, B = [8, 64], [256, 64], [256]
 
 
-def cast(b: TraceBuilder, shape: list[int], kind: str, device_ns: int) -> None:
+def cast(
+    b: TraceBuilder, shape: list[int], kind: str, device_ns: int, sequence: int | None = None
+) -> None:
     dims, types = [shape, []], [kind, "Scalar"]
     with (
-        b.op("aten::to", self_ns=1_000, dims=dims, types=types),
+        b.op("aten::to", self_ns=1_000, dims=dims, types=types, sequence=sequence),
         b.op("aten::_to_copy", dims=dims, types=types),
     ):
         b.launch("aten::copy_", kernel="copy", host_ns=5_000, device_ns=device_ns)
@@ -36,9 +38,10 @@ def inference(
     for _ in range(n_steps):
         with b.step(), b.frame("net.py", 7, "forward"):
             for number in range(LAYERS):
-                with b.op(op, dims=[X, W, B], sequence=number if gradients else None):
+                sequence = number if gradients else None
+                with b.op(op, dims=[X, W, B], sequence=sequence):
                     for shape in tensors:
-                        cast(b, shape, kind, 20_000)
+                        cast(b, shape, kind, 20_000, sequence)
                     b.launch("aten::addmm", kernel="gemm", host_ns=6_000, device_ns=30_000)
             b.synchronize()
     return b
