@@ -428,3 +428,72 @@ def test_the_search_for_algorithms_is_that_of_the_file() -> None:
     assert finding.evidence["waits_ns"] == 1000 * sum(waits) == pytest.approx(424e6, rel=0.001)
     for other in ("a100-ddp-rank0-of-2", "rocm-vllm-graph", "loader-waits-without-steps"):
         assert findings_of(other, "CFG001") == []
+
+
+def idle_us(start: float, end: float, work: list[tuple[float, float]]) -> float:
+    """Microseconds of a period in which no work ran; the work is sorted by start."""
+    idle, busy_until = 0.0, start
+    for begin, done in work:
+        if begin >= end:
+            break
+        idle += max(0.0, begin - busy_until)
+        busy_until = max(busy_until, done)
+    return idle + max(0.0, end - busy_until)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "switch-transformer-inference", "inference-with-autograd-on", "loader-waits-without-steps",
+        "v100-resnet50-no-profiler-steps",
+    ],
+)  # fmt: skip
+def test_long_calls_on_an_idle_gpu_are_a_cold_start(name: str) -> None:
+    events = [e for e in raw_events(name) if e.get("ph") == "X" and "dur" in e]
+    kinds = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+    work = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds)
+    cold = [
+        e["dur"] for e in events
+        if e.get("cat") in {"cuda_runtime", "Runtime"}
+        and not any(part in e["name"] for part in ("Synchronize", "Memcpy"))
+        and idle_us(e["ts"], e["ts"] + e["dur"], work)
+        >= (100_000 if e["name"] in {"cudaMalloc", "cudaFree"} else 10_000)
+    ]  # fmt: skip
+    (finding,) = findings_of(name, "PRF010")
+    assert finding.n == len(cold)
+    assert finding.evidence["calls_ns"] == pytest.approx(1000 * sum(cold), rel=1e-4)
+    assert finding.cost.ns == pytest.approx(1000 * sum(cold), rel=0.01)
+
+
+def test_recordings_of_warm_programs_have_no_cold_start() -> None:
+    for name in ("h100-qwen-inference", "mi300-resnet18-allocator-off", "a100-ddp-rank0-of-2"):
+        assert findings_of(name, "PRF010") == []
+
+
+def test_the_function_that_keeps_the_gpu_idle_is_named() -> None:
+    name = "mi300-timesformer-inference"
+    calls = [
+        e["dur"] for e in raw_events(name)
+        if e.get("cat") == "python_function" and e["name"].endswith(": preprocess")
+    ]  # fmt: skip
+    (finding,) = findings_of(name, "CPU002")
+    assert "mostly `preprocess()` of transformers" in finding.message
+    assert 0.85 * max(calls) < (finding.cost.ns or 0) / 1000 < max(calls)
+
+
+def test_the_pause_before_a_fallback_is_the_fuser_of_torchscript() -> None:
+    name = "inference-with-autograd-on"
+    events = [e for e in raw_events(name) if e.get("cat") in {"cpu_op", "cuda_runtime"}]
+    call = min(e["ts"] for e in events if e["name"] == "delta_r2")
+    before = max(e["ts"] + e["dur"] for e in events if e["ts"] < call)
+    (finding,) = findings_of(name, "CMP004")
+    assert finding.cost.ns == pytest.approx(1000 * (call - before), rel=1e-4)
+
+
+def test_a_tensor_that_is_made_on_the_host_costs_its_making() -> None:
+    name = "randn-on-host-then-moved"
+    events = [e for e in raw_events(name) if e.get("ph") == "X" and "dur" in e]
+    made = sum(e["dur"] for e in events if e["name"] == "aten::randn")
+    copied = sum(e["dur"] for e in events if e["name"] == "cudaMemcpyAsync")
+    (finding,) = findings_of(name, "DAT003")
+    assert finding.cost.ns == pytest.approx(1000 * (made + copied), rel=0.001)

@@ -111,14 +111,20 @@ def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) ->
     assert unchecked.rule == "DAT003"
 
 
-def noise(*, work: bool = True, maker: str = "aten::randn", direct: bool = False) -> TraceBuilder:
+def noise(
+    *,
+    work: bool = True,
+    maker: str = "aten::randn",
+    direct: bool = False,
+    fill_ns: int = 3_000_000,
+) -> TraceBuilder:
     """Three steps in which noise of 64 MiB is filled in 3 ms and copied in 1 ms."""
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
             b.compute("aten::add", 100_000)
             with b.op(maker):
-                b.compute("aten::normal_", 3_000_000)
+                b.compute("aten::normal_", fill_ns)
                 if direct:
                     b.call("LaunchKernel", 4_000)
             if work:
@@ -153,6 +159,12 @@ def test_without_recorded_device_work_it_costs_the_host_both(found: Found) -> No
 def test_large_tensors_of_given_values_are_data(found: Found) -> None:
     assert found(noise(maker="aten::empty"), RULE) == ()
     assert found(noise(maker="aten::empty", work=False), RULE) == ()
+
+
+def test_an_operator_too_short_to_fill_a_large_tensor_has_made_another(found: Found) -> None:
+    # torch 1.8 creates a tensor for each annotated region, on the line that copies a batch.
+    assert found(noise(fill_ns=20_000), RULE) == ()
+    assert found(noise(fill_ns=20_000, work=False), RULE) == ()
 
 
 def test_a_tensor_that_a_kernel_fills_is_copied_from_the_gpu(found: Found) -> None:

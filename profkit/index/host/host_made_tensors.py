@@ -21,6 +21,11 @@ Source: ``torch/csrc/utils/tensor_new.cpp`` (``internal_new_from_data``).
 """
 _FILLING: Final = re.compile(rf"{_CREATING.pattern}(?<!empty)$")
 """Those that compute the values of the tensor, which a device can do as well."""
+_MAX_BYTES_PER_NS: Final = 100
+"""What a host's memory bandwidth is below: an operator that takes less than the time for that has
+not filled the tensor."""
+_MIN_FILLING_NS: Final = 100_000
+"""The same for tensors of unknown size."""
 SMALL_BYTES: Final = 1 << 20
 """Up to this size a tensor counts as a constant or mask, above it as data."""
 _MAX_DISTANCE: Final = 4
@@ -71,10 +76,10 @@ def are_made(
         n_bytes: The tensors' sizes; :data:`MISSING` where they are not known. Shape ``(k,)``.
         max_bytes: Size up to which a tensor is small.
     """
-    small = (n_bytes != MISSING) & (n_bytes <= max_bytes)
-    return np.asarray(
-        (makers != NO_ROW) & (small | rows_named(events, _FILLING, Category.OP)[makers])
-    )
+    is_known = n_bytes != MISSING
+    least_ns = np.where(is_known, n_bytes // _MAX_BYTES_PER_NS, _MIN_FILLING_NS)
+    fills = rows_named(events, _FILLING, Category.OP)[makers] & (events.dur_ns[makers] >= least_ns)
+    return np.asarray((makers != NO_ROW) & ((is_known & (n_bytes <= max_bytes)) | fills))
 
 
 def _top_level(events: EventTable, tree: CallTree) -> Mask:
