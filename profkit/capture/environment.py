@@ -10,10 +10,19 @@ from typing import Final
 
 from profkit._version import __version__
 from profkit.capture import devices
-from profkit.model.capture_info import DEBUG_SETTINGS, CaptureInfo, HostThreads, StepKind
+from profkit.model.capture_info import (
+    DEBUG_SETTINGS,
+    CaptureInfo,
+    DeviceMismatch,
+    HostThreads,
+    StepKind,
+)
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
+
+mismatch: DeviceMismatch | None = None
+"""The error that is ending the program, as :mod:`profkit.capture.device_mismatch` notes it."""
 
 
 def describe(name: str, steps: StepKind) -> CaptureInfo:
@@ -36,6 +45,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         pid=os.getpid(),
         argv=list(sys.argv),
         threads=host_threads(),
+        mismatch=mismatch,
         settings={
             name: os.environ[name]
             for name, values in DEBUG_SETTINGS.items()

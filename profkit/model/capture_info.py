@@ -197,6 +197,37 @@ class Compiles:
 
 
 @dataclass(frozen=True)
+class TensorPlace:
+    """A tensor and its device.
+
+    Attributes:
+        name: The variable; of a module's tensors ``weight of Linear``.
+        device: Such as ``cuda:0``.
+    """
+
+    name: str
+    device: str
+    shape: list[int]
+
+
+@dataclass(frozen=True)
+class DeviceMismatch:
+    """An operator that failed since its tensors are on different devices.
+
+    Attributes:
+        message: The first line of torch's error.
+        operator: Such as ``aten::addmm``; empty where the error does not name it.
+        place: The innermost line of user code; ``("", 0, "")`` where there is none.
+        tensors: Tensors that the line names, and those of a module that it calls.
+    """
+
+    message: str
+    operator: str
+    place: CodePlace
+    tensors: list[TensorPlace]
+
+
+@dataclass(frozen=True)
 class CaptureInfo:
     """What profkit knows of a recording it made.
 
@@ -224,6 +255,7 @@ class CaptureInfo:
         compiles: What ``torch.compile`` had compiled by then, or None where it was not used.
         threads: Threads and processes, or None where they were not recorded.
         settings: Those of :data:`DEBUG_SETTINGS` that were on, and their values.
+        mismatch: The operator that ended the program since its tensors are on different devices.
     """
 
     version: str
@@ -249,3 +281,4 @@ class CaptureInfo:
     compiles: Compiles | None = None
     threads: HostThreads | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    mismatch: DeviceMismatch | None = None

@@ -70,6 +70,7 @@ PUBLISHED = {
     "CFG001": "algorithm-search",
     "CFG002": "oversubscribed-cpu",
     "CFG003": "debug-left-on",
+    "CFG004": "device-mismatch",
     "CMP001": "recompiles",
     "CMP002": "graph-breaks",
     "CMP003": "dynamic-shapes",

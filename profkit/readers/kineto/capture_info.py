@@ -19,6 +19,7 @@ from profkit.model.capture_info import (
     Compiled,
     Compiles,
     CpuTime,
+    DeviceMismatch,
     GraphBreak,
     HostThreads,
     OpLines,
@@ -158,6 +159,11 @@ def _break_holds(one: GraphBreak) -> bool:
     )
 
 
+def _mismatch_holds(mismatch: DeviceMismatch) -> bool:
+    sizes = [size for tensor in mismatch.tensors for size in tensor.shape]
+    return _has_line(mismatch.place) and _are_within(sizes, 0, _MAX_INT)
+
+
 def _has_line(place: CodePlace) -> bool:
     return 0 <= place[1] <= _MAX_LINE
 
@@ -165,6 +171,7 @@ def _has_line(place: CodePlace) -> bool:
 _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
     CaptureCost: _cost_holds,
     CpuTime: _cpu_holds,
+    DeviceMismatch: _mismatch_holds,
     HostThreads: _threads_hold,
     OpLines: _lines_hold,
     Compiles: _compiles_hold,
