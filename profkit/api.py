@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
+from profkit.engine.job import RankReport, job_report, jobs_of, rank_report
 from profkit.engine.registry import chosen, rules
 from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
 from profkit.engine.what_if import (
@@ -35,7 +36,7 @@ from profkit.engine.what_if import (
     scaled,
     without_data_waits,
 )
-from profkit.errors import NotATraceError, UsageError
+from profkit.errors import NotATraceError, SeveralTracesError, UsageError
 from profkit.index.compute.peaks import given_peak
 from profkit.model.difference import Difference
 from profkit.model.live_memory import LiveMemory
@@ -94,8 +95,8 @@ def analyze(  # noqa: PLR0913  (options, by name)
     Needs neither a GPU nor torch.
 
     Args:
-        path: A trace, a snapshot or a memory record, as for :func:`profkit.load`; or several files
-            of one program, one of each kind.
+        path: A trace, a snapshot or a memory record, as for :func:`profkit.load`; several files of
+            one program, one of each kind; or the traces of the ranks of a job, or their folder.
         select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
         ignore: Rules not to run, in the same form.
         thresholds: By rule name, thresholds that differ from the default.
@@ -110,21 +111,33 @@ def analyze(  # noqa: PLR0913  (options, by name)
 
     Raises:
         LoadError: A file cannot be read, or is not a recording.
-        UsageError: There is no such rule, threshold or peak, or there are two files of one kind.
+        UsageError: There is no such rule, threshold or peak, or there are two files of one kind
+            that are not ranks of one job.
         PluginError: A rule of another package cannot be used.
     """
-    return study(
-        path,
-        select=select,
-        ignore=ignore,
-        thresholds=thresholds,
-        strict=strict,
-        on_stage=on_stage,
-        limit_bytes=limit_bytes,
-        peaks=peaks,
-        tokens_per_step=tokens_per_step,
-        parameters=parameters,
-    ).report
+
+    def one(files: Path | Iterable[Path]) -> Study:
+        return study(
+            files,
+            select=select,
+            ignore=ignore,
+            thresholds=thresholds,
+            strict=strict,
+            on_stage=on_stage,
+            limit_bytes=limit_bytes,
+            peaks=peaks,
+            tokens_per_step=tokens_per_step,
+            parameters=parameters,
+        )
+
+    paths = [path] if isinstance(path, str | os.PathLike) else _paths(path)
+    try:
+        return one(paths).report
+    except (SeveralTracesError, _SameKindError) as several:
+        found = _of_ranks(several.members, os.path.commonpath(paths), one)
+        if found is None:
+            raise
+        return found
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,10 @@ class Study:
 
     report: Report
     recording: LoadedRecording
+
+    def rank_report(self) -> RankReport | None:
+        """The report with what joins it to those of other ranks; None if its rank is not known."""
+        return rank_report(self.recording.context, self.report)
 
 
 def study(  # noqa: PLR0913  (options, by name)
@@ -176,6 +193,40 @@ def study(  # noqa: PLR0913  (options, by name)
     return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
 
 
+class _SameKindError(UsageError):
+    """Several files are of one kind.
+
+    Args:
+        members: All files.
+    """
+
+    def __init__(self, message: str, hint: str, members: Iterable[Path]) -> None:
+        super().__init__(message, hint)
+        self.members = tuple(members)
+
+
+def _of_ranks(paths: Iterable[Path], name: str, one: Callable[[Path], Study]) -> Report | None:
+    """The report over the ranks of one job, or None if the files are not that.
+
+    One recording is in memory at a time. Files that are no recordings are skipped.
+
+    Args:
+        name: What the report is on.
+        one: Analyzes one file.
+    """
+    ranks = []
+    for path in paths:
+        try:
+            rank = one(path).rank_report()
+        except NotATraceError:
+            continue
+        if rank is None:
+            return None
+        ranks.append(rank)
+    jobs = jobs_of(ranks)
+    return job_report(ranks, name) if len(jobs) == 1 and len(jobs[0]) == len(ranks) else None
+
+
 def _context(
     paths: list[Path], limit_bytes: int | None, on_stage: OnStage, on_progress: OnProgress | None
 ) -> Context:
@@ -190,7 +241,8 @@ def _context(
         kind = _KINDS[type(loaded)]
         if kind in found:
             message = f"{found[kind][0]} and {path} are both a {kind}."
-            raise UsageError(message, "Analyze them one by one; a report is of one program.")
+            hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
+            raise _SameKindError(message, hint, paths)
         found[kind] = (path, loaded)
         if not isinstance(loaded, LiveMemory):
             for stage, ns in loaded.notes.stages_ns.items():

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
+
 from profkit.cli._progress import Progress
 
 if TYPE_CHECKING:
@@ -62,19 +64,35 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
 
 
 def each_of(paths: Sequence[str], read: Callable[[str], T], shown: Progress) -> Iterator[T]:
-    """Call ``read`` for every file of some paths, also for those of folders and archives."""
-    from profkit.errors import SeveralTracesError
+    """Call ``read`` for every file of some paths, also for those of folders and archives.
 
-    remaining = list(reversed(paths))
+    Files of a folder that are no recordings are skipped if others are.
+    """
+    from profkit.errors import NotATraceError, SeveralTracesError
+
+    remaining = [(path, False) for path in reversed(paths)]
+    skipped: list[NotATraceError] = []
+    is_any = False
     while remaining:
+        path, is_member = remaining.pop()
         try:
-            shown.reading(remaining[-1])
-            found = read(remaining.pop())
+            shown.reading(path)
+            found = read(path)
         except SeveralTracesError as several:
-            remaining.extend(reversed(several.members))
+            remaining.extend((member, True) for member in reversed(several.members))
             continue
+        except NotATraceError as error:
+            if not is_member:
+                raise
+            skipped.append(error)
+            continue
+        is_any = True
         yield found
         del found  # before the next one is read
+    if skipped and not is_any:
+        raise skipped[0]
+    for skip in skipped:
+        click.echo(f"profkit: skipped: {skip}", err=True)
 
 
 def studied(path: str, chosen: Mapping[str, Any], shown: Progress) -> "Study":

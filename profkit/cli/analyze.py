@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,10 @@ from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import progress
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
+
+if TYPE_CHECKING:
+    from profkit.model.report import Report
+    from profkit.present.renderer import LoadedRecording
 
 
 @click.command(
@@ -59,8 +63,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     """Report why a recorded program is slow or memory-hungry, highest cost first.
 
     PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
-    record of profkit run, or a folder or an archive of them, with one report per file. It needs
-    neither a GPU nor torch.
+    record of profkit run, or a folder or an archive of them. There is one report per file, or one
+    over the ranks of a job. It needs neither a GPU nor torch.
     """
     from profkit.readers.snapshot.worker_process import start_early
 
@@ -69,7 +73,9 @@ def command(  # noqa: PLR0913  (one argument per option)
     start_early(paths[0])
 
     from profkit.api import render
+    from profkit.cli._jobs import Analyzed, with_jobs
     from profkit.present.renderer import renderer, together
+    from profkit.readers.stream import is_folder, place_of
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
@@ -79,26 +85,41 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
-    products, reports, read = [], [], []
+    is_alone = len(paths) == 1 and not is_folder(place_of(paths[0]))
     with progress() as shown:
-        for path, study in each_of(paths, lambda path: (path, studied(path, chosen, shown)), shown):
+
+        def show(report: "Report", recording: "LoadedRecording") -> bytes:
             began = time.perf_counter_ns()
             shown.writing(format_)
-            read.append(path)
-            reports.append(study.report)
-            products.append(render(study.report, format_, recording=study.recording, **options))
+            product = render(report, format_, recording=recording, **options)
             shown.took["render"] += time.perf_counter_ns() - began
-            del study  # before the next one is read
+            return product
+
+        def analyzed(path: str) -> Analyzed:
+            study = studied(path, chosen, shown)
+            rank = None if is_alone else study.rank_report()
+            # What may be one rank of a job is shown when all files are known.
+            product = show(study.report, study.recording) if rank is None else None
+            return Analyzed((path,), study.report, rank, product)
+
+        every = with_jobs(list(each_of(paths, analyzed, shown)))
+        products = [
+            show(each.report, studied(each.paths[0], chosen, shown).recording)
+            if each.product is None
+            else each.product
+            for each in every
+        ]
         product = together(module, products)
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
         _print_stages(shown.took, time.perf_counter_ns() - entered)
-    if len(reports) == 1:
-        after_report(reports[0], *read, output=output, format_=format_)
+    if len(every) == 1:
+        after_report(every[0].report, *every[0].paths, output=output, format_=format_)
     severe = at_least(fail_on)
-    return int(any(finding.severity in severe for each in reports for finding in each.findings))
+    findings = (finding for each in every for finding in each.report.findings)
+    return int(any(finding.severity in severe for finding in findings))
 
 
 def _print_stages(took: Mapping[str, int], total_ns: int) -> None:

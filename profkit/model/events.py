@@ -128,7 +128,22 @@ class EventTable:
         n_bytes: Bytes of a copy or fill.
         from_device: Ordinal of the device that a copy between two devices reads.
         to_device: Ordinal of the device that it writes.
-        collective: Index into ``names`` of the collective that a kernel belongs to.
+        collective: Index into ``names`` of the collective that a kernel or an operator belongs to.
+            This and the following columns: operators since torch 2.3, kernels since 2.4.
+        element_type: Index into ``names`` of the type of its elements, such as ``BFloat16``.
+        n_in: Number of elements of its input on this rank.
+        n_out: The same of its output.
+        group_size: Number of ranks of its process group.
+        group_name: Index into ``names`` of the group's name.
+        group_description: Index into ``names`` of what the group is for, such as ``default_pg``.
+        group_ranks: Index into ``names`` of the group's ranks, as JSON or as a JSON string of it;
+            with ``...`` if there are more than 30.
+        source_rank: The rank that this one receives from.
+        target_rank: The rank that this one sends to.
+        collective_seq: Number of the collective in its process group; since torch 2.12. Sends and
+            receives have a number of their own on each rank.
+        comms_id: Index into ``names`` of an id that all ranks of the collective have, as JSON;
+            since torch 2.12.
         call_stack: Index into ``names`` of an operator's Python stack, innermost first, with frames
             separated by ``;`` (torch 1.8 to 1.10).
         input_dims: Index into ``names`` of the shapes of an operator's inputs, as JSON: a list of
@@ -161,6 +176,17 @@ class EventTable:
     from_device: SparseColumn
     to_device: SparseColumn
     collective: SparseColumn
+    element_type: SparseColumn
+    n_in: SparseColumn
+    n_out: SparseColumn
+    group_size: SparseColumn
+    group_name: SparseColumn
+    group_description: SparseColumn
+    group_ranks: SparseColumn
+    source_rank: SparseColumn
+    target_rank: SparseColumn
+    collective_seq: SparseColumn
+    comms_id: SparseColumn
     call_stack: SparseColumn
     input_dims: SparseColumn
     input_types: SparseColumn

@@ -61,6 +61,8 @@ class Finding:
         cost: What a fix can save.
         holders: Reference chains to a live object.
         evidence: Figures and event ids that the finding is based on.
+        ranks: The ranks on which it was found, in a report over several; then all else is of the
+            rank on which it costs most.
         spans: Parts of the window that the finding is about, as (start, end) in nanoseconds, for
             timelines. Not part of the JSON report.
         change: What a fix changes. The time that several findings can save together is a replay
@@ -79,6 +81,7 @@ class Finding:
     cost: Cost = field(default_factory=Cost)
     holders: tuple[tuple[str, ...], ...] = ()
     evidence: Mapping[str, EvidenceValue] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
     spans: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     change: ProgramChange | None = field(default=None, repr=False, compare=False)
 

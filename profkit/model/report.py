@@ -10,6 +10,7 @@ from profkit.model.capture_info import CpuTime
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
+from profkit.model.job import CollectivesSummary, RankSummary
 from profkit.model.location import Location
 from profkit.model.memory_summary import MemorySummary
 from profkit.model.renderable import Renderable
@@ -589,6 +590,10 @@ class Report(Renderable):
         findings: The problems found, highest cost first.
         unchecked: Skipped checks.
         health: Problems of the recording itself (``PRF`` rules), as findings.
+        ranks: The recorded ranks of a job, in a report over several; all that is of one recording,
+            such as the summary, is then that of ``source.rank``.
+        missing_ranks: The ranks of the job that were not recorded.
+        collectives: The collectives between the ranks, or None in a report on one recording.
         schema: Name and version of this schema.
     """
 
@@ -598,4 +603,7 @@ class Report(Renderable):
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
     health: tuple[Finding, ...] = ()
+    ranks: tuple[RankSummary, ...] = ()
+    missing_ranks: tuple[int, ...] = ()
+    collectives: CollectivesSummary | None = None
     schema: str = SCHEMA

@@ -106,6 +106,7 @@ class Trace:
         torch: PyTorch's version where it is known.
         rank: Rank in a distributed job, or None.
         world_size: Number of ranks in that job, or None.
+        groups: The ranks of its process groups by name, as far as they are recorded.
         versions: Versions of CUDA, driver, CUPTI and ROCm, as recorded.
         capture: Data that profkit added when it recorded the trace, or None.
         notes: What the reader encountered.
@@ -121,6 +122,7 @@ class Trace:
     rank: int | None
     world_size: int | None
     host: str | None
+    groups: Mapping[str, tuple[int, ...]]
     versions: Mapping[str, str]
     capture: CaptureInfo | None
     notes: LoadNotes
@@ -155,6 +157,7 @@ NO_TRACE: Final = Trace(
     rank=None,
     world_size=None,
     host=None,
+    groups={},
     versions={},
     capture=None,
     notes=LoadNotes(n_events=0, n_complete=0),

@@ -53,6 +53,15 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             "`torch.cuda.memory._dump_snapshot` writes it.",
             ("memory dump",),
         ),
+        "process group": Term("ranks that run collectives together; `ProcessGroup` in PyTorch."),
+        "matched collective": Term(
+            "a collective whose calls on all recorded ranks of its process group were found. Calls "
+            "that are not matched are in no figure.",
+        ),
+        "transfer": Term(
+            "the time of a collective from its start on the last rank to its end on all ranks. "
+            "What the other ranks spend in it before is *waiting*.",
+        ),
         "operator": Term("a PyTorch operator, such as `aten::mm`, as it runs on the host."),
         "launch": Term(
             "the host call that enqueues work on a device. The time from its start to the start of "

@@ -21,6 +21,7 @@ from profkit.present.memory_text import (
     no_memory_findings,
     no_problems,
 )
+from profkit.present.ranks import job_headline
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 _IDLE: Final = "idle-"
@@ -206,7 +207,7 @@ def headline(report: Report) -> str:
         return visible(f"{nothing.message} {nothing.fix}")
     breakdown = report.summary.breakdown
     on_memory = [] if breakdown is not None else memory_sentences(report)
-    sentences = on_memory or [_time_and_work(report, breakdown)]
+    sentences = [*job_headline(report), *(on_memory or [_time_and_work(report, breakdown)])]
     incomplete = _unrecorded_work(report, breakdown)
     sentences += [incomplete] if incomplete else []
     sentences += _waiting(report)

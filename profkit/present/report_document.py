@@ -75,6 +75,7 @@ from profkit.present.memory_text import (
     use_label,
 )
 from profkit.present.modules import main_modules, module_label
+from profkit.present.ranks import job_sections, rank_list
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
@@ -94,6 +95,7 @@ _WORK: Final[dict[str, PartKind]] = {
 def report_document(report: Report, options: ReadersOptions) -> Document:
     """A report as a document."""
     sections = (
+        *job_sections(report, options),
         *_time(report),
         *_critical_path(report, options),
         *_findings(report, options),
@@ -241,10 +243,18 @@ def _finding(
         one_line(finding.rule),
         one_line(finding.title),
         cost_text(report, finding),
-        one_line(finding.message) + doubt,
+        _on_ranks(report, finding) + one_line(finding.message) + doubt,
         one_line(finding.fix),
         tuple(each for each in lists if each.values),
     )
+
+
+def _on_ranks(report: Report, finding: Finding) -> str:
+    """Where a problem was found, unless it is on all ranks of a job."""
+    if not finding.ranks or len(finding.ranks) == len(report.ranks):
+        return ""
+    noun = "rank" if len(finding.ranks) == 1 else "ranks"
+    return f"On {noun} {rank_list(finding.ranks)}: "
 
 
 def _labelled(

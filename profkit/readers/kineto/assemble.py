@@ -18,13 +18,13 @@ from profkit.model.events import (
 )
 from profkit.model.trace import InvalidEvent
 from profkit.readers.kineto.batch import (
-    COLUMNS_OF_CATEGORY,
     INTERNED,
     MEMORY,
     SPARSE,
     Batch,
     Columns,
     InternTables,
+    categories_with,
 )
 from profkit.readers.kineto.invalid_times import find_invalid_times
 from profkit.readers.process_memory import release_free_memory
@@ -199,8 +199,7 @@ def _with_paired(sparse: _Sparse, paired: Columns, first_row: int) -> _Sparse:
     """
     joined = {}
     for key, (rows, values) in sparse.items():
-        categories = [each for each, keys in COLUMNS_OF_CATEGORY.items() if key in keys]
-        has = (paired[key] != MISSING) & np.isin(paired["category"], categories)
+        has = (paired[key] != MISSING) & np.isin(paired["category"], categories_with(key))
         more = np.flatnonzero(has).astype(np.int32) + np.int32(first_row)
         joined[key] = (np.concatenate((rows, more)), np.concatenate((values, paired[key][has])))
     return joined

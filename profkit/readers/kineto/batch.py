@@ -21,6 +21,7 @@ from profkit.readers.kineto.interning import (
 )
 from profkit.readers.kineto.schema import (
     NO_ARGS,
+    NO_COLLECTIVE,
     Args,
     BeginEnd,
     Complete,
@@ -30,10 +31,12 @@ from profkit.readers.kineto.schema import (
 
 _HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
 _INPUTS: Final = ("input_dims", "input_types", "concrete_inputs")
-_CALL: Final = ("correlation", "external_id")
-_DEVICE: Final = (
-    "correlation", "external_id", "device", "stream", "n_bytes", "collective",
+OF_COLLECTIVES: Final = (
+    "collective", "element_type", "n_in", "n_out", "group_size", "group_name", "group_description",
+    "group_ranks", "source_rank", "target_rank", "collective_seq", "comms_id",
 )  # fmt: skip
+_CALL: Final = ("correlation", "external_id")
+_DEVICE: Final = ("correlation", "external_id", "device", "stream", "n_bytes")
 _PEERS: Final = ("from_device", "to_device")
 _OCCUPANCY: Final = ("blocks_per_sm", "occupancy_percent")
 
@@ -46,10 +49,17 @@ COLUMNS_OF_CATEGORY: Final = {
     Category.MEMCPY: (*_DEVICE, *_PEERS),
     Category.MEMSET: _DEVICE,
 }
-"""The sparse columns that events of a category can have."""
+"""The sparse columns that events of a category can have, besides those of collectives."""
 
-SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_OCCUPANCY)))
-INTERNED: Final = frozenset({"call_stack", "collective", *_INPUTS})
+_RUN_COLLECTIVES: Final = (Category.OP, Category.KERNEL)
+SPARSE: Final = tuple(
+    dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_OCCUPANCY, *OF_COLLECTIVES))
+)
+_WORDS: Final = (
+    "call_stack", "collective", "element_type", "group_name", "group_description",
+)  # fmt: skip
+_RAW: Final = (*_INPUTS, "group_ranks", "comms_id")
+INTERNED: Final = frozenset({*_WORDS, *_RAW})
 """The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = {
     "n_bytes": "memory_bytes",
@@ -335,19 +345,43 @@ def _add_complete(
     parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]] = {}
     for kind, keys in COLUMNS_OF_CATEGORY.items():
         rows = np.flatnonzero(category == kind).astype(np.int32)
-        if len(rows):
-            args = [events[i].args or NO_ARGS for i in rows.tolist()]
-            for key in keys:
-                values = _values(key, args, interned)
-                has = values != MISSING
-                if has.any():
-                    parts.setdefault(key, []).append((rows[has], values[has]))
+        if not len(rows):
+            continue
+        args = [events[i].args or NO_ARGS for i in rows.tolist()]
+        for key in keys:
+            _add_values(parts, key, rows, args, interned)
+        if events[0].keeps_collectives and kind in _RUN_COLLECTIVES:
+            own = [i for i, each in enumerate(args) if each.collective]
+            rows, args = rows[own], [args[i] for i in own]
+            for key in OF_COLLECTIVES:
+                _add_values(parts, key, rows, args, interned)
     for key, listed in parts.items():
         rows = np.concatenate([rows for rows, _ in listed])
         values = np.concatenate([values for _, values in listed])
         order = np.argsort(rows, kind="stable")
         batch.sparse[key] = (rows[order], _narrowed(values[order]))
     return []
+
+
+def _add_values(
+    parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]],
+    key: str,
+    rows: Int32s,
+    args: list[Args],
+    interned: InternTables,
+) -> None:
+    """Add the values of one sparse column for some rows, as far as they have any."""
+    values = _values(key, args, interned)
+    has = values != MISSING
+    if has.any():
+        parts.setdefault(key, []).append((rows[has], values[has]))
+
+
+def categories_with(key: str) -> list[Category]:
+    """The categories of the events that can have a value in a sparse column."""
+    if key in OF_COLLECTIVES:
+        return list(_RUN_COLLECTIVES)
+    return [category for category, keys in COLUMNS_OF_CATEGORY.items() if key in keys]
 
 
 def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -363,7 +397,7 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
     given = list(map(attrgetter(key), args))
     if key in _OCCUPANCY:
         return _occupancy(key, given, args)
-    if key in _INPUTS:
+    if key in _RAW:
         return to_int64(list(map(interned.raw.__getitem__, map(bytes, given))))
     if key in INTERNED:
         names = interned.names
@@ -411,13 +445,16 @@ def _add_begin_end(batch: Batch, events: list[Any], at: list[int], interned: Int
     category = interned.categories(events)
     names = _intern(interned.names, map(_NAME, events), len(events))
     interned.recategorize_copy_kernels(names, category)
-    args = [event.args or NO_ARGS for event in events]
+    kept = events[0].keeps_collectives
+    args = [event.args or (NO_COLLECTIVE if kept else NO_ARGS) for event in events]
+    keys = [key for key in SPARSE if kept or key not in OF_COLLECTIVES]
     batch.begin_end = {
         **_common_columns(events, at, interned),
         "category": category,
         "name": names,
         "begins": np.array([event.begins for event in events], dtype=np.bool_),
-        **{key: _values(key, args, interned) for key in SPARSE},
+        **{key: _values(key, args, interned) for key in keys},
+        **{key: np.full(len(events), MISSING) for key in SPARSE if key not in keys},
     }
 
 

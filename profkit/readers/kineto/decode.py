@@ -9,11 +9,9 @@ import msgspec
 from profkit.readers.kineto.batch import Batch, InternTables, to_columns
 from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import (
-    BATCH,
+    BATCHES,
     CATEGORIES_ONLY,
-    EVENT,
-    EXACT_BATCH,
-    EXACT_EVENT,
+    EVENTS,
     RAW_ARGS,
     BeginEnd,
     Complete,
@@ -25,6 +23,8 @@ from profkit.readers.progress import Stages
 _MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 """Absolute microseconds with decimals, as number or string: more digits than a float has."""
 OURS_QUOTED: Final = f'"{OURS}"'.encode()
+_COLLECTIVE_QUOTED: Final = b'"Collective name"'
+_ANY: Final = EVENTS[False, True]
 _TIMED: Final = (Complete, BeginEnd, Instant)
 _FLOAT_EXACT_US: Final = 2**43
 """Up to here, 101 days, a float represents three decimals to within half a nanosecond."""
@@ -66,7 +66,7 @@ class BatchReader:
 
     def _decoded(self, batch: bytes) -> list[Any]:
         """The events of a batch; None for an entry that is not an event."""
-        decoder = EXACT_BATCH if self._exact else BATCH
+        decoder = BATCHES[self._exact, _COLLECTIVE_QUOTED in batch]
         try:
             events: list[Any] = decoder.decode(batch)
         except UNREADABLE:
@@ -81,7 +81,7 @@ class BatchReader:
     def _salvaged(self, batch: bytes) -> list[Any]:
         self.clean = False
         salvaged = salvage(batch, self._text, exact=self._exact)
-        kind = EXACT_EVENT if self._exact else EVENT
+        kind = EVENTS[self._exact, True]
         return [_converted(event, kind) for event in salvaged.events if not is_ours(event)]
 
 
@@ -120,7 +120,7 @@ def _converted(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
 
 def _is_valid_argument(key: str, value: object) -> bool:
     try:
-        msgspec.convert({"ph": "X", "ts": 0, "args": {key: value}}, EVENT, strict=False)
+        msgspec.convert({"ph": "X", "ts": 0, "args": {key: value}}, _ANY, strict=False)
     except _NOT_CONVERTED:
         return False
     return True

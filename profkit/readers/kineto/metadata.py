@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from profkit.model.process_group import ranks_of
 from profkit.model.trace import DeviceInfo, RecordedWith
-from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo, Int64
+from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo, GroupConfig, Int64
 from profkit.readers.kineto.split import BAD_ESCAPE_BYTES, UNREADABLE, TraceText
 
 _VERSIONS: Final = (
@@ -94,8 +95,23 @@ def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> Reco
 
 def distributed(header: Header) -> tuple[int | None, int | None]:
     """Rank and world size, each None if not recorded."""
-    found = _value(header, "distributedInfo", DistributedInfo, DistributedInfo())
+    found = _distributed(header)
     return found.rank, found.world_size
+
+
+def groups(header: Header) -> dict[str, tuple[int, ...]]:
+    """The ranks of each process group by name, as far as they are recorded."""
+    try:
+        found = msgspec.convert(_distributed(header).groups or [], list[GroupConfig])
+    except msgspec.ValidationError:
+        return {}
+    ranks = ((group.name, ranks_of(group.ranks)) for group in found)
+    return {name: own for name, own in ranks if name and own}
+
+
+def _distributed(header: Header) -> DistributedInfo:
+    found: DistributedInfo = _value(header, "distributedInfo", DistributedInfo, DistributedInfo())
+    return found
 
 
 def versions(header: Header) -> dict[str, str]:

@@ -111,6 +111,7 @@ def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: Lo
         rank=rank,
         world_size=world_size,
         host=metadata.host(header),
+        groups=metadata.groups(header),
         versions=metadata.versions(header),
         capture=capture,
         notes=replace(

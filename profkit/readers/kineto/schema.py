@@ -9,7 +9,7 @@ Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromiu
 from decimal import Decimal
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -55,8 +55,33 @@ class Args(msgspec.Struct, gc=False):
 
 
 NO_ARGS: Final = Args()
-RAW_ARGS: Final = frozenset({"Concrete Inputs", "Input type", "Input Dims"})
+RAW_ARGS: Final = frozenset(
+    {"Concrete Inputs", "Input type", "Input Dims", "Process Group Ranks", "Comms Id"}
+)
 """The ``args`` that are kept as JSON text."""
+
+
+class CollectiveArgs(Args, gc=False):
+    """The ``args`` of events in text that has collectives, which other text is not slowed down by.
+
+    Source: ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp`` and ``torch/csrc/profiler/util.cpp``
+    (``saveNcclMeta``), which write them to operators from torch 2.3 on, and to kernels from 2.4 on.
+    """
+
+    element_type: str = msgspec.field(default="", name="dtype")
+    n_in: int = msgspec.field(default=MISSING, name="In msg nelems")
+    n_out: int = msgspec.field(default=MISSING, name="Out msg nelems")
+    group_size: int = msgspec.field(default=MISSING, name="Group size")
+    group_name: str = msgspec.field(default="", name="Process Group Name")
+    group_description: str = msgspec.field(default="", name="Process Group Description")
+    group_ranks: msgspec.Raw = msgspec.field(default=_NOTHING, name="Process Group Ranks")
+    source_rank: int = msgspec.field(default=MISSING, name="Src Rank")
+    target_rank: int = msgspec.field(default=MISSING, name="Dst Rank")
+    collective_seq: int = msgspec.field(default=MISSING, name="Seq")
+    comms_id: msgspec.Raw = msgspec.field(default=_NOTHING, name="Comms Id")
+
+
+NO_COLLECTIVE: Final = CollectiveArgs()
 
 
 class NameArgs(msgspec.Struct, gc=False):
@@ -75,6 +100,8 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     pid: int | str | None = None
     tid: int | str | None = None
     args: Args | None = None
+    keeps_collectives: ClassVar[bool] = False
+    """Whether ``args`` are those of collectives, where an event has any."""
 
 
 class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
@@ -100,6 +127,8 @@ class BeginEnd(msgspec.Struct, gc=False):
     pid: int | str | None = None
     tid: int | str | None = None
     args: Args | None = None
+    keeps_collectives: ClassVar[bool] = False
+    """As above."""
 
     @property
     def begins(self) -> bool:
@@ -130,26 +159,45 @@ def _empty(tag: str) -> type[msgspec.Struct]:
     )
 
 
-def _exact(kind: Any, ts: Any) -> Any:  # noqa: ANN401  (types made at run time have no type)
-    """The kind of event with times that have more digits than a float."""
-    return msgspec.defstruct(f"Exact{kind.__name__}", [ts], bases=(kind,), gc=False)
+def _kind(base: Any, *changed: Any) -> Any:  # noqa: ANN401  (types made at run time have no type)
+    """A kind of event with some other fields: pairs or triples for :func:`msgspec.defstruct`."""
+    names = [name for name, *_ in changed]
+    return msgspec.defstruct(
+        "".join((base.__name__, *map(str.capitalize, names))), changed, bases=(base,),
+        namespace={"keeps_collectives": "args" in names}, gc=False,
+    )  # fmt: skip
 
 
 _TS: Final = ("ts", Decimal)
 _OPTIONAL_TS: Final = ("ts", Decimal | None, None)
 _OTHERS: Final = (Naming, *map(_empty, "stfbenCPNODSTpFvRc()ag"))
-EVENT: Any = reduce(or_, (Complete, Instant, OldInstant, Begin, End, *_OTHERS))
-EXACT_EVENT: Any = reduce(
-    or_,
-    (
-        *(_exact(kind, _TS) for kind in (Complete, Begin, End)),
-        *(_exact(kind, _OPTIONAL_TS) for kind in (Instant, OldInstant)),
-        *_OTHERS,
-    ),
-)
-BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
-"""Not strict, because ROCm writes the bytes of copies as strings."""
-EXACT_BATCH: Final = msgspec.json.Decoder(list[EXACT_EVENT], strict=False)
+
+
+def _event(*, exact: bool, collectives: bool) -> Any:  # noqa: ANN401  (as above)
+    """The union of all kinds of events.
+
+    Args:
+        exact: Keep all digits of times, which can be more than a float has.
+        collectives: Keep the arguments of collectives.
+    """
+    args = [("args", CollectiveArgs | None, None)] if collectives else []
+    times, optional = ([_TS], [_OPTIONAL_TS]) if exact else ([], [])
+    timed = [_kind(kind, *times, *args) for kind in (Complete, Begin, End)]
+    return reduce(or_, (*timed, *(_kind(i, *optional) for i in (Instant, OldInstant)), *_OTHERS))
+
+
+EVENTS: Final = {
+    (exact, collectives): _event(exact=exact, collectives=collectives)
+    for exact in (False, True)
+    for collectives in (False, True)
+}
+"""The type of an event by whether all digits of times, and the arguments of collectives are kept.
+"""
+BATCHES: Final = {
+    key: msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]
+    for key, kind in EVENTS.items()
+}
+"""Decoders of lists of them. Not strict, because ROCm writes the bytes of copies as strings."""
 
 
 class CategoryOnly(msgspec.Struct, gc=False):
@@ -184,3 +232,11 @@ class DistributedInfo(msgspec.Struct):
 
     rank: Int64 | None = None
     world_size: Int64 | None = None
+    groups: Any = msgspec.field(default=None, name="pg_config")
+
+
+class GroupConfig(msgspec.Struct):
+    """An entry of ``pg_config``: a process group. On-demand traces write its ranks as a string."""
+
+    name: str = msgspec.field(default="", name="pg_name")
+    ranks: Any = None

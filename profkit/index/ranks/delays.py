@@ -1,0 +1,112 @@
+"""How long ranks wait in collectives, who was last, and why."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.ranks.matching import Matches
+from profkit.model.events import MISSING, Float64s, Int64s, Mask, Rows
+from profkit.model.job import Lateness
+
+_MOST: Final = 0.5
+ELEMENT_BYTES: Final = {
+    "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4,
+    "UInt32": 4, "UInt64": 8, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Char": 1,
+    "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1,
+    "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
+}  # fmt: skip
+"""Bytes of an element by the name that PyTorch writes for its type (``c10/core/ScalarType.h``)."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Waiting and transfer of matched collectives. Times in nanoseconds on the common clock.
+
+    Attributes:
+        wait_ns: How long each call waits for the last rank to start. Shape of ``matches.members``.
+        transfer_ns: From the start on the last rank to the end on all. Shape ``(m,)``.
+        last: The call of the rank that started last. Shape ``(m,)``.
+        delay_ns: How much later it started than the median of the others. Shape ``(m,)``.
+        is_certain: Whether the delay exceeds the error of the clocks. Shape ``(m,)``.
+        why: Why it was late, as in :class:`~profkit.model.job.LastRank`; ``m`` of them.
+        bus_bytes: What each rank's link has to move at least, the same for all algorithms; NaN
+            where sizes are not recorded. Divided by the transfer it is the bus bandwidth of
+            nccl-tests (doc/PERFORMANCE.md). Shape ``(m,)``.
+    """
+
+    wait_ns: Int64s
+    transfer_ns: Int64s
+    last: Rows
+    delay_ns: Int64s
+    is_certain: Mask
+    why: tuple[Lateness, ...]
+    bus_bytes: Float64s
+
+
+def find_delays(matches: Matches) -> Delays:
+    """Split the time of matched collectives into waiting and transfer."""
+    calls, rows, first = matches.calls, matches.members, matches.first
+    sizes = np.diff(np.append(first, len(rows)))
+    if not len(first):
+        none = np.zeros(0, dtype=np.int64)
+        return Delays(none, none, none, none, none > 0, (), none.astype(np.float64))
+    starts, ends = matches.start_ns[rows], matches.end_ns[rows]
+    latest = np.maximum.reduceat(starts, first)
+    wait = np.clip(np.repeat(latest, sizes) - starts, 0, ends - starts)
+    order = np.lexsort((starts, np.repeat(np.arange(len(first)), sizes)))
+    last = rows[order[first + sizes - 1]]
+    # The median of the others: the lower one of two.
+    usual = starts[order[first + (sizes - 2) // 2]]
+    delay = latest - usual
+    clock = calls.clock[calls.member]
+    error = np.maximum.reduceat(matches.clocks.error_ns[clock[rows]], first)
+    is_one_clock = np.maximum.reduceat(clock[rows], first) == np.minimum.reduceat(
+        clock[rows], first
+    )
+    return Delays(
+        wait,
+        np.maximum.reduceat(ends, first) - latest,
+        last,
+        delay,
+        delay > np.where(is_one_clock, 0, error),
+        _why(matches, last, delay),
+        _bus_bytes(matches, last, sizes),
+    )
+
+
+def _why(matches: Matches, last: Rows, delay_ns: Int64s) -> tuple[Lateness, ...]:
+    """Why each of some calls was late."""
+    calls = matches.calls
+    launched, start = calls.column("launched_ns")[last], calls.column("start_ns")[last]
+    idle, waited = calls.column("idle_ns")[last], calls.column("data_wait_ns")[last]
+    on_host = ~calls.column("on_device").astype(np.bool_)[last]
+    # Its own clock is enough: all of these are differences within one rank.
+    is_known = launched != MISSING
+    is_host = on_host | (is_known & (start - launched < _MOST * delay_ns))
+    is_data = is_host & (waited >= _MOST * delay_ns)
+    is_compute = ~is_host & (idle != MISSING) & (idle < _MOST * delay_ns)
+    names: tuple[Lateness, ...] = ("data", "host", "compute", "unknown")
+    chosen = np.select([is_data, is_host, is_compute], [0, 1, 2], 3)
+    return tuple(names[number] for number in chosen.tolist())
+
+
+def _bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:
+    """As in :class:`Delays`.
+
+    Source: nccl-tests, doc/PERFORMANCE.md, for the factors; the size of an all-gather is that of
+    its output, of all others that of the input.
+    """
+    calls = matches.calls
+    kind = np.array(calls.kinds)[calls.kind[last]]
+    n_in, n_out = calls.column("n_in")[last], calls.column("n_out")[last]
+    count = np.where(kind == "all-gather", n_out, n_in)
+    types = [name for each in calls.ranks for name in each.calls.element_type]
+    width = np.array([ELEMENT_BYTES.get(name, 0) for name in types], dtype=np.float64)[last]
+    n_ranks = np.array([group.size or 0 for group in calls.groups])[calls.group[last]]
+    n_ranks = np.maximum(n_ranks, sizes)
+    others = (n_ranks - 1) / n_ranks
+    is_partial = np.isin(kind, ("all-gather", "reduce-scatter", "all-to-all"))
+    factor = np.select([kind == "all-reduce", is_partial], [2 * others, others], 1.0)
+    is_known = (count != MISSING) & (width > 0)
+    return np.where(is_known, factor * np.where(is_known, count, 0) * width, np.nan)

@@ -1,0 +1,445 @@
+"""Finds the calls of all ranks that are the same collective.
+
+What identifies a collective depends on the version of torch: an id, or a number in the process
+group, or only the order of calls within a step. A candidate becomes a match if kind, type and sizes
+agree and, on corrected clocks, all calls run at once and end together. What fails is counted as
+unmatched with the reason, and is in no figure.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.index.ranks.calls import POINT_TO_POINT, CollectiveCalls
+from profkit.index.ranks.clocks import Clocks, EndDifferences, compare_clocks, mad
+from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
+from profkit.model.process_group import ProcessGroup
+
+SYNCHRONIZING: Final = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
+"""Kinds that end on no rank before all have joined."""
+_EVEN: Final = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier")
+"""Kinds whose sizes are the same on all ranks."""
+MIN_TOLERANCE_NS: Final = 50_000
+"""By how much ends may differ in any case: less than the clocks of GPUs on one host do."""
+_MAX_ERRORS: Final = 3
+"""By how many sigmas of its group the end of a call may differ."""
+_NEGLIGIBLE: Final = 0.01
+"""The share of the shortest call by which its end may differ if ids say that it is the same
+collective: the time that ranks wait is longer."""
+_NEAR_NS: Final = 2_000_000
+"""How far apart ends may be to be taken for the same collective where nothing identifies it."""
+_ENOUGH: Final = 0.8
+"""The share of calls in order that have to agree; otherwise calls are missing in between."""
+
+
+class Unmatched(IntEnum):
+    """Why a call is not matched."""
+
+    NOT_RECORDED = 1
+    """No other rank of its group was recorded."""
+    NO_COUNTERPART = 2
+    """A recorded rank of its group has none that could be it."""
+    DIFFERENT = 3
+    """Kind, type or sizes differ."""
+    ENDS_APART = 4
+    """The calls do not run at once, or end at different times."""
+
+
+@dataclass(frozen=True)
+class RankCalls:
+    """The collectives of one rank.
+
+    Attributes:
+        rank: Its number in the job.
+        host: The machine, or None where it is not known: then its clock is taken for its own.
+    """
+
+    rank: int
+    host: str | None
+    calls: CollectiveCalls
+
+
+@dataclass(frozen=True)
+class JobCalls:
+    """The collectives of all ranks, rank by rank. Columns of shape ``(n,)``.
+
+    Attributes:
+        ranks: The ranks, ascending.
+        member: Index of its rank in ``ranks``.
+        number: Index of the call in that rank's.
+        kind: Index into ``kinds``.
+        group: Index into ``groups``.
+        kinds: Kinds of collectives.
+        groups: Process groups.
+    """
+
+    ranks: tuple[RankCalls, ...]
+    member: Int32s
+    number: Int32s
+    kind: Int32s
+    group: Int32s
+    kinds: tuple[str, ...]
+    groups: tuple[ProcessGroup, ...]
+
+    @classmethod
+    def of(cls, ranks: Sequence[RankCalls]) -> "JobCalls":
+        """Put the ranks together."""
+        ranks = tuple(sorted(ranks, key=lambda each: each.rank))
+        kinds: dict[str, int] = {}
+        groups: dict[ProcessGroup, int] = {}
+        kind, group = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
+        for each in ranks:
+            own = [kinds.setdefault(name, len(kinds)) for name in each.calls.kind]
+            kind.append(np.array(own, dtype=np.int32))
+            numbers = [groups.setdefault(found, len(groups)) for found in each.calls.groups]
+            group.append(np.array([*numbers, 0], dtype=np.int32)[each.calls.group])
+        sizes = [len(each.calls) for each in ranks]
+        return cls(
+            ranks,
+            np.repeat(np.arange(len(ranks), dtype=np.int32), sizes),
+            np.concatenate([np.arange(size, dtype=np.int32) for size in [0, *sizes]]),
+            np.concatenate(kind),
+            np.concatenate(group),
+            tuple(kinds),
+            tuple(groups),
+        )
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of :class:`CollectiveCalls` over all ranks. Shape ``(n,)``."""
+        none = np.zeros(0, dtype=np.int64)
+        return np.concatenate([none, *(getattr(each.calls, name) for each in self.ranks)])
+
+    def texts(self, name: str) -> Int64s:
+        """Numbers of the texts of a column over all ranks. Shape ``(n,)``."""
+        numbers: dict[str, int] = {"": MISSING}
+        listed = (text for each in self.ranks for text in getattr(each.calls, name))
+        return np.array([numbers.setdefault(text, len(numbers)) for text in listed], dtype=np.int64)
+
+    def is_kind(self, kinds: Sequence[str]) -> Mask:
+        """Which calls are of some kinds. Shape ``(n,)``."""
+        return np.array([kind in kinds for kind in self.kinds], dtype=np.bool_)[self.kind]
+
+    @cached_property
+    def clock(self) -> Int32s:
+        """Number of the clock of each rank. Shape ``(ranks,)``."""
+        hosts: dict[object, int] = {}
+        keys = (each.host if each.host is not None else each.rank for each in self.ranks)
+        return np.array([hosts.setdefault(key, len(hosts)) for key in keys], dtype=np.int32)
+
+    @cached_property
+    def n_expected(self) -> Int32s:
+        """How many recorded ranks run the collective of each call; 0 if not known. Shape ``(n,)``.
+
+        Of a send or receive it is 2 if the other rank was recorded.
+        """
+        seen = {each.rank for each in self.ranks}
+        of_group = [
+            0 if group.ranks is None else len(seen.intersection(group.ranks))
+            for group in self.groups
+        ]
+        found = np.array([*of_group, 0], dtype=np.int32)[self.group]
+        peers = self.peers
+        is_pair = peers[0] != MISSING
+        recorded = np.isin(peers, np.array(sorted(seen), dtype=np.int64)).sum(axis=0)
+        return np.where(is_pair, recorded, found).astype(np.int32)
+
+    @cached_property
+    def peers(self) -> Int64s:
+        """The sending and the receiving rank of each send or receive. Shape ``(2, n)``."""
+        own = np.array([each.rank for each in self.ranks], dtype=np.int64)[self.member]
+        source, target = self.column("source"), self.column("target")
+        name = [self.kinds.index(kind) if kind in self.kinds else -1 for kind in POINT_TO_POINT]
+        is_send = (self.kind == name[0]) & (target != MISSING)
+        is_receive = (self.kind == name[1]) & (source != MISSING)
+        found = np.full((2, len(self)), MISSING, dtype=np.int64)
+        found[:, is_send] = own[is_send], target[is_send]
+        found[:, is_receive] = source[is_receive], own[is_receive]
+        return found
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The matched collectives, by start.
+
+    Attributes:
+        calls: All calls of the job.
+        first: Where the calls of each collective begin in ``members``. Shape ``(m,)``.
+        members: Rows of ``calls``, collective by collective, by rank.
+        unmatched: An :class:`Unmatched` value, or 0, of each call. Those of groups of one rank have
+            0. Shape ``(n,)``.
+        clocks: The clocks of the hosts.
+        start_ns: Start of each call on the common clock. Shape ``(n,)``.
+        end_ns: Shape ``(n,)``.
+    """
+
+    calls: JobCalls
+    first: Rows
+    members: Rows
+    unmatched: Int32s
+    clocks: Clocks
+    start_ns: Int64s
+    end_ns: Int64s
+
+    @property
+    def n_calls(self) -> int:
+        """Number of calls with other ranks."""
+        return len(self.members) + int((self.unmatched != 0).sum())
+
+    @property
+    def matched_share(self) -> float | None:
+        """The share of these calls that were matched, or None without any."""
+        return len(self.members) / self.n_calls if self.n_calls else None
+
+
+def match_collectives(ranks: Sequence[RankCalls]) -> Matches:
+    """Match the collectives of some ranks of one job."""
+    calls = JobCalls.of(ranks)
+    clock = calls.clock[calls.member]
+    ends = calls.column("end_ns")
+    sizes = np.array([group.size or 0 for group in calls.groups] + [0])[calls.group]
+    is_alone = (sizes == 1) | (len(calls.ranks) < 2)  # noqa: PLR2004  (nothing to match)
+    is_lost = ~is_alone & (calls.n_expected == 1)
+    key, is_certain = _keys(calls)
+    wanted = ~is_alone & ~is_lost
+    candidates = _Candidates.of(calls, key, wanted)
+    clocks = _clocks(calls, candidates, clock, ends)
+    ends = clocks.corrected(clock, ends)
+    starts = clocks.corrected(clock, calls.column("start_ns"))
+    key = _by_nearest_ends(calls, key, wanted & ~is_certain, starts, ends)
+    candidates = _Candidates.of(calls, key, wanted)
+    reason = candidates.reasons(calls, is_certain, starts, ends)
+    unmatched = np.where(is_lost, Unmatched.NOT_RECORDED, 0).astype(np.int32)
+    unmatched[candidates.rows] = np.repeat(reason, candidates.sizes)
+    stays = np.repeat(reason == 0, candidates.sizes)
+    sizes = candidates.sizes[reason == 0]
+    members = candidates.rows[stays]
+    first = np.cumsum(sizes) - sizes
+    order = np.argsort(np.minimum.reduceat(starts[members], first) if len(first) else first)
+    place = np.concatenate(
+        [np.arange(0), *(np.arange(first[i], first[i] + sizes[i]) for i in order.tolist())]
+    ).astype(np.intp)
+    ordered = sizes[order]
+    return Matches(
+        calls, np.cumsum(ordered) - ordered, members[place], unmatched, clocks, starts, ends
+    )
+
+
+def _keys(calls: JobCalls) -> tuple[Int64s, Mask]:
+    """A number for each call, the same for those that may be one collective.
+
+    Returns:
+        The numbers, and whether ids identify the collective, not only its order. Shape ``(n,)``.
+    """
+    ids, seq = calls.texts("comms_id"), calls.column("seq")
+    is_pair = calls.peers[0] != MISSING
+    # Some backends write the same number for all.
+    seq = np.where(_is_constant(calls, seq), MISSING, seq)
+    has_id = (ids != MISSING) & ~is_pair
+    has_seq = ~has_id & (seq != MISSING) & ~is_pair
+    level = np.select([is_pair, has_id, has_seq], [0, 1, 2], 3)
+    in_order = ~has_id & ~has_seq
+    columns = np.stack(
+        [
+            level,
+            np.where(has_id, ids, calls.group),
+            np.where(is_pair, calls.peers[0], np.where(has_seq, seq, 0)),
+            np.where(is_pair, calls.peers[1], np.where(in_order, 0, calls.kind)),
+            np.where(in_order, calls.column("step"), 0),
+        ]
+    )
+    number = _numbered(columns)
+    return _numbered(np.stack([number, _nth(calls, number)])), ~in_order
+
+
+def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
+    """Whether all calls of a group on a rank have the same number. Shape ``(n,)``."""
+    of = _numbered(np.stack([calls.member.astype(np.int64), calls.group.astype(np.int64)]))
+    order = np.argsort(of, kind="stable")
+    begins = np.flatnonzero(np.diff(of[order], prepend=-1))
+    if not len(begins):
+        return np.zeros(len(seq), dtype=np.bool_)
+    low = np.minimum.reduceat(seq[order], begins)
+    high = np.maximum.reduceat(seq[order], begins)
+    n = np.diff(np.append(begins, len(order)))
+    return np.asarray(((low == high) & (n > 1))[of])
+
+
+def _numbered(columns: Int64s) -> Int64s:
+    """The number of each column of a table among the distinct ones. Shape ``(n,)``."""
+    _, number = np.unique(columns, axis=1, return_inverse=True)
+    return np.asarray(number.reshape(-1), dtype=np.int64)
+
+
+def _nth(calls: JobCalls, number: Int64s) -> Int64s:
+    """How many calls of the same number the host of a rank made before each. Shape ``(n,)``."""
+    issued, start = calls.column("issued_ns"), calls.column("start_ns")
+    order = np.lexsort((start, np.where(issued == MISSING, start, issued), calls.member, number))
+    is_new = np.diff(number[order], prepend=-1) != 0
+    is_new |= np.diff(calls.member[order], prepend=-1) != 0
+    place = np.arange(len(order))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
+    return found
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Calls that may be the same collective.
+
+    Attributes:
+        rows: Rows of the job's calls, candidate by candidate, by rank.
+        sizes: How many calls each candidate has. Shape ``(m,)``.
+    """
+
+    rows: Rows
+    sizes: Rows
+
+    @classmethod
+    def of(cls, calls: JobCalls, key: Int64s, wanted: Mask) -> "_Candidates":
+        """The wanted calls by key."""
+        rows = np.flatnonzero(wanted)
+        rows = rows[np.lexsort((calls.member[rows], key[rows]))]
+        begins = np.flatnonzero(np.diff(key[rows], prepend=-1))
+        return cls(rows, np.diff(np.append(begins, len(rows))))
+
+    @property
+    def first(self) -> Rows:
+        """Where the calls of each begin in ``rows``. Shape ``(m,)``."""
+        return np.asarray(np.cumsum(self.sizes) - self.sizes)
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The largest value minus the smallest of each candidate. Shape ``(m,)``.
+
+        Args:
+            values: Of all calls. Shape ``(n,)``.
+        """
+        if not len(self.rows):
+            return values[:0]
+        own, first = values[self.rows], self.first
+        return np.asarray(np.maximum.reduceat(own, first) - np.minimum.reduceat(own, first))
+
+    def reasons(
+        self, calls: JobCalls, is_certain: Mask, starts_ns: Int64s, ends_ns: Int64s
+    ) -> Int32s:
+        """An :class:`Unmatched` value, or 0 for a match. Shape ``(m,)``.
+
+        Args:
+            is_certain: Whether ids identify the collective of each call. Shape ``(n,)``.
+            starts_ns: On the common clock. Shape ``(n,)``.
+            ends_ns: Shape ``(n,)``.
+        """
+        reason = np.zeros(len(self.sizes), dtype=np.int32)
+        if not len(reason):
+            return reason
+        leader = self.rows[self.first]
+        is_pair = calls.peers[0][leader] != MISSING
+        spread = self.spread(ends_ns)
+        latest = np.maximum.reduceat(starts_ns[self.rows], self.first)
+        earliest = np.minimum.reduceat(ends_ns[self.rows], self.first)
+        together = latest < earliest + MIN_TOLERANCE_NS
+        series = _numbered(np.stack([calls.group[leader], calls.kind[leader], is_pair]))
+        # A send may end before the data has arrived, a broadcast on its root before others begin.
+        ends_once = calls.is_kind(SYNCHRONIZING)[leader] | (~is_certain[leader] & ~is_pair)
+        may_differ = ~ends_once & ~is_pair
+        shortest = np.minimum.reduceat((ends_ns - starts_ns)[self.rows], self.first)
+        negligible = np.where(is_certain[leader], _NEGLIGIBLE * shortest, 0)
+        for number in range(int(series.max()) + 1):
+            own = (series == number) & ends_once
+            usual = spread[own & together & (self.sizes > 1)]
+            allowed = max(MIN_TOLERANCE_NS, _MAX_ERRORS * mad(usual))
+            together[own] &= spread[own] <= np.maximum(allowed, negligible[own])
+        reason[~together & ~may_differ] = Unmatched.ENDS_APART
+        differs = (self.spread(calls.kind) != 0) & ~is_pair
+        differs |= self.spread(calls.texts("element_type")) != 0
+        is_even = calls.is_kind(_EVEN)[leader] | is_pair
+        n_in, n_out = calls.column("n_in"), calls.column("n_out")
+        differs |= is_even & ((self.spread(n_in) != 0) | (self.spread(n_out) != 0))
+        reason[differs] = Unmatched.DIFFERENT
+        expected = np.maximum(calls.n_expected[leader], 2)
+        reason[self.sizes < expected] = Unmatched.NO_COUNTERPART
+        return reason
+
+
+def _clocks(calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: Int64s) -> Clocks:
+    """Compare the clocks by collectives that end everywhere at once, else by sends and receives."""
+    n = int(calls.clock.max(initial=-1)) + 1
+    leader = np.repeat(candidates.rows[candidates.first], candidates.sizes)
+    other = candidates.rows
+    is_pair = calls.peers[0] != MISSING
+    found = []
+    for wanted in (calls.is_kind(SYNCHRONIZING), is_pair):
+        used = wanted[leader] & (clock[leader] != clock[other])
+        one, two = leader[used], other[used]
+        swap = clock[one] > clock[two]
+        one, two = np.where(swap, two, one), np.where(swap, one, two)
+        found.append(
+            EndDifferences(clock[one], clock[two], ends_ns[one] - ends_ns[two], ends_ns[one])
+        )
+    return compare_clocks(n, *found)
+
+
+def _by_nearest_ends(
+    calls: JobCalls, key: Int64s, in_order: Mask, starts_ns: Int64s, ends_ns: Int64s
+) -> Int64s:
+    """Number those calls by their ends whose order does not tell what belongs together.
+
+    That is so where a rank has calls that others have not, such as those of other groups in
+    recordings that do not name groups.
+
+    Args:
+        key: The number of each call by its order. Shape ``(n,)``.
+        in_order: Which calls only their order identifies. Shape ``(n,)``.
+    """
+    key = key.copy()
+    series = _numbered(np.stack([calls.group, *calls.peers]))
+    for number in np.unique(series[in_order]).tolist():
+        own = in_order & (series == number)
+        found = _Candidates.of(calls, key, own)
+        reason = found.reasons(calls, ~in_order, starts_ns, ends_ns)
+        if found.sizes[reason == 0].sum() >= _ENOUGH * found.sizes.sum():
+            continue
+        fresh = int(key.max()) + 1
+        key[own] = np.arange(fresh, fresh + int(own.sum()))
+        for one, other in _nearest_pairs(calls, np.flatnonzero(own), ends_ns):
+            key[other] = key[one]
+    return key
+
+
+def _nearest_pairs(calls: JobCalls, rows: Rows, ends_ns: Int64s) -> Iterator[tuple[Rows, Rows]]:
+    """Pairs of calls of which each is the other's nearest in time of its end, and of its kind.
+
+    Yields:
+        Rows of the rank with the most calls, and of another rank. Shape ``(k,)`` each.
+    """
+    is_pair = calls.peers[0] != MISSING
+    kind = np.where(is_pair, -1, calls.kind)[rows]
+    for own in np.unique(kind).tolist():
+        here = rows[kind == own]
+        here = here[np.argsort(ends_ns[here], kind="stable")]
+        member = calls.member[here]
+        leader = int(np.bincount(member).argmax())
+        one = here[member == leader]
+        for each in np.unique(member[member != leader]).tolist():
+            other = here[member == each]
+            there = _nearest(ends_ns[other], ends_ns[one])
+            back = _nearest(ends_ns[one], ends_ns[other])
+            mutual = back[there] == np.arange(len(one))
+            mutual &= np.abs(ends_ns[other[there]] - ends_ns[one]) <= _NEAR_NS
+            yield one[mutual], other[there[mutual]]
+
+
+def _nearest(among_ns: Int64s, times_ns: Int64s) -> Rows:
+    """The index of the nearest of some ascending moments to each. Shape of ``times_ns``."""
+    after = np.clip(np.searchsorted(among_ns, times_ns), 1, max(len(among_ns) - 1, 1))
+    after = np.minimum(after, len(among_ns) - 1)
+    before = np.maximum(after - 1, 0)
+    is_before = times_ns - among_ns[before] <= among_ns[after] - times_ns
+    return np.asarray(np.where(is_before, before, after))

@@ -1,0 +1,122 @@
+"""What a report says of the ranks of a job, and of the collectives between them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+UnmatchedReason = Literal["not-recorded", "no-counterpart", "different", "ends-apart"]
+Lateness = Literal["host", "data", "compute", "unknown"]
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank. Times are means per step, or of the whole recording without steps.
+
+    Attributes:
+        rank: Its number in the job.
+        host: The machine, or None where it was not recorded.
+        file: Its recording.
+        steps_ns: Step time of each complete step.
+        step_ns: Mean step time.
+        compute_ns: Time in which a device ran kernels other than collectives; on the host that of
+            operators, the optimizer and the backward pass.
+        data_wait_ns: Time in which the program waited for its next batch.
+        collective_wait_ns: Time in any matched collective until the last rank had started it.
+        transfer_ns: The rest of the time in any matched collective.
+        n_last: In how many matched collectives it was the last to start, by more than the clocks'
+            error.
+        late_ns: How much later than the median of the other ranks in total.
+        offset_ns: What its clock shows more than that of the first rank.
+        error_ns: How far single ends of collectives deviate from that.
+    """
+
+    rank: int
+    host: str | None
+    file: str
+    steps_ns: tuple[int, ...]
+    step_ns: int | None
+    compute_ns: int | None
+    data_wait_ns: int
+    collective_wait_ns: int
+    transfer_ns: int
+    n_last: int
+    late_ns: int
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True)
+class LastRank:
+    """A rank that was the last to start collectives of a group.
+
+    Attributes:
+        rank: Its number in the job.
+        n: In how many.
+        late_ns: How much later than the median of the others in total.
+        why: Why, in most of this time: its ``host`` launched it late, it waited for ``data``, its
+            device still ran ``compute``, or that is ``unknown``.
+    """
+
+    rank: int
+    n: int
+    late_ns: int
+    why: Lateness
+
+
+@dataclass(frozen=True)
+class CollectiveGroup:
+    """All matched collectives of a kind in a process group.
+
+    Attributes:
+        group: Its name, or empty where it was not recorded.
+        description: What it is for, such as ``default_pg``.
+        ranks: Its recorded ranks.
+        kind: Such as ``all-reduce``.
+        n: Number of collectives.
+        wait_ns: Sum over its calls of the time until the last rank had started.
+        transfer_ns: Sum over its collectives of the time from then to the end on all ranks.
+        bus_bytes_per_s: Bus bandwidth as nccl-tests defines it, or None without sizes.
+        last: The ranks that were last by more than the clocks' error, most often first.
+    """
+
+    group: str
+    description: str
+    ranks: tuple[int, ...]
+    kind: str
+    n: int
+    wait_ns: int
+    transfer_ns: int
+    bus_bytes_per_s: int | None
+    last: tuple[LastRank, ...]
+
+
+@dataclass(frozen=True)
+class UnmatchedCalls:
+    """Calls of collectives that were matched with none of another rank; they are in no figure.
+
+    Attributes:
+        reason: ``not-recorded``: of all ranks of the group that are recorded it is the only one.
+            ``no-counterpart``: a recorded rank has none that could be it. ``different``: kind, type
+            or sizes differ. ``ends-apart``: they do not run at once, or end at different times.
+        n: Number of calls.
+    """
+
+    reason: UnmatchedReason
+    n: int
+
+
+@dataclass(frozen=True)
+class CollectivesSummary:
+    """The collectives of a job.
+
+    Attributes:
+        n: Number of matched collectives.
+        matched_share: The share of all calls with other ranks that were matched, or None without
+            any.
+        unmatched: The other calls by reason.
+        groups: Kinds of collectives by group, those with the most waiting first.
+    """
+
+    n: int
+    matched_share: float | None
+    unmatched: tuple[UnmatchedCalls, ...] = ()
+    groups: tuple[CollectiveGroup, ...] = ()

@@ -1,0 +1,41 @@
+"""Process groups of ``torch.distributed``."""
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """A process group. Two groups can have the same ranks, or the same name on different ranks.
+
+    Attributes:
+        name: As recorded; empty where it is not known.
+        ranks: Its ranks in the job, or None where they are not known.
+        size: The number of its ranks, or None.
+        description: What it is for, such as ``default_pg``; empty where it is not known.
+    """
+
+    name: str
+    ranks: tuple[int, ...] | None = None
+    size: int | None = None
+    description: str = ""
+
+
+def ranks_of(written: object) -> tuple[int, ...] | None:
+    """The ranks of a group as torch writes them, or None if it left some out.
+
+    Args:
+        written: A list, or one as JSON or as a JSON string of that; after the 30th rank torch
+            writes ``...``.
+    """
+    for _ in range(2):
+        if isinstance(written, str):
+            try:
+                written = json.loads(written)
+            except (ValueError, RecursionError):
+                return None
+    if not isinstance(written, list) or not written:
+        return None
+    if not all(isinstance(rank, int) and 0 <= rank < 1 << 31 for rank in written):
+        return None
+    return tuple(written)

@@ -1,0 +1,179 @@
+"""How the ranks of a job and the collectives between them are shown."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from profkit.engine.wording import counted
+from profkit.model.job import CollectiveGroup, CollectivesSummary, Lateness, RankSummary
+from profkit.model.report import Report
+from profkit.present.document import (
+    Block,
+    DocumentSection,
+    ListBlock,
+    ListItem,
+    TableBlock,
+    TableRow,
+    columns_of,
+    one_line,
+)
+from profkit.present.renderer import ReadersOptions
+from profkit.units import format_count, format_ns, format_share
+
+_WHY: Final[dict[Lateness, str]] = {
+    "host": "its host launches late",
+    "data": "it waits for data",
+    "compute": "its device computes longer",
+    "unknown": "",
+}
+_REASONS: Final = {
+    "not-recorded": "of groups of which no other rank was recorded",
+    "no-counterpart": "without a counterpart on another rank",
+    "different": "of different kinds, types or sizes",
+    "ends-apart": "that do not run or end together",
+}
+_MOSTLY: Final = 0.5
+_UNEVEN: Final = 1.2
+"""The longest computation of a rank divided by the median from which ranks are called uneven."""
+_MAX_RUNS: Final = 4
+_MAX_SINGLE: Final = 2
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """Ranks in a sentence: ``0 to 3, 7``; of many gaps the first ones."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [
+        ", ".join(map(str, run)) if len(run) <= _MAX_SINGLE else f"{run[0]} to {run[-1]}"
+        for run in runs[:_MAX_RUNS]
+    ]
+    return ", ".join((*words, "…") if len(runs) > _MAX_RUNS else words)
+
+
+def job_headline(report: Report) -> Iterator[str]:
+    """Sentences on a job: who makes the others wait, and which ranks are missing."""
+    found = report.collectives
+    if found is None:
+        return
+    worst = max(report.ranks, key=lambda each: each.late_ns)
+    n = sum(each.n for each in found.groups)
+    if n and worst.n_last > _MOSTLY * n:
+        why = _WHY[_mostly(found, worst.rank)]
+        late = format_ns(worst.late_ns // worst.n_last)
+        yield (
+            f"Rank {worst.rank} is the last in {format_count(worst.n_last)} of "
+            f"{counted(n, 'collective')}, {late} after the others"
+            f"{f', since {why}' if why else ''}."
+        )
+    else:
+        yield from _uneven(report)
+    if missing := report.missing_ranks:
+        verb = "was" if len(missing) == 1 else "were"
+        total = len(missing) + len(report.ranks)
+        yield f"{len(missing)} of {total} ranks {verb} not recorded ({rank_list(missing)})."
+
+
+def _uneven(report: Report) -> Iterator[str]:
+    """The rank that computes much longer than the others do."""
+    times = [(each.compute_ns or 0, each.rank) for each in report.ranks]
+    longest_ns, rank = max(times, key=lambda each: each[0])
+    usual_ns = statistics.median(ns for ns, _ in times)
+    if usual_ns and longest_ns > _UNEVEN * usual_ns:
+        per = " per step" if any(each.steps_ns for each in report.ranks) else ""
+        yield (
+            f"Rank {rank} computes for {format_ns(longest_ns)}{per}, "
+            f"{longest_ns / usual_ns:.2g} times the median of the ranks."
+        )
+
+
+def _mostly(found: CollectivesSummary, rank: int) -> Lateness:
+    """Why a rank is late in most of the time that it is."""
+    late: dict[Lateness, int] = {}
+    for group in found.groups:
+        for last in group.last:
+            if last.rank == rank:
+                late[last.why] = late.get(last.why, 0) + last.late_ns
+    return max(late, key=lambda why: late[why], default="unknown")
+
+
+def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    """The ranks, and the collectives between them."""
+    if report.collectives is None:
+        return
+    yield _ranks(report, options)
+    yield _collectives(report.collectives, options)
+
+
+def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
+    every = sorted(report.ranks, key=lambda each: (-each.late_ns, each.rank))
+    shown = every if options.verbose else every[: options.limit]
+    shown = sorted(shown, key=lambda each: each.rank)
+    columns = columns_of(
+        "rank", ("step", "compute", "data", "waits", "transfer", "last in", "late by"), ("host",)
+    )
+    rows = tuple(_rank(each) for each in shown)
+    of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
+    note = ListItem(f"Steps, kernels and operators below are those of rank {report.source.rank}.")
+    return DocumentSection("Ranks", (TableBlock(columns, rows), ListBlock((note,))), of)
+
+
+def _rank(each: RankSummary) -> TableRow:
+    def time(ns: int | None) -> str:
+        return "" if ns is None else format_ns(ns)
+
+    return TableRow(
+        (
+            str(each.rank),
+            time(each.step_ns),
+            time(each.compute_ns),
+            time(each.data_wait_ns),
+            time(each.collective_wait_ns),
+            time(each.transfer_ns),
+            format_count(each.n_last),
+            time(each.late_ns // each.n_last if each.n_last else 0),
+            one_line(each.host or ""),
+        )
+    )
+
+
+def _collectives(found: CollectivesSummary, options: ReadersOptions) -> DocumentSection:
+    blocks: list[Block] = []
+    groups = found.groups if options.verbose else found.groups[: options.limit]
+    if groups:
+        columns = columns_of(
+            "collective", ("n", "waiting", "transfer", "bus GB/s"), ("mostly last", "group")
+        )
+        rows = tuple(_group(each) for each in groups)
+        blocks.append(TableBlock(columns, rows))
+    for each in found.unmatched:
+        text = f"{counted(each.n, 'call')} {_REASONS[each.reason]}: in no figure"
+        blocks.append(ListBlock((ListItem(text),)))
+    share = found.matched_share
+    about = "none of several ranks" if share is None else f"{format_share(share)} matched"
+    return DocumentSection("Collectives", tuple(blocks), about)
+
+
+def _group(each: CollectiveGroup) -> TableRow:
+    name = each.group or each.description
+    ranks = f"ranks {rank_list(each.ranks)}"
+    last = each.last[0] if each.last else None
+    mostly = ""
+    if last is not None:
+        why = _WHY[last.why]
+        mostly = f"rank {last.rank} in {format_count(last.n)}{f': {why}' if why else ''}"
+    speed = each.bus_bytes_per_s
+    return TableRow(
+        (
+            each.kind,
+            format_count(each.n),
+            format_ns(each.wait_ns),
+            format_ns(each.transfer_ns),
+            "" if speed is None else f"{speed / 1e9:.3g}",
+            mostly,
+            one_line(f"{name} ({ranks})" if name else ranks),
+        )
+    )

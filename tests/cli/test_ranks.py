@@ -1,0 +1,131 @@
+"""One report over the ranks of a job."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.api import analyze
+from profkit.cli.main import main
+from profkit.errors import SeveralTracesError, UsageError
+from profkit.testing import TraceBuilder
+
+LATE_NS = 900_000
+KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def rank_trace(rank: int, path: Path, *, world_size: int = 3, begins_s: int = 5) -> Path:
+    """Three steps with an all-reduce of ranks 0 and 1 that rank 1 joins late, and an item."""
+    b = TraceBuilder(
+        head={
+            "distributedInfo": {"rank": rank, "world_size": world_size},
+            "baseTimeNanoseconds": begins_s * 1_000_000_000,
+            "host_name": "node",
+        }
+    )
+    args = {
+        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20, "Group size": 2, "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+    }  # fmt: skip
+    for number in range(3):
+        with b.step():
+            b.compute("aten::add", 100_000 + rank * LATE_NS)
+            ident = b.call("LaunchKernel", 4_000)
+            dur_ns = 2_000_000 - rank * LATE_NS
+            b.kernel(KERNEL, dur_ns, correlation=ident, **args, Seq=number)
+            b.item()
+    return Path(b.write(path / f"rank{rank}.pt.trace.json.gz"))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank in (0, 1):
+        rank_trace(rank, folder)
+    return folder
+
+
+def test_the_traces_of_a_job_are_one_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(job)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Rank 1 is the last in 3 of 3 collectives, 900 µs after the others" in text
+    assert "1 of 3 ranks was not recorded (2)." in text
+    assert text.count("Step time is") == 1
+    assert text.count("SYN001") == 1, "what both ranks have is said once"
+
+
+def test_the_json_report_has_ranks_and_collectives(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(job), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["source"]["kind"] == "ranks"
+    assert report["source"]["path"] == str(job)
+    assert report["missing_ranks"] == [2]
+    assert [each["rank"] for each in report["ranks"]] == [0, 1]
+    (group,) = report["collectives"]["groups"]
+    assert group["n"] == 3
+    assert group["wait_ns"] == 3 * LATE_NS
+    assert group["transfer_ns"] == 3 * (2_000_000 - LATE_NS)
+    # An all-reduce of two ranks moves each byte once.
+    assert group["bus_bytes_per_s"] == round((4 << 20) / ((2_000_000 - LATE_NS) / 1e9))
+    assert group["last"] == [{"rank": 1, "n": 3, "late_ns": 3 * LATE_NS, "why": "host"}]
+    assert [each["ranks"] for each in report["findings"] if each["rule"] == "SYN001"] == [[0, 1]]
+
+
+@pytest.mark.parametrize("format_", ["html", "md", "csv", "sarif"])
+def test_every_format_shows_a_job(job: Path, tmp_path: Path, format_: str) -> None:
+    out = tmp_path / f"out.{format_}"
+    assert main(["analyze", str(job), "--format", format_, "-o", str(out)]) == 0
+    assert out.stat().st_size > 100
+
+
+def test_other_traces_and_later_windows_are_reports_of_their_own(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = job / "later"
+    later.mkdir()
+    for rank in (0, 1):
+        rank_trace(rank, later, begins_s=90)
+    lone = tmp_path / "other"
+    lone.mkdir()
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    lone_path = str(b.write(lone / "t.json"))
+    other_size = str(rank_trace(0, lone, world_size=7))
+    assert main(["analyze", str(job), lone_path, other_size, "--format", "json"]) == 0
+    reports = json.loads(capsys.readouterr().out)
+    kinds = [(each["source"]["kind"], each["source"]["world_size"]) for each in reports]
+    assert kinds == [("ranks", 3), ("ranks", 3), ("trace", None), ("trace", 7)]
+
+
+def test_other_files_of_a_folder_are_skipped(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, path in enumerate(sorted(job.iterdir())):
+        path.rename(job / f"{number}.json.gz")
+    (job / "settings.json").write_text('{"size": 3}')
+    assert main(["analyze", str(job), "--format", "json"]) == 0
+    written = capsys.readouterr()
+    assert len(json.loads(written.out)["ranks"]) == 2
+    assert written.err.startswith("profkit: skipped: ")
+    assert "settings.json" in written.err
+    assert analyze(job).collectives is not None
+
+
+def test_in_python_a_folder_or_its_files_are_one_report(job: Path) -> None:
+    of_folder, of_files = analyze(job), analyze(sorted(job.iterdir()))
+    assert of_folder == of_files
+    assert of_folder.collectives is not None
+    assert of_folder.collectives.matched_share == 1
+
+
+def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    lone = b.write(tmp_path / "t.json")
+    with pytest.raises(UsageError, match="are both a trace"):
+        analyze([lone, *job.iterdir()])
+    rank_trace(0, tmp_path, world_size=7)
+    with pytest.raises(SeveralTracesError):
+        analyze(tmp_path)

@@ -1,0 +1,250 @@
+"""Collectives of several ranks: which belong together, by which clock, and who waits for whom."""
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.index.ranks.delays import find_delays
+from profkit.index.ranks.matching import Matches, Unmatched, match_collectives
+from profkit.model.process_group import ProcessGroup
+from tests.index.ranks.jobs import WORLD, Call, Clock, collective, ranks_of
+
+MS = 1_000_000
+
+
+def matched(found: Matches) -> list[dict[int, int]]:
+    """Of each match the index of the call of each rank."""
+    calls, bounds = found.calls, [*found.first.tolist(), len(found.members)]
+    return [
+        {
+            calls.ranks[calls.member[row]].rank: int(calls.number[row])
+            for row in found.members[first:last].tolist()
+        }
+        for first, last in itertools.pairwise(bounds)
+    ]
+
+
+def reasons(found: Matches) -> Counter[Unmatched]:
+    return Counter(Unmatched(each) for each in found.unmatched[found.unmatched != 0].tolist())
+
+
+def job(n: int = 12, n_ranks: int = 4, every_ms: int = 10, **given: object) -> list[Call]:
+    """Collectives every few milliseconds, at random a millisecond apart on the ranks."""
+    rng = random.Random(7)  # noqa: S311
+    calls = []
+    for number in range(n):
+        starts = [number * every_ms * MS + rng.randrange(MS) for _ in range(n_ranks)]
+        own = {"seq": number, "step": number // 3, **given}
+        calls += collective(number, starts, MS, **own)
+    return calls
+
+
+def is_complete(found: Matches, calls: list[Call]) -> bool:
+    n = len({call.collective for call in calls})
+    return [set(each.values()) for each in matched(found)] == [{number} for number in range(n)]
+
+
+@pytest.mark.parametrize("offset_ms", [0, 3, -700])
+@pytest.mark.parametrize("drift", [0.0, 2e-5])
+def test_clocks_of_hosts_are_corrected_exactly(offset_ms: int, drift: float) -> None:
+    calls = job(200, every_ms=20)
+    clocks = [Clock(), Clock(), *[Clock(offset_ms * MS, drift)] * 2]
+    found = match_collectives(ranks_of(calls, clocks, ["a", "a", "b", "b"]))
+    assert is_complete(found, calls)
+    assert found.matched_share == 1
+    assert found.clocks.error_ns.max() <= 2  # nanoseconds are rounded
+    true = {(call.rank, call.collective): call for call in calls}
+    for row, start in enumerate(found.start_ns.tolist()):
+        call = true[found.calls.ranks[found.calls.member[row]].rank, int(found.calls.number[row])]
+        # The common clock is that of the first host.
+        assert abs(start - Clock().shows(call.start_ns)) <= 3
+
+
+def test_waits_transfers_and_delays_are_those_of_a_slow_second_computation() -> None:
+    calls = job()
+    found = match_collectives(ranks_of(calls))
+    delays = find_delays(found)
+    place = 0
+    for number in range(12):
+        own = sorted((c for c in calls if c.collective == number), key=lambda each: each.rank)
+        latest = max(call.start_ns for call in own)
+        for call in own:
+            assert delays.wait_ns[place] == min(latest, call.end_ns) - call.start_ns
+            place += 1
+        assert delays.transfer_ns[number] == own[0].end_ns - latest
+        others = sorted(call.start_ns for call in own)[:-1]
+        assert delays.delay_ns[number] == latest - others[1]
+        last = found.calls.ranks[found.calls.member[delays.last[number]]].rank
+        assert own[last].start_ns == latest
+        assert delays.bus_bytes[number] == pytest.approx(2 * 3 / 4 * 1000 * 4)
+
+
+@pytest.mark.parametrize(
+    ("launched", "idle", "data", "why"),
+    [
+        (19.5, 19.0, 0, "host"),
+        (19.5, 19.0, 18, "data"),
+        (1, 0.1, 0, "compute"),
+        (1, 18, 0, "unknown"),
+    ],
+)
+def test_why_a_rank_is_late(launched: float, idle: float, data: float, why: str) -> None:
+    calls = collective(0, [0, 0, 0, 20 * MS], MS, seq=0)
+    calls[3] = replace(
+        calls[3],
+        launched_ns=round(launched * MS),
+        idle_ns=round(idle * MS),
+        data_wait_ns=round(data * MS),
+    )
+    delays = find_delays(match_collectives(ranks_of(calls, hosts=["a"] * 4)))
+    assert delays.why == (why,)
+    assert delays.delay_ns.tolist() == [20 * MS]
+    assert delays.is_certain.all()
+
+
+def test_a_lost_event_and_a_missing_rank_match_nothing_else() -> None:
+    calls = job()
+    lost = next(call for call in calls if call.collective == 5 and call.rank == 2)
+    found = match_collectives(ranks_of([call for call in calls if call is not lost]))
+    assert len(found.first) == 11
+    assert reasons(found) == {Unmatched.NO_COUNTERPART: 3}
+    found = match_collectives(ranks_of([call for call in calls if call.rank in (1, 3)]))
+    assert len(found.first) == 12
+    only = match_collectives(ranks_of([call for call in calls if call.rank == 1]))
+    assert only.matched_share is None
+
+
+def test_of_a_group_with_one_recorded_rank_nothing_is_matched() -> None:
+    far = ProcessGroup("far", (0, 9), 2)
+    calls = [*job(), *collective(99, [0], MS, seq=0, group=far)]
+    found = match_collectives(ranks_of(calls))
+    assert len(found.first) == 12
+    assert reasons(found) == {Unmatched.NOT_RECORDED: 1}
+
+
+def test_the_same_number_in_other_groups_and_of_other_sizes_is_another_collective() -> None:
+    even, odd = ProcessGroup("tp", (0, 2), 2), ProcessGroup("tp", (1, 3), 2)
+    calls = [replace(call, group=even if call.rank % 2 == 0 else odd) for call in job()]
+    # Each pair ends on its own.
+    calls = [replace(call, end_ns=call.end_ns + (call.rank % 2) * MS // 2) for call in calls]
+    found = match_collectives(ranks_of(calls))
+    assert sorted(sorted(each) for each in matched(found)) == [[0, 2]] * 12 + [[1, 3]] * 12
+    other = [replace(c, n_elements=7) if c.rank == 3 and c.collective == 4 else c for c in job()]
+    assert reasons(match_collectives(ranks_of(other))) == {Unmatched.DIFFERENT: 4}
+
+
+def test_what_does_not_end_together_is_not_matched() -> None:
+    calls = [
+        replace(c, start_ns=c.start_ns + 50 * MS, end_ns=c.end_ns + 50 * MS)
+        if c.collective == 6 and c.rank == 0
+        else c
+        for c in job()
+    ]
+    found = match_collectives(ranks_of(calls, hosts=["a"] * 4))
+    assert reasons(found) == {Unmatched.ENDS_APART: 4}
+    assert len(found.first) == 11
+
+
+def test_coalesced_operations_share_a_number_and_an_id() -> None:
+    calls = job()
+    for call in job():
+        start, number = call.end_ns + 1000, call.collective + 100
+        again = replace(call, collective=number, start_ns=start, end_ns=start + 5000)
+        calls += [again, replace(again, comms_id=f"{call.seq}")]
+    found = match_collectives(ranks_of(calls))
+    assert len(found.first) == 36
+    assert all(len(set(each.values())) == 1 for each in matched(found))
+
+
+def test_a_number_that_is_always_the_same_identifies_nothing() -> None:
+    calls = job(seq=1)
+    found = match_collectives(ranks_of(calls))
+    assert is_complete(found, calls)
+
+
+def test_without_numbers_the_order_within_a_step_counts() -> None:
+    calls = [replace(call, seq=-(1 << 63)) for call in job()]
+    # The first step of rank 1 was cut off: its indices are shifted.
+    cut = [call for call in calls if call.rank != 1 or call.collective > 1]
+    found = match_collectives(ranks_of(cut))
+    assert len(found.first) == 10
+    ends = [
+        {int(found.end_ns[row]) for row in found.members[first : first + 4].tolist()}
+        for first in found.first.tolist()
+    ]
+    assert all(len(each) == 1 for each in ends)
+
+
+def test_in_recordings_without_groups_the_ends_tell_what_belongs_together() -> None:
+    unknown = ProcessGroup("", None, None)
+    calls = [replace(call, seq=-(1 << 63), group=unknown, step=0) for call in job(n_ranks=2)]
+    rng = random.Random(3)  # noqa: S311
+    for rank in (0, 1):  # of other groups, whose ranks are not recorded
+        for number in range(20):
+            start = rng.randrange(120 * MS)
+            calls.append(Call(100 + number, rank, start, start + MS, group=unknown, step=0))
+    found = match_collectives(ranks_of(calls, hosts=["a", "a"]))
+    ends = {call.end_ns for call in calls if call.collective < 100}
+    mine = {found.calls.ranks[0].calls.end_ns[each[0]] for each in matched(found)}
+    assert {Clock().shows(end) for end in ends} <= mine
+    assert len(mine) <= len(ends) + 2
+
+
+def test_sends_and_receives_are_matched_by_pair_and_order() -> None:
+    group = ProcessGroup("pp", (0, 1, 2), 3)
+    calls = []
+    for number in range(6):
+        start = number * 10 * MS
+        for source, target in ((0, 1), (1, 2), (2, 1)):
+            at = start + source * MS
+            one = Call(number, source, at, at + MS, "send", group, target=target, step=0,
+                       seq=number + 7 * source)  # fmt: skip
+            calls += [one, replace(one, rank=target, kind="receive", source=source,
+                                   target=-(1 << 63), start_ns=at - 1000,
+                                   seq=number + 50)]  # fmt: skip
+    found = match_collectives(ranks_of(calls))
+    assert found.matched_share == 1
+    assert Counter(tuple(each) for each in matched(found)) == {(0, 1): 6, (1, 2): 12}
+
+
+def test_a_job_without_collectives_is_one_too() -> None:
+    found = match_collectives(ranks_of([]))
+    assert found.matched_share is None
+    assert not len(find_delays(found).transfer_ns)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    n_ranks=st.integers(2, 5),
+    offsets_us=st.lists(st.integers(-40_000, 40_000), min_size=5, max_size=5),
+    n_lost=st.integers(0, 6),
+)
+def test_random_jobs_match_as_they_were_made(
+    seed: int, n_ranks: int, offsets_us: list[int], n_lost: int
+) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    group = replace(WORLD, ranks=tuple(range(n_ranks)), size=n_ranks)
+    calls, now = [], 0
+    for number in range(30):
+        starts = [now + rng.randrange(3 * MS) for _ in range(n_ranks)]
+        calls += collective(number, starts, rng.randrange(1000, MS), seq=number, group=group)
+        now = calls[-1].end_ns + rng.randrange(MS)
+    lost = {id(call) for call in rng.sample(calls, n_lost)}
+    kept = [call for call in calls if id(call) not in lost]
+    clocks = [Clock(offset * 1000) for offset in offsets_us]
+    found = match_collectives(ranks_of(kept, clocks))
+    whole = [n for n in range(30) if sum(c.collective == n for c in kept) == n_ranks]
+    numbers = {
+        rank: [c.collective for c in sorted(kept, key=lambda c: c.start_ns) if c.rank == rank]
+        for rank in range(n_ranks)
+    }
+    mine = [{numbers[rank][at] for rank, at in each.items()} for each in matched(found)]
+    assert sorted(mine, key=min) == [{number} for number in whole]
+    relative = found.clocks.offset_ns - np.array([c.offset_ns for c in clocks[:n_ranks]])
+    assert len(set(relative.tolist())) == 1
