@@ -69,7 +69,8 @@ def host_threads() -> HostThreads:
         n_cores=n_cores(),
         n_threads=torch.get_num_threads(),
         n_ranks=n_ranks,
-        n_workers=0 if processes is None else len(processes.active_children()),
+        # active_children() would wait for those that have ended, which is the program's to do.
+        n_workers=len(getattr(processes, "_children", ())),
     )
 
 

