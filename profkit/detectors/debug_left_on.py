@@ -90,14 +90,16 @@ class Thresholds:
 
 _GRADCHECK: Final = re.compile(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
 _MAX_LINES: Final = 3
+_COMPILES_NOTHING: Final = "`torch.compile` compiles nothing"
 _EFFECTS: Final = {
     "TORCH_DISTRIBUTED_DEBUG": "all ranks compare their arguments before each collective",
     "TORCH_NCCL_BLOCKING_WAIT": "the host waits for each collective",
-    "TORCHDYNAMO_DISABLE": "`torch.compile` compiles nothing",
-    "TORCH_COMPILE_DISABLE": "`torch.compile` compiles nothing",
+    "TORCHDYNAMO_DISABLE": _COMPILES_NOTHING,
+    "TORCH_COMPILE_DISABLE": _COMPILES_NOTHING,
     "PYTHONDEVMODE": "Python checks each allocation of memory",
     "PYTHONMALLOC": "Python checks each allocation of memory",
 }
+_OF_RANKS: Final = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT")
 _BLOCKING: Final = "each launch waits until its kernel has finished"
 
 
@@ -209,12 +211,17 @@ def _environment(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
         blocks: Whether launches wait, which has a finding already.
     """
     capture = ctx.trace.capture
-    for name, value in capture.settings.items() if capture is not None else ():
+    if capture is None:
+        return
+    for name, value in capture.settings.items():
         effect = _EFFECTS.get(name, _BLOCKING)
-        is_on = value in DEBUG_SETTINGS.get(name, ())
-        if not is_on or (effect == _BLOCKING and (blocks or not ctx.has_device_work)):
+        matters = name not in _OF_RANKS or (capture.world_size or 1) > 1
+        if effect == _BLOCKING:
+            matters = ctx.has_device_work and not blocks
+        if not matters or value not in DEBUG_SETTINGS.get(name, ()):
             continue
         yield INFO.finding(
+            severity="note" if effect == _COMPILES_NOTHING else "warning",
             confidence="high",
             message=f"The program ran with `{name}={value}`: {effect}.",
             fix=f"Run without `{name}`.",

@@ -97,9 +97,11 @@ def test_gradcheck_is_for_tests(found: Found) -> None:
     )
 
 
-def launches(*, waits: bool, settings: dict[str, str] | None = None) -> TraceBuilder:
+def launches(
+    *, waits: bool, settings: dict[str, str] | None = None, n_ranks: int = 2
+) -> TraceBuilder:
     """Two steps with 20 kernels of 100 µs each."""
-    capture = CaptureInfo(version="0", name="train", steps="user", settings=settings or {})
+    capture = CaptureInfo("0", "train", "user", world_size=n_ranks, settings=settings or {})
     b = TraceBuilder(capture=None if settings is None else capture)
     for _ in range(2):
         with b.step():
@@ -149,6 +151,12 @@ def test_each_setting_has_a_finding_with_its_effect(found: Found, name: str) -> 
 @pytest.mark.parametrize("settings", [{"TORCH_DISTRIBUTED_DEBUG": "INFO"}, {"HOME": "1"}])
 def test_other_settings_are_none(found: Found, settings: dict[str, str]) -> None:
     assert found(launches(waits=False, settings=settings), RULE) == ()
+
+
+@pytest.mark.parametrize("name", ["TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT"])
+def test_a_setting_for_ranks_does_nothing_in_one_process(found: Found, name: str) -> None:
+    settings = {name: DEBUG_SETTINGS[name][0]}
+    assert found(launches(waits=False, settings=settings, n_ranks=1), RULE) == ()
 
 
 def test_a_setting_for_gpus_does_nothing_on_a_cpu(found: Found) -> None:
