@@ -5,7 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.engine.wording import counted
-from profkit.model.job import CollectiveGroup, CollectivesSummary, Lateness, RankSummary
+from profkit.model.job import (
+    CollectiveGroup,
+    CollectivesSummary,
+    LastRank,
+    Lateness,
+    RankSummary,
+)
 from profkit.model.report import Report
 from profkit.present.document import (
     Block,
@@ -100,6 +106,12 @@ def _mostly(found: CollectivesSummary, rank: int) -> Lateness:
     return max(late, key=lambda why: late[why], default="unknown")
 
 
+def late_because(last: LastRank) -> str:
+    """``rank 2 in 8: its host launches late``."""
+    why = _WHY[last.why]
+    return f"rank {last.rank} in {format_count(last.n)}{f': {why}' if why else ''}"
+
+
 def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     """The ranks, and the collectives between them."""
     if report.collectives is None:
@@ -160,11 +172,6 @@ def _collectives(found: CollectivesSummary, options: ReadersOptions) -> Document
 def _group(each: CollectiveGroup) -> TableRow:
     name = each.group or each.description
     ranks = f"ranks {rank_list(each.ranks)}"
-    last = each.last[0] if each.last else None
-    mostly = ""
-    if last is not None:
-        why = _WHY[last.why]
-        mostly = f"rank {last.rank} in {format_count(last.n)}{f': {why}' if why else ''}"
     speed = each.bus_bytes_per_s
     return TableRow(
         (
@@ -173,7 +180,7 @@ def _group(each: CollectiveGroup) -> TableRow:
             format_ns(each.wait_ns),
             format_ns(each.transfer_ns),
             "" if speed is None else f"{speed / 1e9:.3g}",
-            mostly,
+            late_because(each.last[0]) if each.last else "",
             one_line(f"{name} ({ranks})" if name else ranks),
         )
     )

@@ -174,6 +174,29 @@ def _step_parts(report: Report, base: str) -> "_Rows":  # noqa: ARG001
             yield (step.name, part.kind, part.ns)
 
 
+_RANK: Final = "rank step_ns compute_ns data_wait_ns collective_wait_ns transfer_ns"
+_RANK_LAST: Final = "n_last late_ns offset_ns error_ns"
+
+
+def _ranks(report: Report, base: str) -> "_Rows":
+    for each in report.ranks:
+        file = short_path(each.file, base)
+        yield (each.host, file, *_values(each, f"{_RANK} {_RANK_LAST}"))
+
+
+def _collectives(report: Report, base: str) -> "_Rows":  # noqa: ARG001
+    for each in report.collectives.groups if report.collectives is not None else ():
+        last = each.last[0] if each.last else None
+        ranks = " ".join(map(str, each.ranks))
+        yield (
+            *_values(each, "kind group description"),
+            ranks,
+            None if last is None else last.why,
+            *_values(each, "n wait_ns transfer_ns bus_bytes_per_s"),
+            *((None, None) if last is None else (last.rank, last.n)),
+        )
+
+
 def _memory_sites(report: Report, base: str) -> "_Rows":
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
@@ -252,6 +275,14 @@ _MAKERS: Final[dict[str, _Maker]] = {
     ),
     "lines": _summary("lines", *_columns("", "n_ops host_ns device_ns"), located=True, timed=True),
     "flops": (_columns("precision", _FLOPS, _FLOP_SHARES), _flops),
+    "ranks": (_columns("host file", f"{_RANK} {_RANK_LAST}"), _ranks),
+    "collectives": (
+        _columns(
+            "kind group description ranks last_why",
+            "n wait_ns transfer_ns n_bus_bytes_per_s last_rank n_last",
+        ),
+        _collectives,
+    ),
     "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
     "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),
     "sync_sites": _summary(
