@@ -24,6 +24,7 @@ def no_regions_left_open() -> None:
     """Recordings that another test stopped inside a region decide nothing in this one."""
     if profiler := sys.modules.get("profkit.capture.profiler"):
         profiler._left_open.clear()
+        profiler._unexamined.clear()
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

@@ -33,29 +33,6 @@ _UNKNOWN: Final[CodePlace] = ("", 0, "")
 _Entry = TypeVar("_Entry")
 
 
-def has_compiled() -> bool:
-    """Whether ``torch.compile`` has compiled anything in this process."""
-    utils = sys.modules.get(_UTILS)
-    with contextlib.suppress(Exception):  # its layout depends on torch's version
-        return bool(utils is not None and utils.counters.get("frames", {}).get("total", 0))
-    return False
-
-
-def is_compiling() -> bool:
-    """Whether ``torch.compile`` is compiling in this thread: the program itself is not running.
-
-    To end a recording in the midst of it breaks the program. The end of a region is taken for an
-    operator of the graph being traced, and the graph can then not be copied; where stacks are
-    recorded, torch's Python tracer is called after its end, which is a segmentation fault.
-
-    Source: seen with torch 2.13; ``torch/_guards.py`` (``CompileContext``).
-    """
-    context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
-    with contextlib.suppress(Exception):  # its layout depends on torch's version
-        return context is not None and context.try_get() is not None
-    return False
-
-
 def read() -> Compiles | None:
     """The compilations and graph breaks so far; None if there are none."""
     utils = sys.modules.get(_UTILS)
@@ -70,6 +47,19 @@ def read() -> Compiles | None:
     last, first = compiled[-_MAX_ENTRIES:], breaks[:_MAX_ENTRIES]
     n_left_out = len(compiled) + len(breaks) - len(last) - len(first)
     return Compiles(last, first, n_left_out=n_left_out)
+
+
+def most_recompiled() -> tuple[Compiled, int] | None:
+    """The function that was compiled again most often, by its last time, and how often.
+
+    Of the compilations that Dynamo retains; None if none of them is another one of a function.
+    """
+    compiles = read()
+    again = [] if compiles is None else [one for one in compiles.compiled if one.again]
+    if not again:
+        return None
+    (code, n), *_ = Counter(one.code for one in again).most_common(1)
+    return next(one for one in reversed(again) if one.code == code), n
 
 
 def _read_each(read: Callable[[Any], _Entry | None], records: Iterable[Any]) -> list[_Entry]:

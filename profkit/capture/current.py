@@ -74,15 +74,16 @@ def enter(
     return opened
 
 
-def leave(entered: Session, stopped_by: str = "") -> None:
+def leave(entered: Session, stopped_by: str = "", *, is_last: bool = False) -> None:
     """Close a capture. In a forked child it is only forgotten.
 
     Args:
         stopped_by: The exception that ended the block, or empty.
+        is_last: Whether the program has ended.
     """
     global session  # noqa: PLW0603
     if entered.pid == os.getpid():
-        entered.end(stopped_by)
+        entered.end(stopped_by, is_last=is_last)
     with _lock:
         if session is entered:
             session = None

@@ -19,7 +19,6 @@ from profkit.units import format_count, format_ns
 _MAX_STEPS: Final = 64
 _MIN_UNRECORDED_STEPS: Final = 2
 _N_RUNS: Final = 3
-_REGION: Final = "profkit: overhead"
 _N_PASSES: Final = 2
 _MIN_PROGRAM_SHARE: Final = 0.1
 """An estimate never attributes less than this share of the window to the program itself."""
@@ -133,12 +132,10 @@ def _small_network() -> Callable[[], None]:
 
 def _recorded(options: Options, work: Callable[[], None], *, stacks: bool) -> tuple[int, int]:
     """The duration of some work under the profiler, in nanoseconds, and its number of events."""
-    recording = profiler.ProfilerRecording(options, stacks=stacks, device=False)
-    recording.closed.add(_REGION)
+    recording = profiler.ProfilerRecording(options, stacks=stacks, device=False, is_alone=True)
     recording.start()
     try:
-        with profiler.region(_REGION):
-            took_ns = _timed_ns(work)
+        took_ns = _timed_ns(work)
     finally:
         recording.stop()
     return took_ns, recording.n_events()

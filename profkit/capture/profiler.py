@@ -25,6 +25,9 @@ _SILENT: Final = 6
 _LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto's ``Logger::severityLevel_``."""
 
+_unexamined: Final[list["ProfilerRecording"]] = []
+"""Stopped recordings that were not searched yet for what they left open. That takes a microsecond
+per event, and is needed only before another recording."""
 _left_open: Final[set[bool]] = set()
 """The kinds of recording, of all threads or not, of which one stopped inside an operator or region.
 
@@ -46,6 +49,13 @@ def can_record(*, all_threads: bool = False) -> bool:
     return _harmless_kind(all_threads=all_threads) is not None
 
 
+def _open_kinds() -> set[bool]:
+    """:data:`_left_open`, with all recordings so far."""
+    while _unexamined:
+        _unexamined.pop().examine()
+    return _left_open
+
+
 def _harmless_kind(*, all_threads: bool) -> bool | None:
     """The kind that a recording can have, or None.
 
@@ -53,7 +63,7 @@ def _harmless_kind(*, all_threads: bool) -> bool | None:
     """
     of_all = _all_threads() is not None
     kinds = (of_all,) if all_threads else (False, of_all)
-    return next((kind for kind in kinds if kind not in _left_open), None)
+    return next((kind for kind in kinds if kind not in _open_kinds()), None)
 
 
 class ProfilerRecording:
@@ -66,6 +76,8 @@ class ProfilerRecording:
         all_threads: Whether operators of all threads are recorded, where this version of torch can.
             By default it records those of the thread that starts it, and of backward passes; but
             all if an earlier recording of one thread stopped inside a region.
+        is_alone: Whether nothing of the program runs in this thread until the recording stops, so
+            that nothing that is open ends meanwhile. It is of this thread alone.
         on_python_profiler: Called before the program sets a profile function while stacks are
             recorded; must stop this recording, which would remove it.
 
@@ -88,17 +100,19 @@ class ProfilerRecording:
         stacks: bool,
         device: bool = True,
         all_threads: bool = False,
+        is_alone: bool = False,
         on_python_profiler: program_profilers.Listener | None = None,
     ) -> None:
         import torch
 
-        kind = _harmless_kind(all_threads=all_threads)
+        kind = False if is_alone else _harmless_kind(all_threads=all_threads)
         if kind is None:
             raise CaptureError(
                 "Regions of the program were open when earlier recordings stopped.",
                 "End each `record_function` within the step.",
             )
         self.closed: set[str] = set()
+        self._is_alone = is_alone
         self._is_of_all = kind
         self.stacks = stacks
         self.start_ns = 0
@@ -109,6 +123,7 @@ class ProfilerRecording:
         self.is_started = False
         self.is_stopped = False
         self._began_ns = 0
+        self._stopped_at_ns = 0
         self._cpu_clock: CpuClock | None = None
         self._is_prepared = False
         self._watching = contextlib.ExitStack()
@@ -160,12 +175,12 @@ class ProfilerRecording:
         self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
         self._watching.close()
-        began_ns, stopped_at_ns = time.thread_time_ns(), time.time_ns()
+        began_ns, self._stopped_at_ns = time.thread_time_ns(), time.time_ns()
         with program_profilers.own(), _kineto_silent():
             self._profile.stop_trace()
         self.stop_cpu_ns = time.thread_time_ns() - began_ns
-        if _has_open(self.tree(), stopped_at_ns, self.closed):
-            _left_open.add(self._is_of_all)
+        if not self._is_alone:
+            _unexamined.append(self)
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
 
@@ -199,11 +214,25 @@ class ProfilerRecording:
                 "Is the disk full? Set TMPDIR to another folder.",
             )
 
-    def release(self) -> None:
+    def examine(self) -> None:
+        """Search what was open at the stop: no more of this kind are made if anything was."""
+        if _has_open(self.tree(), self._stopped_at_ns, self.closed):
+            _left_open.add(self._is_of_all)
+
+    def release(self, *, is_last: bool = False) -> None:
         """Free the events: hundreds of MiB, which torch's reference cycles would retain.
+
+        Args:
+            is_last: Whether the program has ended. Without the search, something counts as open.
 
         Source: ``torch.profiler.profile`` has bound methods of itself in ``action_map``.
         """
+        if self in _unexamined:
+            _unexamined.remove(self)
+            if is_last:
+                _left_open.add(self._is_of_all)
+            else:
+                self.examine()
         self._profile.profiler = None
 
     def tree(self) -> list[Any]:

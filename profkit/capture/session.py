@@ -91,6 +91,7 @@ class Session:
         self.is_busy = False
         self._done = False
         self._cwd = _cwd()
+        self._is_last = False
         self._interrupt: signals.Interrupt | None = None
         self._profiler_to_come = ""
         self._python_profiler_to_come = ""
@@ -150,12 +151,14 @@ class Session:
                 self._has_ended.set()
             self._step_times.begin()
 
-    def end(self, stopped_by: str = "") -> None:
+    def end(self, stopped_by: str = "", *, is_last: bool = False) -> None:
         """Close the block, and write what was recorded in it.
 
         Args:
             stopped_by: The exception or signal that ended it early, or empty.
+            is_last: Whether the program has ended, so that nothing is recorded after this.
         """
+        self._is_last = is_last
         self._stop_cancelled()
         if self.over:
             return
@@ -430,9 +433,9 @@ class Session:
         try:
             self._write(main, stopped_by, open_step)
         finally:
-            main.release()
+            main.release(is_last=self._is_last)
             if self._for_lines is not None:
-                self._for_lines.release()
+                self._for_lines.release(is_last=self._is_last)
             self._for_lines = None
             # A recording takes hundreds of MiB for a moment, which would count as the program's.
             release_free_memory()

@@ -285,27 +285,36 @@ def trace(
     Raises:
         UsageError: If an argument is invalid.
     """
-    function = name if _is_function(name) else None
-    if not current.is_on:
-        return IDLE if function is None else function
+    is_bare = _is_function(name)
     # A block that is not recorded takes less than a microsecond: its arguments were checked before.
-    if current.session is None:
-        if isinstance(only, str) and current.is_known(only) and current.is_absent(only):
-            return IDLE if function is None else function
-        is_valid = type(limit) is int and limit >= 0 and type(name) is str
-        if is_valid and current.n_recorded.get(name, 0) > limit:
-            return _ended.get(name, IDLE)
-    if function is None:
+    idle = _idle(name, limit, only)
+    if idle is not None:
+        return name if is_bare else idle
+    if not is_bare:
         _ARGUMENTS.check(name=name)
     _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
     options = _options(recording) if recording else DEFAULTS
-    schedule = None
-    if wait or warmup or active is not None or repeat != 1:
-        schedule = Schedule(wait, warmup, active, repeat)
+    is_loop = wait or warmup or active is not None or repeat != 1
+    schedule = Schedule(wait, warmup, active, repeat) if is_loop else None
     settings = _Settings(limit, options, schedule, only)
-    if function is not None:
-        return TraceCapture(None, settings, "entry")(function)
+    if is_bare:
+        return TraceCapture(None, settings, "entry")(name)
     return TraceCapture(name, settings, "user" if schedule else "entry")
+
+
+def _idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (checked later)
+    """What a block is that is certain not to be recorded; None for one that may be."""
+    if not current.is_on:
+        return IDLE
+    if current.session is not None:
+        return None
+    is_device = type(only) is str
+    if is_device and current.is_known(only) and current.is_absent(only):
+        return IDLE
+    is_valid = type(name) is str and type(limit) is int
+    if is_valid and 0 <= limit < current.n_recorded.get(name, 0):
+        return _ended.get(name, IDLE)
+    return None
 
 
 def _is_function(name: object) -> bool:

@@ -79,6 +79,28 @@ def wrap(function: Function, new_context: NewContext) -> Function:
     return cast("Function", wrapper(function, new_context))
 
 
+def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callable[..., Any]:
+    """A method that calls a hook with its object first."""
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        hook(self)
+        return function(self, *args, **kwargs)
+
+    return method
+
+
+def after(function: Function, hook: Callable[[], None]) -> Function:
+    """A function that calls a hook once it has returned; it has the same attributes."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        hook()
+        return result
+
+    wrapper.__dict__.update(getattr(function, "__dict__", {}))
+    return cast("Function", wrapper)
+
+
 def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -13,12 +13,10 @@ import torch
 
 from profkit.capture import current, program_profilers
 from profkit.capture.options import Options
-from profkit.capture.plan import Plan
 from profkit.capture.run import TorchImport
-from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run_window import RunWindow, Window
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
-from profkit.capture.step_detection import StepFinder, Window
 
 has_spare_signal = pytest.mark.skipif(
     not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
@@ -165,13 +163,16 @@ def test_of_a_block_recorded_anew_the_later_one_with_much_in_it_is_written(
 def window_after(calls: list[torch.nn.Module]) -> list[str]:
     """Whether a deadline came, by call, in a window of 6 calls, 20 at most."""
     came: list[str] = []
-    finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
-    finder._window = Window(1.0, 1.0, 1.0, 6, 20)
+    session = Session("whole", Options(), None, "whole")
+    window = RunWindow(session, Window(3600, 0.0, 0.0, n_calls=6, n_calls_at_most=20))
+    window.cancel()
+    assert not window.is_open
+    window.is_open = True
     for number, module in enumerate(calls):
-        finder._deadline = SimpleNamespace(  # type: ignore[assignment]
+        window._deadline = SimpleNamespace(  # type: ignore[assignment]
             come=lambda number=number: came.append(str(number))
         )
-        finder._count_call(module)
+        window.count_call(module)
     return came
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profkit.capture import compiles
+from profkit.capture import compiles, compiling
 from profkit.model.capture_info import GraphBreak
 
 UTILS = "torch._dynamo.utils"
@@ -55,16 +55,16 @@ def test_nothing_is_read_or_imported_in_a_program_that_does_not_compile(
 ) -> None:
     monkeypatch.delitem(sys.modules, UTILS, raising=False)
     assert compiles.read() is None
-    assert not compiles.has_compiled()
+    assert not compiling.has_compiled()
     assert UTILS not in sys.modules
     dynamo(monkeypatch, **only(), counters={})
     assert compiles.read() is None
-    assert not compiles.has_compiled()
+    assert not compiling.has_compiled()
 
 
 def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
-    assert compiles.has_compiled()
+    assert compiling.has_compiled()
     found = compiles.read()
     assert found is not None
     (one,) = found.compiled
@@ -166,7 +166,7 @@ def test_an_unreadable_record_is_skipped_alone(
     found = compiles.read()
     assert found is not None
     assert len(found.compiled) == 1
-    assert not compiles.has_compiled()
+    assert not compiling.has_compiled()
     dynamo(monkeypatch, get_compilation_metrics=Hostile().__class__, graph_break_reasons=breaks)
     assert compiles.read() is None
 

@@ -36,7 +36,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     region.__enter__()
     work()
     first.stop()
-    assert profiler._left_open == {all_threads}
+    assert profiler._open_kinds() == {all_threads}
     second = recording(stacks=stacks)
     assert second._is_of_all is not all_threads
     second.start()
@@ -45,7 +45,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     second.stop()
     assert {"open", "closed"} <= names(first)
     assert "closed" in names(second)
-    assert profiler._left_open == {all_threads}
+    assert profiler._open_kinds() == {all_threads}
 
 
 def test_recordings_of_all_threads_leave_the_other_kind_to_the_steps() -> None:
@@ -64,8 +64,39 @@ def test_regions_that_are_closed_leave_nothing_open(*, stacks: bool) -> None:
         for _ in range(3):
             work()
         one.stop()
-    assert not profiler._left_open
-    assert profiler.can_record()
+    assert not profiler._open_kinds()
+
+
+def test_what_was_left_open_is_known_after_the_events_are_freed() -> None:
+    for is_last, is_open in ((False, False), (False, True), (True, False)):
+        one = recording()
+        one.start()
+        region = record_function("around")
+        region.__enter__()
+        if is_open:
+            one.stop()
+        region.__exit__(None, None, None)
+        one.stop()
+        one.release(is_last=is_last)
+        # Without a search nothing of the kind is recorded, which is safe.
+        assert (False in profiler._open_kinds()) is (is_open or is_last)
+        profiler._left_open.clear()
+
+
+def test_a_recording_in_which_nothing_of_the_program_runs_needs_no_search() -> None:
+    first = recording()
+    first.start()
+    region = record_function("open")
+    region.__enter__()
+    first.stop()
+    alone = ProfilerRecording(Options(), stacks=False, is_alone=True)
+    assert not alone._is_of_all
+    alone.start()
+    work()
+    alone.stop()
+    region.__exit__(None, None, None)
+    assert "closed" in names(alone)
+    assert profiler._unexamined == [first]
 
 
 @pytest.mark.parametrize("stacks", [False, True])
@@ -82,7 +113,7 @@ def test_a_region_is_open_although_the_one_around_it_was_ended(*, stacks: bool) 
     around.__exit__(None, None, None)
     one.stop()
     region.__exit__(None, None, None)
-    assert profiler._left_open == {False}
+    assert profiler._open_kinds() == {False}
 
 
 @dataclass

@@ -9,17 +9,17 @@ import pytest
 COMPILES = """\
 import torch
 from torch.autograd import profiler
-from profkit.capture import step_detection
+from profkit.capture import run_window
 
 def backend(graph, inputs):
-    step_detection.Deadline.act()
+    run_window.Deadline.act()
     print("recorded during compilation:", profiler._is_profiler_enabled)
     return graph.forward
 
 compiled = torch.compile(torch.nn.Linear(2, 2), backend=backend)
 compiled(torch.ones(1, 2)).sum().backward()
 print("recorded afterwards:", profiler._is_profiler_enabled)
-step_detection.Deadline.act()
+run_window.Deadline.act()
 print("recorded at last:", profiler._is_profiler_enabled)
 """
 WAITS = """\
@@ -43,21 +43,21 @@ print("still recorded:", profiler._is_profiler_enabled)
 """
 RUN = """\
 import sys
-from profkit.capture import step_detection
+from profkit.capture import run_window, step_detection
 {setting}
 from profkit.cli.main import main
 sys.argv = ["profkit", "run", "program.py"]
 main()
 """
-SHORT = "step_detection.STACKS = step_detection.Window(seconds=0.2, cpu_s=0.0, at_most_s=0.2)"
+SHORT = "step_detection.STACKS = run_window.Window(seconds=0.2, cpu_s=0.0, at_most_s=0.2)"
 BY_HAND = """\
 class Deadline:
     def __init__(self, seconds, act, **others):
         Deadline.act = act
     def cancel(self):
         pass
-step_detection.Deadline = Deadline
-step_detection.FEW_EVENTS_NS = step_detection.ENOUGH_EVENTS_NS = 0
+run_window.Deadline = Deadline
+run_window.FEW_EVENTS_NS = run_window.ENOUGH_EVENTS_NS = 0
 """
 """Time is up whenever the program calls ``act``, and what was recorded is enough."""
 

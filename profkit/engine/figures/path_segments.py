@@ -18,7 +18,8 @@ from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
 _NO_NAME: Final = -1
 _PROFKIT: Final = re.compile(
     r"(^|[/\\])profkit[/\\]capture[/\\]"
-    r"(memory[/\\](monitor|holders)[/\\]|session\.py|step_detection\.py\(\d+\): (unless_|_on_))"
+    r"(memory[/\\](monitor|holders)[/\\]|session\.py|"
+    r"(step_detection|compiling|module_calls)\.py\(\d+\): (unless_|_on_))"
 )
 """Calls of profkit in a recorded program below which nothing of the program runs."""
 PROFKIT_NAME: Final = "recording and monitoring by profkit"

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profkit.capture import program_profilers
-from profkit.capture.compiles import has_compiled
+from profkit.capture.compiling import has_compiled
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.own_tracing import OwnTracing

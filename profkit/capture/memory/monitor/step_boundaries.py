@@ -1,6 +1,6 @@
 """Detects where the steps of a monitored program end: by optimizer, DataLoader or module.
 
-A step ends with an optimizer step; of several optimizers, with that of the first one. Without an
+A step ends with an optimizer step; of several optimizers, with that of the leading one. Without an
 optimizer it ends with each batch of a DataLoader, and without both with a call of the first module.
 Steps that the program itself reports take precedence over all of them.
 """
@@ -27,7 +27,40 @@ _MODULE_CALLS_BEFORE_STEP: Final = 1000
 """Calls of a module, before they are used, while an optimizer exists that has not stepped: a policy
 or a cell is called many times in a step, and what its calls retain until then is no growth."""
 _FOREIGN_STEPS: Final = 8
-"""Consecutive steps of other optimizers after which the first one is considered gone."""
+"""Consecutive steps of other optimizers after which the leading one is considered gone."""
+
+
+class LeadingOptimizer:
+    """The optimizer whose steps are those of the program: of several, the first one.
+
+    One that was freed is gone, and so is one that has not stepped during :data:`_FOREIGN_STEPS`
+    steps of others; then the optimizer that steps leads.
+    """
+
+    def __init__(self) -> None:
+        self._leader: weakref.ref[object] | None = None
+        self._n_foreign = 0
+        self._n_gone = 0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether optimizers come and go, so that a step of any of them counts."""
+        return self._n_gone > 1
+
+    def ends_step(self, optimizer: object) -> bool:
+        """Whether a step of this optimizer, which has ended, is a step of the program."""
+        leader = None if self._leader is None else self._leader()
+        if leader is optimizer or self.is_any:
+            self._n_foreign = 0
+            return True
+        self._n_foreign += 1
+        if leader is not None and self._n_foreign < _FOREIGN_STEPS:
+            return False
+        self._n_gone += self._leader is not None
+        self._n_foreign = 0
+        with contextlib.suppress(TypeError):
+            self._leader = weakref.ref(optimizer)
+        return True
 
 
 class StepBoundaries:
@@ -45,25 +78,8 @@ class StepBoundaries:
         self._make_monitor = make_monitor
         self._source: StepSource | None = None
         self._n_events: dict[StepSource, int] = dict.fromkeys(_ORDER, 0)
-        self._leader: weakref.ref[object] | None = None
         self._module: weakref.ref[object] | None = None
-        self._n_foreign = 0
-        self._n_leaders_gone = 0
         self._had_optimizer = _has_optimizer()
-
-    @property
-    def is_any_optimizer(self) -> bool:
-        """Whether optimizers come and go, so that a step of any of them counts."""
-        return self._n_leaders_gone > 1
-
-    def optimizer_stepped(self, optimizer: object, *, recorded: bool) -> None:
-        """An optimizer step has ended.
-
-        Args:
-            recorded: Whether the step was traced and must not be disturbed.
-        """
-        if self._leads(optimizer):
-            self.step_ended("optimizer", recorded=recorded)
 
     def counts(self, module: object) -> bool:
         """Whether a call of this module may end a step: it is the first one, or there is none."""
@@ -80,51 +96,38 @@ class StepBoundaries:
         return is_first
 
     def step_ended(self, source: StepSource, *, recorded: bool = False) -> None:
-        """A source reports the end of a step: the program itself, or a DataLoader's next batch."""
-        if self._source is not None and _ORDER.index(source) < _ORDER.index(self._source):
+        """A source reports the end of a step.
+
+        Args:
+            recorded: Whether the step was traced and must not be disturbed.
+        """
+        if source != self._source and not self._is_used_from_now_on(source):
             return
-        self._n_events[source] += 1
-        if source != self._source:
-            n_events = self._n_events[source]
-            if n_events <= _MIN_EVENTS[source]:
-                return
-            if source == "module" and n_events <= _MODULE_CALLS_BEFORE_STEP and self._may_train():
-                return
-            self._source = source
-            if self.monitor is not None:
-                self.monitor.discard()
-            self.monitor = self._make_monitor(source)
         if self.monitor is not None:
             if recorded or program_profilers.is_active:
                 self.monitor.skip()
             else:
                 self.monitor.step()
 
+    def _is_used_from_now_on(self, source: StepSource) -> bool:
+        """Whether a source replaces the one before: it is more reliable, and not a chance event."""
+        if self._source is not None and _ORDER.index(source) < _ORDER.index(self._source):
+            return False
+        self._n_events[source] += 1
+        n_events = self._n_events[source]
+        if n_events <= _MIN_EVENTS[source]:
+            return False
+        if source == "module" and n_events <= _MODULE_CALLS_BEFORE_STEP and self._may_train():
+            return False
+        self._source = source
+        if self.monitor is not None:
+            self.monitor.discard()
+        self.monitor = self._make_monitor(source)
+        return True
+
     def _may_train(self) -> bool:
         """Whether the program has made an optimizer since the beginning."""
         return _has_optimizer() and not self._had_optimizer
-
-    def _leads(self, optimizer: object) -> bool:
-        """Whether this is the first optimizer, or the one that has replaced it."""
-        if self._leader is None:
-            self._follow(optimizer)
-            return True
-        if self.is_any_optimizer:
-            return True
-        if self._leader() is optimizer:
-            self._n_foreign = 0
-            return True
-        self._n_foreign += 1
-        if self._n_foreign < _FOREIGN_STEPS:
-            return False
-        self._n_leaders_gone += 1
-        self._follow(optimizer)
-        return True
-
-    def _follow(self, optimizer: object) -> None:
-        self._n_foreign = 0
-        with contextlib.suppress(TypeError):
-            self._leader = weakref.ref(optimizer)
 
 
 def _has_optimizer() -> bool:
@@ -151,6 +154,7 @@ class BlockSteps:
 
     def __init__(self, make_monitor: Callable[[StepSource], LeakMonitor]) -> None:
         self._boundaries = StepBoundaries(make_monitor)
+        self._leader = LeadingOptimizer()
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._remove_hook: Callable[[], None] | None = None
@@ -182,7 +186,7 @@ class BlockSteps:
             self._boundaries.step_ended("user")
 
     def _on_optimizer(self, optimizer: object, _args: object, _kwargs: object) -> None:
-        if self._thread == threading.get_ident():
+        if self._thread == threading.get_ident() and self._leader.ends_step(optimizer):
             session = current.session
             is_recording = session is not None and session.is_recording
-            self._boundaries.optimizer_stepped(optimizer, recorded=is_recording)
+            self._boundaries.step_ended("optimizer", recorded=is_recording)

@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
+from profkit.capture.memory.monitor.step_boundaries import (
+    LeadingOptimizer,
+    StepBoundaries,
+    StepSource,
+)
 
 
 class Counter:
@@ -46,49 +50,45 @@ def boundaries(monitors: list[Counter]) -> StepBoundaries:
     return StepBoundaries(make_monitor)
 
 
-def test_of_several_optimizers_the_first_one_ends_steps(
-    boundaries: StepBoundaries, monitors: list[Counter]
-) -> None:
-    first, second = Thing(), Thing()
-    for _ in range(10):
-        boundaries.optimizer_stepped(first, recorded=False)
-        for _ in range(5):
-            boundaries.optimizer_stepped(second, recorded=False)
-    assert [(one.source, one.n) for one in monitors] == [("optimizer", 10)]
+def test_of_several_optimizers_the_first_one_ends_steps() -> None:
+    first, second, leader = Thing(), Thing(), LeadingOptimizer()
+    steps = ([first] + [second] * 5) * 10
+    assert [leader.ends_step(one) for one in steps] == ([True] + [False] * 5) * 10
 
 
-def test_an_optimizer_that_is_gone_is_replaced(
-    boundaries: StepBoundaries, monitors: list[Counter]
-) -> None:
-    first, second = Thing(), Thing()
-    for _ in range(5):
-        boundaries.optimizer_stepped(first, recorded=False)
-    for _ in range(20):
-        boundaries.optimizer_stepped(second, recorded=False)
-    assert monitors[0].n == 5 + 20 - 7
-    assert not boundaries.is_any_optimizer
+def test_an_optimizer_that_steps_no_more_is_replaced() -> None:
+    first, second, leader = Thing(), Thing(), LeadingOptimizer()
+    n_steps = sum(leader.ends_step(one) for one in [first] * 5 + [second] * 20)
+    assert n_steps == 5 + 20 - 7
+    assert not leader.is_any
 
 
-def test_with_a_new_optimizer_in_each_step_every_one_counts(
-    boundaries: StepBoundaries, monitors: list[Counter]
-) -> None:
-    kept = [Thing() for _ in range(100)]
-    for one in kept:
-        boundaries.optimizer_stepped(one, recorded=False)
-    assert boundaries.is_any_optimizer
-    assert monitors[0].n == 100 - 2 * 7
+def test_an_optimizer_that_was_freed_is_replaced_at_once() -> None:
+    leader = LeadingOptimizer()
+    first = [Thing()]
+    assert leader.ends_step(first[0])
+    first.clear()
+    second, third = Thing(), Thing()
+    assert [leader.ends_step(one) for one in (second, third, second)] == [True, False, True]
+    assert not leader.is_any
+
+
+def test_with_a_new_optimizer_in_each_step_every_one_counts() -> None:
+    kept, leader = [Thing() for _ in range(100)], LeadingOptimizer()
+    assert sum(map(leader.ends_step, kept)) == 100 - 2 * 7
+    assert leader.is_any
 
 
 def test_a_more_reliable_source_of_steps_replaces_the_monitor(
     boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
-    module, optimizer = Thing(), Thing()
+    module = Thing()
     for _ in range(8):
         boundaries.module_called(module, recorded=False)
     for _ in range(5):
         boundaries.step_ended("loader")
     for _ in range(3):
-        boundaries.optimizer_stepped(optimizer, recorded=False)
+        boundaries.step_ended("optimizer")
         boundaries.step_ended("loader")
         boundaries.module_called(module, recorded=False)
     boundaries.step_ended("user")
@@ -111,9 +111,8 @@ def test_only_calls_of_the_outer_module_count(
 def test_traced_steps_are_counted_and_skipped(
     boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
-    optimizer = Thing()
     for step in range(6):
-        boundaries.optimizer_stepped(optimizer, recorded=step in {2, 3})
+        boundaries.step_ended("optimizer", recorded=step in {2, 3})
     assert (monitors[0].n, monitors[0].skipped) == (4, 2)
 
 

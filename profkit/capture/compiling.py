@@ -1,0 +1,94 @@
+"""Whether the program is being compiled or traced, which profkit must not disturb.
+
+``torch.compile`` (Dynamo) compiles a function when the program calls it: operators run on fake
+tensors meanwhile, and Dynamo traces the hooks of modules too. ``torch.jit.trace``, ``make_fx`` and
+``torch.export`` run the program itself, and take every operator for one of its graph, such as the
+beginning and the end of an annotation.
+
+Nothing of Dynamo is imported.
+
+Source: seen with torch 2.13; ``torch/_guards.py`` (``CompileContext``);
+``torch.ops.profiler._record_function_enter_new``.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def has_compiled() -> bool:
+    """Whether ``torch.compile`` has compiled anything in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    with contextlib.suppress(Exception):  # its layout depends on torch's version
+        return bool(utils is not None and utils.counters.get("frames", {}).get("total", 0))
+    return False
+
+
+def is_program_paused() -> bool:
+    """Whether the program of this thread is being compiled or traced, and is not running itself.
+
+    To end a recording in the midst of it breaks the program. The end of a region is taken for an
+    operator of the graph being traced, and the graph can then not be copied; where stacks are
+    recorded, torch's Python tracer is called after its end, which is a segmentation fault.
+    """
+    context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
+    with contextlib.suppress(Exception):  # its layout depends on torch's version
+        if context is not None and context.try_get() is not None:
+            return True
+    return _is_traced()
+
+
+def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that is skipped while the program is compiled or traced.
+
+    A hook that Dynamo cannot trace is a graph break: slower, and with ``fullgraph=True`` an error
+    in the program.
+    """
+    is_dynamo_tracing = dynamo_flag()
+
+    def unless_traced(*args: Any) -> None:  # noqa: ANN401
+        if not (is_dynamo_tracing is not None and is_dynamo_tracing()) and not _is_traced():
+            hook(*args)
+
+    return unless_traced
+
+
+def dynamo_flag() -> Callable[[], bool] | None:
+    """The function of torch whose result is true in code that Dynamo traces; None without one.
+
+    Only this one can be called there: Dynamo knows its result.
+    """
+    import torch
+
+    # The second is for torch 2.1 and 2.2.
+    places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
+    found = (getattr(place, "is_compiling", None) for place in places)
+    return next((each for each in found if each is not None), None)
+
+
+def compiled_module_class() -> Any:  # noqa: ANN401
+    """The class of modules that ``torch.compile`` returns, or None if the program has none."""
+    return getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+
+
+def is_compiled_module(module: object) -> bool:
+    """Whether a module is one that ``torch.compile`` has returned."""
+    kind = compiled_module_class()
+    return kind is not None and isinstance(module, kind)
+
+
+def _is_traced() -> bool:
+    """Whether operators that run now are recorded by the program, or have no values.
+
+    Other dispatch modes change nothing: the monitoring of memory has one itself.
+    """
+    import torch
+
+    if torch._C._get_tracing_state() is not None:  # noqa: SLF001
+        return True
+    if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return False
+    keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
+    mode = torch._C._get_dispatch_mode  # noqa: SLF001
+    return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None

@@ -1,0 +1,127 @@
+"""The window in which a run is recorded whose steps are not known: a limited time and work.
+
+What is recorded is written when the program ends or its steps are found. A window with too little
+in it begins anew, for twice the time.
+"""
+
+import contextlib
+import math
+import weakref
+from dataclasses import dataclass, replace
+from typing import Final
+
+from profkit.capture.compiling import is_program_paused
+from profkit.capture.session import Session
+from profkit.capture.signals import Deadline
+
+COMPILING_SECONDS: Final = 0.05
+"""How long to wait where a recording cannot end, since the program is compiled or traced."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a run is recorded.
+
+    Attributes:
+        seconds: At least this long,
+        cpu_s: and until the process has used this much CPU time,
+        at_most_s: but no longer than this.
+        longest_s: While ``seconds`` is less, a window with too little in it begins anew, for twice
+            the time: the program imports modules, waits, or runs long operators.
+        n_calls: It ends at once after so many calls of all modules if :data:`MIN_WHOLE_CALLS` of
+            the first one are among them,
+        n_calls_at_most: or after so many in any case: then there are enough events.
+        with_modules: Whether there is too little in it without those calls of the first one.
+    """
+
+    seconds: float
+    cpu_s: float
+    at_most_s: float
+    longest_s: float = 0.0
+    n_calls: float = math.inf
+    n_calls_at_most: float = math.inf
+    with_modules: bool = False
+
+    def doubled(self) -> "Window":
+        """A window of twice the time."""
+        return replace(
+            self, seconds=2 * self.seconds, cpu_s=2 * self.cpu_s, at_most_s=2 * self.at_most_s
+        )
+
+
+OPS: Final = Window(0.5, 0.25, 10.0, longest_s=16.0)
+"""Operators alone: a busy thread makes 100,000 to 300,000 events per second of CPU time."""
+STACKS: Final = Window(0.1, 0.08, 1.0, 1.6, n_calls=100, n_calls_at_most=1000, with_modules=True)
+"""With stacks: a module's call makes some hundred events, and a busy thread up to a million per
+second of CPU time."""
+FEW_EVENTS_NS: Final = 10_000_000
+"""Too few events to tell what fills the time: stopping the recording took less CPU time than some
+2,000 take."""
+ENOUGH_EVENTS_NS: Final = 200_000_000
+"""Enough events, even without :data:`MIN_WHOLE_CALLS` of the first module: some 40,000."""
+MIN_WHOLE_CALLS: Final = 3
+
+
+class RunWindow:
+    """Ends the recording of a run in time, or begins it anew.
+
+    Args:
+        session: The recording, which has begun.
+        window: How long it lasts.
+
+    Attributes:
+        is_open: Whether the recording goes on.
+    """
+
+    def __init__(self, session: Session, window: Window) -> None:
+        self._session = session
+        self._first_module: weakref.ref[object] | None = None
+        self._n_calls = self._n_whole_calls = 0
+        self._begin(window)
+
+    def count_call(self, module: object) -> None:
+        """Count a call of a module, in any thread, and end the window after enough of them."""
+        self._n_calls += 1
+        if self._first_module is None:
+            with contextlib.suppress(TypeError):
+                self._first_module = weakref.ref(module)
+        elif self._first_module() is module:
+            self._n_whole_calls += 1
+        if self.is_open and self._has_enough_calls():
+            self._deadline.come()
+
+    def cancel(self) -> None:
+        """Leave the end of the recording to others."""
+        self.is_open = False
+        self._deadline.cancel()
+
+    def _begin(self, window: Window) -> None:
+        self._window, self.is_open = window, True
+        self._deadline = Deadline(
+            window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
+        )
+
+    def _has_enough_calls(self) -> bool:
+        """Whether the recorded calls are enough, however little time has passed."""
+        if self._n_whole_calls >= MIN_WHOLE_CALLS:
+            return self._n_calls > self._window.n_calls
+        return self._n_calls > self._window.n_calls_at_most
+
+    def _on_deadline(self) -> None:
+        """Time is up, or there are enough calls. A recording with too little begins anew."""
+        if is_program_paused():
+            self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
+            return
+        self.is_open = False
+        if self._session.is_done:
+            return
+        self._session.freeze()
+        has_time = self._window.seconds < self._window.longest_s
+        if has_time and not self._has_enough_events() and self._session.record_anew():
+            self._first_module, self._n_calls, self._n_whole_calls = None, 0, 0
+            self._begin(self._window.doubled())
+
+    def _has_enough_events(self) -> bool:
+        """Whether what was recorded tells what fills the time of the run."""
+        has_calls = not self._window.with_modules or self._n_whole_calls >= MIN_WHOLE_CALLS
+        return self._session.stop_ns >= (FEW_EVENTS_NS if has_calls else ENOUGH_EVENTS_NS)

@@ -1,0 +1,119 @@
+"""Calls of modules are listened to without leaving a trace in them."""
+
+import copy
+import pickle
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn.modules import module as torch_module
+
+from profkit.capture import module_calls
+from profkit.capture.module_calls import ModuleCalls
+
+DYNAMO = "torch.dynamo_of_this_test"
+HOOKS = torch_module._global_forward_pre_hooks
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(x)
+        return result
+
+
+class OwnCall(Net):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = super().__call__(x)
+        return result
+
+
+@pytest.fixture
+def called() -> list[object]:
+    return []
+
+
+@pytest.fixture
+def calls(called: list[object], monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleCalls]:
+    monkeypatch.setattr(module_calls, "_DYNAMO", DYNAMO)  # other tests may import the real one
+    n_hooks = len(HOOKS)
+    listening = ModuleCalls(called.append)
+    listening.listen()
+    yield listening
+    listening.stop()
+    assert len(HOOKS) == n_hooks
+    assert listening not in sys.meta_path
+    assert "__call__" not in vars(Net)
+
+
+def test_all_modules_are_listened_to_and_then_one_class(
+    calls: ModuleCalls, called: list[object]
+) -> None:
+    net, other, n_hooks, x = Net(), Net(), len(HOOKS), torch.ones(2)
+    net(x)
+    assert called == [net, net.inner]
+    filters = list(warnings.filters)
+    calls.narrow(net)
+    assert len(HOOKS) == n_hooks - 1
+    assert filters[1:] == list(warnings.filters)
+    called.clear()
+    assert torch.equal(net(x), x)
+    net(x=x)
+    other(x)
+    torch.nn.ReLU()(x)
+    assert called == [net, net, other]
+    calls.stop()
+    net(x)
+    assert called == [net, net, other]
+    assert Net.__call__ is torch.nn.Module.__call__
+
+
+def test_a_module_of_that_class_is_copied_and_traced_as_ever(calls: ModuleCalls) -> None:
+    net, x = Net(), torch.ones(2)
+    calls.narrow(net)
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
+        assert torch.equal(made(x), x)
+    by_name = pickle.loads(pickle.dumps(module_calls.call_of_class))  # noqa: S301
+    assert by_name is module_calls.call_of_class
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates it
+        assert "relu" in str(torch.jit.trace(net, x).inlined_graph)
+    assert "self.inner(x)" in str(torch.fx.symbolic_trace(net).code)
+
+
+def test_a_class_with_a_call_of_its_own_is_left_alone(
+    calls: ModuleCalls, called: list[object]
+) -> None:
+    own, net, n_hooks = OwnCall(), Net(), len(HOOKS)
+    calls.narrow(own)
+    assert len(HOOKS) == n_hooks
+    net(torch.ones(2))
+    assert called == [net, net.inner]
+
+
+def test_before_dynamo_is_imported_the_hook_of_torch_is_back(
+    calls: ModuleCalls, called: list[object]
+) -> None:
+    net, n_hooks = Net(), len(HOOKS)
+    calls.narrow(net)
+    assert len(HOOKS) == n_hooks - 1
+    assert calls.find_spec("json") is None
+    assert len(HOOKS) == n_hooks - 1
+    assert calls.find_spec(DYNAMO) is None
+    assert len(HOOKS) == n_hooks
+    net(torch.ones(2))
+    assert called == [net, net.inner]
+
+
+def test_with_dynamo_imported_the_hook_of_torch_stays(
+    calls: ModuleCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, DYNAMO, torch)
+    n_hooks = len(HOOKS)
+    calls.narrow(Net())
+    assert len(HOOKS) == n_hooks
