@@ -4,6 +4,7 @@ Python's objects are scanned only if heap memory grows beyond tensors and graphs
 steps apart.
 """
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from profkit.capture.compiles import most_recompiled
 from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
@@ -21,9 +23,14 @@ from profkit.capture.memory.monitor.host_objects import (
     scan_host_objects,
 )
 from profkit.capture.memory.monitor.native_growth import NativeSampler
-from profkit.capture.memory.monitor.tracemalloc_lines import GrowthSampler, TracemallocLines
+from profkit.capture.memory.monitor.tracemalloc_lines import (
+    COMPILER_LINE,
+    GrowthSampler,
+    TracemallocLines,
+)
 from profkit.capture.source.user_code import Place, Stack
 from profkit.index.trend import Trend, median_slope
+from profkit.model.capture_info import Compiled
 from profkit.model.events import Int64s
 from profkit.model.live_memory import Chain, Leak
 from profkit.readers.process_memory import garbage_collection_paused
@@ -53,6 +60,10 @@ _MIN_BLOCKS_PER_STEP: Final = 8
 """With fewer new blocks their mean size matters little, and is not measured well."""
 _MIN_SHARE: Final = 0.2
 """Share of the growth that a container or line must account for to be reported."""
+_GUARD: Final = re.compile(r"(?:\d+/\d+: )?([^#\n(]*[^#\n( ])")
+"""The failed guard in torch's text, without the number of the compilation and without comments."""
+_MIN_OF_COMPILER: Final = 0.5
+"""Share of the growth that a compiler must allocate to be its cause."""
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
 
 
@@ -104,6 +115,10 @@ class HostGrowthTracker:
     def has_traced_growth(self) -> bool:
         """Whether the traced allocations grow, even if what was freed at once hides it."""
         return sum((self.growth.per_step or {}).values()) >= MIN_BYTES_PER_STEP
+
+    def tracing_bytes(self) -> int:
+        """Memory of the records of traced allocations."""
+        return self._lines.own_bytes() + self.growth.own_bytes()
 
     def end(self) -> None:
         """Stop tracing and measuring."""
@@ -182,6 +197,9 @@ class HostGrowthTracker:
             last_step=trend.last_step,
             type="",
         )
+        recompiled = self._recompiled(trend)
+        if recompiled is not None:
+            return _of_recompilations(leak, *recompiled)
         if paces[fastest] > 0 and explained >= _MIN_EXPLAINED * trend.per_step:
             first, last = self._scans[0], self._scans[-1]
             n = last.by_type[fastest][0] - first.by_type.get(fastest, (0, 0))[0]
@@ -194,6 +212,13 @@ class HostGrowthTracker:
         if sum(traced.values()) >= _MIN_EXPLAINED * trend.per_step:
             return with_site(leak, self._site(trend.per_step))
         return self._with_operators(replace(leak, kind="native"))
+
+    def _recompiled(self, trend: Trend) -> tuple[Compiled, int] | None:
+        """The function whose compiled versions are the growth; None if the compiler adds little."""
+        traced = self._traced_per_step() or {}
+        added = sum(pace for pace in traced.values() if pace > 0)
+        least = _MIN_OF_COMPILER * max(added, trend.per_step)
+        return most_recompiled() if traced.get(COMPILER_LINE, 0.0) >= least else None
 
     def _with_operators(self, leak: Leak) -> Leak | None:
         """Native growth with its line and operators; None if it is for shapes that are all new."""
@@ -211,7 +236,7 @@ class HostGrowthTracker:
 
     def _site(self, total: float) -> Stack:
         """The source line that allocates most of the growth; empty if its share is too small."""
-        paces = {line: pace for line, pace in (self._traced_per_step() or {}).items() if line[0]}
+        paces = {line: pace for line, pace in (self._traced_per_step() or {}).items() if line[1]}
         fastest = max(paces, key=paces.__getitem__, default=None)
         return (fastest,) if fastest is not None and paces[fastest] >= _MIN_SHARE * total else ()
 
@@ -279,6 +304,21 @@ class HostGrowthTracker:
         if len(paces) > n_single:
             holders.append((paces[-1], _common(chains[n_single:])))
         return sorted((one for one in holders if one[1]), key=lambda one: -one[0])
+
+
+def _of_recompilations(leak: Leak, compiled: Compiled, n: int) -> Leak:
+    """Growth by the versions of a compiled function, with the call that compiles it again."""
+    name = compiled.code[2]
+    guard = _GUARD.match(compiled.reason)
+    holder = Chain(
+        kind="cache",
+        parts=("torch._dynamo", f".cache of {name}"),
+        name=f"compiled versions of {name}",
+        scope=f" (the latest because of `{guard[1]}`)" if guard else "",
+        is_library=True,
+    )
+    leak = replace(leak, n=n, type="code", chains=(holder,))
+    return with_site(leak, (compiled.caller or compiled.code,))
 
 
 class _Sizes(NamedTuple):

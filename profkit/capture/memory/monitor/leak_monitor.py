@@ -91,8 +91,8 @@ class LeakMonitor:
         self._may_sample_sites = may_sample_sites
         self._is_tracing = is_tracing
         self._lines = TracemallocLines(enabled=tracemalloc)
-        self._sampler = Sampler(self._clock, self._live_tensors, self._lines)
         self._host = HostGrowthTracker(self._lines)
+        self._sampler = Sampler(self._clock, self._live_tensors, self._host.tracing_bytes)
         self._host_from = 0
         self._series = Series()
         self._inspections: dict[SiteGroup, Inspection] = {}
@@ -238,16 +238,21 @@ class LeakMonitor:
             with self._clock.spending("lines"), self._sampler.excluding_own():
                 growth.advance(self.n_steps)
             self._next_step = growth.next_step or self.n_steps
+            if not growth.next_step:
+                self._sampler.exclude_jump(self.n_steps, self._series)
         return bool(growth.next_step)
 
     def _is_native_growth_sampled(self) -> bool:
         """Whether the heap is measured at each line and operator of further steps."""
         native = self._host.native
-        if native.is_on:
-            with self._clock.spending("lines"), self._sampler.excluding_own():
-                native.advance(self.n_steps)
-            self._next_step = self.n_steps + 1
-        return native.is_on
+        if not native.is_on:
+            return False
+        with self._clock.spending("lines"), self._sampler.excluding_own():
+            is_done = native.advance(self.n_steps)
+        self._next_step = self.n_steps + 1
+        if is_done:
+            self._sampler.exclude_jump(self.n_steps, self._series)
+        return not is_done
 
     def _scan_host(self) -> None:
         """Scan Python's objects if unexplained host memory growth has begun."""

@@ -88,8 +88,8 @@ class NativeSampler:
         self._bytes = self._read()
         sys.settrace(self._at_call)
 
-    def advance(self, step: int) -> None:
-        """A step has ended."""
+    def advance(self, step: int) -> bool:
+        """A step has ended. Returns whether it was the last one."""
         n_steps = step - self._first
         if n_steps == 1:
             self._by_site.clear()
@@ -100,6 +100,7 @@ class NativeSampler:
             by_site = {site: size / n for site, size in self._by_site.items()}
             self.growth = NativeGrowth(by_site, self._new_shapes / n)
             self.end()
+        return not self.is_on
 
     def end(self) -> None:
         """Stop measuring, if it is on."""

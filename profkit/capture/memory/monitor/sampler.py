@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from profkit.capture import devices
@@ -11,8 +11,8 @@ from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_o
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
-from profkit.capture.memory.monitor.series import Sample
-from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused
 
 MAX_NODES: Final = 20_000
@@ -28,14 +28,19 @@ overdue samples are taken, eight of them are a factor of eight."""
 class Sampler:
     """Measures memory at step boundaries, as far as the budget allows.
 
+    Args:
+        tracing_bytes: Returns the bytes of the records of allocations that profkit traces.
+
     Attributes:
         workers: Measures the DataLoader's workers.
     """
 
-    def __init__(self, clock: Clock, live_tensors: LiveTensors, lines: TracemallocLines) -> None:
+    def __init__(
+        self, clock: Clock, live_tensors: LiveTensors, tracing_bytes: Callable[[], int]
+    ) -> None:
         self._clock = clock
         self._live_tensors = live_tensors
-        self._lines = lines
+        self._tracing_bytes = tracing_bytes
         self._heap = Heap()
         self.workers = Workers(self._heap)
         self._own = Allocated(0, 0)
@@ -75,11 +80,11 @@ class Sampler:
     @contextlib.contextmanager
     def excluding_own(self) -> Iterator[None]:
         """Exclude from later samples what is allocated while open and stays allocated."""
-        before = self._heap.allocated()
+        before = self._without_tracing()
         try:
             yield
         finally:
-            after = self._heap.allocated()
+            after = self._without_tracing()
             if before is not None and after is not None:
                 added = (
                     own + late - early
@@ -87,12 +92,34 @@ class Sampler:
                 )
                 self._own = Allocated(*(max(0, each) for each in added))
 
+    def exclude_jump(self, step: int, series: Series) -> None:
+        """Exclude what the heap has grown since the last sample beyond its pace until then.
+
+        Tracing leaves memory behind in the program's code objects, which goes with them.
+
+        Args:
+            step: The step that has ended.
+
+        Source: ``_co_linearray`` of Python's code objects, which reading a frame's line fills.
+        """
+        steps, n_bytes = series.heap()
+        now = self._heap_allocated()
+        if now is None or len(steps) < MIN_POINTS:
+            return
+        expected = n_bytes[-1] + max(median_slope(steps, n_bytes), 0.0) * (step - steps[-1])
+        jump = max(0, round(now.bytes - expected))
+        self._own = self._own._replace(bytes=self._own.bytes + jump)
+
     def _heap_allocated(self) -> Allocated | None:
-        now = self._heap.allocated()
+        now = self._without_tracing()
         if now is None:
             return None
-        own_bytes = self._own.bytes + self._lines.own_bytes()
-        return Allocated(now.bytes - own_bytes, now.n_blocks - self._own.n_blocks)
+        return Allocated(now.bytes - self._own.bytes, now.n_blocks - self._own.n_blocks)
+
+    def _without_tracing(self) -> Allocated | None:
+        """What is allocated, without the records of traced allocations, which come and go."""
+        now = self._heap.allocated()
+        return None if now is None else now._replace(bytes=now.bytes - self._tracing_bytes())
 
     def _worker_bytes(self, step: int, *, is_tracing: bool) -> int | None:
         """Private bytes of one DataLoader worker; None if not measured at this step."""

@@ -161,6 +161,10 @@ class Series:
         ]
         return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
 
+    def heap(self) -> tuple[Int64s, Floats]:
+        """Steps, and bytes of C's allocator."""
+        return _columns([(s.step, s.heap.bytes) for s in self.samples if s.heap is not None])
+
     def _is_late(self, step: int) -> bool:
         return bool(self.samples) and step >= MIN_COVERED * self.samples[-1].step
 

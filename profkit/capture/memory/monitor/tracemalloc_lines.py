@@ -8,11 +8,13 @@ records, so what was allocated since and is alive is added up before.
 Source: ``tracemalloc`` of Python's library reference.
 """
 
+import re
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from profkit.capture import module_calls, program, wrappers
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import Place, Stack, UserCode
@@ -29,6 +31,12 @@ NO_LINE: Final[Place] = "", 0, ""
 """Allocations without a user's frame among those recorded."""
 PROFKIT_LINE: Final[Place] = "profkit", 0, ""
 """Allocations of profkit itself."""
+COMPILER_LINE: Final[Place] = "torch.compile", 0, ""
+"""Those without a user's frame in which ``torch.compile`` compiles, deep below the user's call."""
+_COMPILER: Final = re.compile(r"[/\\]torch[/\\](_dynamo|_inductor|_functorch|_subclasses|fx)[/\\]")
+_STARTS_PROGRAM: Final = program.__file__
+_CALLS_PROGRAM: Final = (wrappers.__file__, module_calls.__file__)
+"""Code of profkit from which the program is called back: what it allocates is its own."""
 
 
 class TracemallocLines:
@@ -80,7 +88,7 @@ class TracemallocLines:
 
     def _add_up(self) -> None:
         for line, n_bytes in lines_alive(self._tracing, self._user_code).items():
-            if line != NO_LINE:
+            if line not in {NO_LINE, COMPILER_LINE}:
                 self.bytes_by_line[line] = self.bytes_by_line.get(line, 0) + n_bytes
 
 
@@ -144,8 +152,11 @@ def lines_alive(tracing: OwnTracing, user_code: UserCode) -> dict[Place, int]:
     found: dict[Place, int] = {}
     for traceback, n_bytes in tracing.statistics():
         line = user_line(traceback, user_code)
+        if line is None:
+            is_compiler = any(_COMPILER.search(frame.filename) for frame in traceback)
+            line = COMPILER_LINE if is_compiler else NO_LINE
         if line != PROFKIT_LINE:
-            found[line or NO_LINE] = found.get(line or NO_LINE, 0) + n_bytes
+            found[line] = found.get(line, 0) + n_bytes
     return found
 
 
@@ -168,6 +179,10 @@ def _places(traceback: tracemalloc.Traceback, user_code: UserCode) -> Iterator[P
     """User frames, innermost first, without function names, which are not recorded."""
     # The most recent call is last.
     for frame in reversed(traceback):
+        if frame.filename == _STARTS_PROGRAM:
+            return
+        if frame.filename in _CALLS_PROGRAM:
+            continue
         if frame.filename.startswith(PROFKIT_FOLDER):
             yield PROFKIT_LINE
         elif user_code.is_user_file(frame.filename):

@@ -4,12 +4,25 @@ import contextlib
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
+from profkit.capture import program, wrappers
+from profkit.capture.memory.monitor import own_tracing
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
-from profkit.capture.memory.monitor.tracemalloc_lines import GrowthSampler, TracemallocLines
+from profkit.capture.memory.monitor.tracemalloc_lines import (
+    COMPILER_LINE,
+    NO_LINE,
+    PROFKIT_LINE,
+    GrowthSampler,
+    TracemallocLines,
+    lines_alive,
+    user_line,
+)
+from profkit.capture.source.user_code import UserCode
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +60,28 @@ def test_bytes_that_stay_alive_are_counted_by_line() -> None:
     assert bytes_of(lines, "# while paused") == 0
     assert not tracemalloc.is_tracing()
     assert len(kept) + len(uncounted) == 110
+
+
+def test_what_the_program_allocates_below_a_wrapper_of_profkit_is_its_own() -> None:
+    kept: list[bytes] = []
+    called = wrappers.before(lambda _self, n: kept.append(bytes(n)), lambda _self: None)
+    lines = TracemallocLines(enabled=True)
+    lines.begin()
+    for _ in range(20):
+        called(None, 10_000)
+    with lines.paused():
+        pass
+    lines.end()
+    assert 200_000 <= bytes_of(lines, "kept.append") < 210_000
+
+    def in_library(place: str) -> tracemalloc.Traceback:
+        return tracemalloc.Traceback([(place, 3), (wrappers.__file__, 2), (__file__, 1)])
+
+    user_code = UserCode()
+    library = "/lib/python3/site-packages/them.py"
+    assert user_line(in_library(library), user_code) == (__file__, 1, "")
+    assert user_line(in_library(own_tracing.__file__), user_code) == PROFKIT_LINE
+    assert user_line(tracemalloc.Traceback([(program.__file__, 1)]), user_code) is None
 
 
 def test_tracing_started_by_the_program_is_left_alone() -> None:
@@ -102,3 +137,19 @@ def test_growth_is_not_traced_over_the_program_s_own_tracing() -> None:
     growth.end()
     assert (growth.next_step, growth.per_step) == (0, None)
     assert tracemalloc.get_traceback_limit() == 7
+
+
+def test_what_a_compiler_allocates_below_library_code_alone_has_a_line_of_its_own() -> None:
+    def traced(*files: str) -> tuple[tracemalloc.Traceback, int]:
+        return tracemalloc.Traceback([(file, 1) for file in reversed(files)]), 100
+
+    library = "/lib/python3/site-packages"
+    tracing = SimpleNamespace(
+        statistics=lambda: [
+            traced(f"{library}/torch/_dynamo/guards.py", f"{library}/sympy/core.py"),
+            traced(f"{library}/numpy/core.py"),
+            traced(__file__, f"{library}/torch/fx/graph.py"),
+        ]
+    )
+    found = lines_alive(cast("OwnTracing", tracing), UserCode())
+    assert found == {COMPILER_LINE: 100, NO_LINE: 100, (__file__, 1, ""): 100}

@@ -1,0 +1,139 @@
+"""Growth of host memory: what is excluded from it, and what it is attributed to."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.capture.malloc_stats import Allocated
+from profkit.capture.memory.monitor import host_growth
+from profkit.capture.memory.monitor.budget import Clock
+from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
+from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.sampler import Sampler
+from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
+from profkit.index.trend import Trend
+from profkit.model.capture_info import Compiled
+
+PLACE = (__file__, 1, "step")
+TREND = Trend(200_000.0, 1, 60)
+RECOMPILED = Compiled(
+    number="0/68", code=("/home/me/net.py", 36, "forward"), is_users=True, caller=PLACE,
+    start_ns=0, dur_ns=1, n_ops=3, again=True,
+    reason="0/67: self.calls == 68  # self.calls += 1  # net.py:37 in forward (HINT: none)",
+    failure="",
+)  # fmt: skip
+
+
+class Heap:
+    """A heap with so many bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 1000
+
+    def allocated(self) -> Allocated:
+        return Allocated(self.bytes, 10)
+
+
+@pytest.fixture
+def heap() -> Heap:
+    return Heap()
+
+
+@pytest.fixture
+def traced() -> list[int]:
+    return [0]
+
+
+@pytest.fixture
+def sampler(heap: Heap, traced: list[int]) -> Sampler:
+    one = Sampler(Clock(), LiveTensors(), lambda: traced[0])
+    one._heap = heap  # type: ignore[assignment]
+    return one
+
+
+def measured(sampler: Sampler) -> int:
+    found = sampler._heap_allocated()
+    assert found is not None
+    return found.bytes
+
+
+def test_what_is_kept_while_open_is_excluded_and_records_of_tracing_are_at_all_times(
+    sampler: Sampler, heap: Heap, traced: list[int]
+) -> None:
+    with sampler.excluding_own():
+        heap.bytes += 400  # an inspection keeps this
+    assert measured(sampler) == 1000
+    heap.bytes += 5000  # a trace grows
+    traced[0] = 5000
+    assert measured(sampler) == 1000
+    with sampler.excluding_own():
+        heap.bytes -= 5000  # and is freed
+        traced[0] = 0
+    assert measured(sampler) == 1000
+
+
+@pytest.mark.parametrize("pace", [0, 100])
+def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
+    sampler: Sampler, heap: Heap, pace: int
+) -> None:
+    series = Series()
+    for step in range(1, 9):
+        heap.bytes = 1000 + pace * step
+        series.add(Sample(step, 0, {}, heap=sampler._heap_allocated()))
+    heap.bytes = 1000 + pace * 16 + 7000
+    sampler.exclude_jump(16, series)
+    assert measured(sampler) == 1000 + pace * 16
+    heap.bytes -= 3000
+    sampler.exclude_jump(16, series)
+    assert measured(sampler) == 1000 + pace * 16 - 3000
+
+
+def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
+    """One that found growth in strings, with the pace of each line that allocates."""
+    found = HostGrowthTracker()
+    found._scans = [HostScan(step, {"str": (step, 90_000 * step)}, 0, 0, []) for step in (10, 20)]
+    found.growth.per_step = per_step
+    return found
+
+
+Recompiled = Callable[[Compiled | None], None]
+
+
+@pytest.fixture
+def recompiled(monkeypatch: pytest.MonkeyPatch) -> Recompiled:
+    def set_most(compiled: Compiled | None) -> None:
+        most = None if compiled is None else (compiled, 64)
+        monkeypatch.setattr(host_growth, "most_recompiled", lambda: most)
+
+    return set_most
+
+
+def test_growth_that_the_compiler_allocates_is_of_the_call_that_compiles_again(
+    recompiled: Recompiled,
+) -> None:
+    recompiled(RECOMPILED)
+    leak = tracker({COMPILER_LINE: 150_000.0, PLACE: 40_000.0}).leak(TREND)
+    assert leak is not None
+    assert (leak.stack[0].file, leak.stack[0].line, leak.n) == (*PLACE[:2], 64)
+    (holder,) = leak.chains
+    assert holder.name == "compiled versions of forward"
+    assert holder.scope == " (the latest because of `self.calls == 68`)"
+    assert leak.per_step_bytes == 200_000
+
+
+@pytest.mark.parametrize(
+    ("per_step", "compiled"),
+    [
+        ({COMPILER_LINE: 150_000.0}, None),
+        ({COMPILER_LINE: 90_000.0, NO_LINE: 110_000.0}, RECOMPILED),
+        ({COMPILER_LINE: 90_000.0}, RECOMPILED),
+    ],
+)
+def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsewhere(
+    per_step: dict[tuple[str, int, str], float], compiled: Compiled | None, recompiled: Recompiled
+) -> None:
+    recompiled(compiled)
+    leak = tracker(per_step).leak(TREND)
+    assert leak is not None
+    assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
