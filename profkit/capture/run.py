@@ -168,10 +168,13 @@ class _Run:
     def _on_torch_import(self) -> None:
         if not self.is_parent:
             return
-        from profkit.capture import current, signals
-        from profkit.capture.memory.cuda.oom import OomMonitor
-        from profkit.capture.step_detection import StepFinder
+        from profkit.readers.process_memory import garbage_collection_paused
 
+        # Or else the imports set off a full collection of torch's objects, a tenth of a second.
+        with garbage_collection_paused():
+            from profkit.capture import current, signals
+            from profkit.capture.memory.cuda.oom import OomMonitor
+            from profkit.capture.step_detection import StepFinder
         if not current.is_on:
             return
         current.on_killed = self._on_sigterm

@@ -79,6 +79,11 @@ class RunWindow:
         self._n_calls = self._n_whole_calls = 0
         self._begin(window)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the recording ends in time; not without a signal for it."""
+        return self._deadline.has_signal
+
     def count_call(self, module: object) -> None:
         """Count a call of a module, in any thread, and end the window after enough of them."""
         self._n_calls += 1

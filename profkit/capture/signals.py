@@ -121,6 +121,11 @@ class Interrupt:
         if self._signal is not None:
             self._previous: Any = signal.signal(self._signal, self._on_signal)
 
+    @property
+    def has_signal(self) -> bool:
+        """Whether there is a spare signal."""
+        return self._signal is not None
+
     def request(self, *, wakes: bool = False) -> None:
         """Have the function called. Does nothing after :meth:`cancel`.
 
@@ -176,6 +181,11 @@ class Deadline:
             target=self._wait, args=(seconds,), name="profkit deadline", daemon=True
         )
         self._thread.start()
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether there is a spare signal, without which nothing is called."""
+        return self._interrupt.has_signal
 
     def come(self) -> None:
         """Have the function called at once. Any thread may do so."""

@@ -290,8 +290,10 @@ class StepFinder:
                 self._restart("loader", self._plan.options)
 
     def _is_step_recorded(self) -> bool:
-        session = self._session
-        return session is not None and session.is_recording and self._kind != "whole"
+        """Whether the step that ends was recorded, so that monitoring must not disturb it."""
+        if self._kind == "whole":
+            return self._window is not None and self._window.is_open and self._window.is_bounded
+        return self._session is not None and self._session.is_recording
 
     def _may_sample(self) -> bool:
         """Whether allocation sites may be sampled, which would fill a recording with events.

@@ -48,7 +48,8 @@ _MIN_SIGNAL_TO_NOISE: Final = 3.0
 _MAD_TO_SIGMA: Final = 1.4826
 _MAX_POINTS: Final = 240
 """Maximum points of a median slope, whose cost is quadratic."""
-_RISING_SAMPLES: Final = 4
+RISING_SAMPLES: Final = 4
+"""The latest samples that tell whether a series rises."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
 
 def is_rising(values: Floats) -> bool:
     """Whether the last few samples rise, so that a detailed inspection is worth its cost."""
-    last = values[-_RISING_SAMPLES:]
-    if len(last) < _RISING_SAMPLES:
+    last = values[-RISING_SAMPLES:]
+    if len(last) < RISING_SAMPLES:
         return False
     rises = np.diff(last)
     return bool((rises >= 0).all() and (rises > 0).sum() > 1)

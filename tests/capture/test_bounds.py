@@ -13,10 +13,13 @@ import torch
 
 from profkit.capture import current, program_profilers
 from profkit.capture.options import Options
+from profkit.capture.plan import Plan
 from profkit.capture.run import TorchImport
 from profkit.capture.run_window import RunWindow, Window
+from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
+from profkit.capture.step_detection import StepFinder
 
 has_spare_signal = pytest.mark.skipif(
     not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
@@ -182,6 +185,31 @@ def test_a_window_ends_after_enough_calls_of_which_three_are_whole() -> None:
     assert window_after([first, other] * 5)[0] == "6"
     assert window_after([first, other, other, other] * 4)[0] == "12"
     assert window_after([first] + [other] * 30)[0] == "20"
+
+
+@pytest.mark.parametrize(
+    ("is_open", "is_bounded", "is_recorded"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+)
+def test_the_steps_in_the_window_of_a_run_are_recorded_and_not_monitored(
+    *, is_open: bool, is_bounded: bool, is_recorded: bool
+) -> None:
+    finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
+    finder._kind = "whole"
+    assert not finder._is_step_recorded()
+    finder._window = SimpleNamespace(  # type: ignore[assignment]
+        is_open=is_open, is_bounded=is_bounded
+    )
+    # Where the window has no end, steps would never be monitored.
+    assert finder._is_step_recorded() is is_recorded
+
+
+@has_spare_signal
+def test_a_window_is_bounded_if_there_is_a_signal_to_end_it() -> None:
+    window = RunWindow(Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0))
+    assert window.is_bounded
+    window.cancel()
+    assert not window.is_open
 
 
 def test_a_subscription_from_the_import_of_torch_knows_that_no_profiler_was_made() -> None:

@@ -52,6 +52,7 @@ main()
 SHORT = "step_detection.STACKS = run_window.Window(seconds=0.2, cpu_s=0.0, at_most_s=0.2)"
 BY_HAND = """\
 class Deadline:
+    has_signal = True
     def __init__(self, seconds, act, **others):
         Deadline.act = act
     def cancel(self):

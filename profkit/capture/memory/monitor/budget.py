@@ -17,6 +17,7 @@ Work = Literal[
     "full",
     "young",
     "graphs",
+    "heap",
     "inspection",
     "host",
     "lines",
@@ -26,9 +27,10 @@ Work = Literal[
     "sites",
 ]
 """Kinds of work: the first tensor scan; later scans over all objects; scans over young objects; the
-graph walk of a sample; an inspection; a scan of host objects; an evaluation of traced allocations;
-a scan before a garbage collection; a classification of all samples; measuring a loader worker;
-sampling allocation sites until one that grows rarely was seen."""
+graph walk of a sample; reading the heap's size; an inspection; a scan of host objects; an
+evaluation of traced allocations; a scan before a garbage collection; a classification of all
+samples; measuring a loader worker; sampling allocation sites until one that grows rarely was
+seen."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
@@ -49,13 +51,14 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "young": 0.08, "graphs": 0.1, "inspection": 1.5, "host": 2.5,
+            "full": 0.0, "young": 0.08, "graphs": 0.1, "heap": 0.05, "inspection": 1.5, "host": 2.5,
             "lines": 0.5, "collector": 0.02, "classify": 0.04, "workers": 0.15, "sites": 1.0,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.005, "young": 0.015, "graphs": 0.01, "inspection": 0.04, "host": 0.04,
+            "full": 0.005, "young": 0.015, "graphs": 0.01, "heap": 0.01, "inspection": 0.04,
+            "host": 0.04,
             "lines": 0.01, "collector": 0.005, "classify": 0.005, "workers": 0.01, "sites": 0.02,
         }
     )  # fmt: skip

@@ -283,7 +283,7 @@ class LeakMonitor:
         return growth_of(self._series.host(self._host.block_bytes), MIN_BYTES_PER_STEP)
 
     def _graph_rises(self) -> bool:
-        return is_rising(self._series.nodes()[1])
+        return is_rising(self._series.latest_nodes())
 
     def _wants_sites(self, suspected: set[TensorKind]) -> bool:
         """Whether allocation sites are still missing and may be sampled again."""

@@ -45,6 +45,7 @@ class Sampler:
         self.workers = Workers(self._heap)
         self._own = Allocated(0, 0)
         self._walked_step = 0
+        self._heap_step = 0
         self._bytes_step = 0
 
     def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
@@ -66,7 +67,7 @@ class Sampler:
             n_nodes,
             graph_bytes,
             None if is_tracing else resident_bytes(os.getpid()),
-            None if is_tracing else self._heap_allocated(),
+            None if is_tracing or n_nodes is None else self._heap_if_affordable(step),
             *_device_bytes(),
             worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
             has_more_nodes=has_more,
@@ -109,6 +110,14 @@ class Sampler:
         expected = n_bytes[-1] + max(median_slope(steps, n_bytes), 0.0) * (step - steps[-1])
         jump = max(0, round(now.bytes - expected))
         self._own = self._own._replace(bytes=self._own.bytes + jump)
+
+    def _heap_if_affordable(self, step: int) -> Allocated | None:
+        """What the program has allocated, which takes milliseconds if much of the heap is free."""
+        if not self._clock.affords("heap") and step < OVERDUE * self._heap_step:
+            return None
+        self._heap_step = step
+        with self._clock.spending("heap"):
+            return self._heap_allocated()
 
     def _heap_allocated(self) -> Allocated | None:
         now = self._without_tracing()

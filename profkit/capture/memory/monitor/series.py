@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
-from profkit.index.trend import Floats, Trend, is_rising, lasting_growth
+from profkit.index.trend import RISING_SAMPLES, Floats, Trend, is_rising, lasting_growth
 from profkit.model.events import Int64s
 from profkit.model.live_memory import MemorySample
 
@@ -103,8 +104,11 @@ class Series:
 
     def of(self, kind: TensorKind, value: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
         """Steps, and a value of one kind at each."""
-        values = [value(one.amounts.get(kind, _NOTHING)) for one in self.samples]
-        return self._steps(), np.array(values, dtype=np.float64)
+        return self._steps(), _values(self.samples, kind, value)
+
+    def latest_of(self, kind: TensorKind, value: Callable[[Amount], int]) -> Floats:
+        """The values of one kind at the samples that tell whether it rises."""
+        return _values(self.samples[-RISING_SAMPLES:], kind, value)
 
     def bytes_of(
         self, device_dtype: DeviceDtype, without: Container[TensorKind]
@@ -132,12 +136,13 @@ class Series:
 
     def nodes(self) -> tuple[Int64s, Floats]:
         """Steps at which all graphs were walked, and their nodes."""
-        known = [
-            (one.step, one.n_nodes)
-            for one in self.samples
-            if one.n_nodes is not None and not one.has_more_nodes
-        ]
-        return _columns(known)
+        walked = filter(_is_walked, self.samples)
+        return _columns([(one.step, one.n_nodes or 0) for one in walked])
+
+    def latest_nodes(self) -> Floats:
+        """The nodes at the samples that tell whether they rise."""
+        latest = islice(filter(_is_walked, reversed(self.samples)), RISING_SAMPLES)
+        return np.array([one.n_nodes for one in latest], dtype=np.float64)[::-1]
 
     def covers_graphs(self) -> bool:
         """Whether graphs were walked, as far as is affordable, up to the last steps."""
@@ -157,7 +162,7 @@ class Series:
                 one.heap.bytes + round(block_bytes * one.heap.n_blocks) - _explained_bytes(one),
             )
             for one in self.samples
-            if one.heap is not None and one.n_nodes is not None and not one.has_more_nodes
+            if one.heap is not None and _is_walked(one)
         ]
         return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
 
@@ -170,6 +175,14 @@ class Series:
 
     def _steps(self) -> Int64s:
         return np.array([one.step for one in self.samples], dtype=np.int64)
+
+
+def _values(samples: list[Sample], kind: TensorKind, value: Callable[[Amount], int]) -> Floats:
+    return np.array([value(one.amounts.get(kind, _NOTHING)) for one in samples], np.float64)
+
+
+def _is_walked(sample: Sample) -> bool:
+    return sample.n_nodes is not None and not sample.has_more_nodes
 
 
 def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, Floats]:
@@ -270,7 +283,7 @@ def reallocated(series: Series) -> dict[DeviceDtype, Trend]:
 
 
 def _is_suspected(series: Series, kind: TensorKind) -> bool:
-    _, n_bytes = series.of(kind, lambda amount: amount.aged_bytes)
-    if is_rising(n_bytes) and n_bytes[-1] - n_bytes[-4] >= MIN_BYTES_PER_STEP:
+    n_bytes = series.latest_of(kind, lambda amount: amount.aged_bytes)
+    if is_rising(n_bytes) and n_bytes[-1] - n_bytes[0] >= MIN_BYTES_PER_STEP:
         return True
-    return kind.has_graph and is_rising(series.of(kind, lambda amount: amount.aged_n)[1])
+    return kind.has_graph and is_rising(series.latest_of(kind, lambda amount: amount.aged_n))

@@ -6,13 +6,13 @@ import pytest
 
 from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor import host_growth
-from profkit.capture.memory.monitor.budget import Clock
+from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Sample, Series
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
-from profkit.index.trend import Trend
+from profkit.index.trend import Trend, is_rising
 from profkit.model.capture_info import Compiled
 
 PLACE = (__file__, 1, "step")
@@ -87,6 +87,23 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
     heap.bytes -= 3000
     sampler.exclude_jump(16, series)
     assert measured(sampler) == 1000 + pace * 16 - 3000
+
+
+def test_the_heap_is_read_as_often_as_the_budget_allows_and_over_the_whole_run(heap: Heap) -> None:
+    nothing = Budget({"heap": 0.0}, {"heap": 0.0})
+    sampler = Sampler(Clock(nothing), LiveTensors(), lambda: 0)
+    sampler._heap = heap  # type: ignore[assignment]
+    read = [step for step in range(1, 101) if sampler._heap_if_affordable(step) is not None]
+    assert read == [1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 45, 59, 77]
+
+
+def test_whether_a_series_rises_is_told_by_its_latest_samples() -> None:
+    series = Series()
+    for step, n_nodes in enumerate((9, 8, 7, None, 7, 8, None, 9), start=1):
+        series.add(Sample(step, 0, {}, n_nodes))
+    assert series.latest_nodes().tolist() == [7, 7, 8, 9]
+    assert is_rising(series.latest_nodes())
+    assert series.nodes()[1].tolist()[-4:] == [7, 7, 8, 9]
 
 
 def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
