@@ -77,12 +77,16 @@ class RunWindow:
         self._session = session
         self._first_module: weakref.ref[object] | None = None
         self._n_calls = self._n_whole_calls = 0
+        self._is_later = False
         self._begin(window)
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether the recording ends in time; not without a signal for it."""
-        return self._deadline.has_signal
+    def ends_soon(self) -> bool:
+        """Whether the recording ends within a second or so; False once it has begun anew.
+
+        Without a spare signal it does not end before the program.
+        """
+        return self.is_open and not self._is_later and self._deadline.has_signal
 
     def count_call(self, module: object) -> None:
         """Count a call of a module, in any thread, and end the window after enough of them."""
@@ -124,6 +128,7 @@ class RunWindow:
         has_time = self._window.seconds < self._window.longest_s
         if has_time and not self._has_enough_events() and self._session.record_anew():
             self._first_module, self._n_calls, self._n_whole_calls = None, 0, 0
+            self._is_later = True
             self._begin(self._window.doubled())
 
     def _has_enough_events(self) -> bool:

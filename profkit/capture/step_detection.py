@@ -292,7 +292,7 @@ class StepFinder:
     def _is_step_recorded(self) -> bool:
         """Whether the step that ends was recorded, so that monitoring must not disturb it."""
         if self._kind == "whole":
-            return self._window is not None and self._window.is_open and self._window.is_bounded
+            return self._window is not None and self._window.ends_soon
         return self._session is not None and self._session.is_recording
 
     def _may_sample(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.capture import current, program_profilers
+from profkit.capture import current, program_profilers, signals
 from profkit.capture.options import Options
 from profkit.capture.plan import Plan
 from profkit.capture.run import TorchImport
@@ -187,29 +187,27 @@ def test_a_window_ends_after_enough_calls_of_which_three_are_whole() -> None:
     assert window_after([first] + [other] * 30)[0] == "20"
 
 
-@pytest.mark.parametrize(
-    ("is_open", "is_bounded", "is_recorded"),
-    [(True, True, True), (False, True, False), (True, False, False)],
-)
-def test_the_steps_in_the_window_of_a_run_are_recorded_and_not_monitored(
-    *, is_open: bool, is_bounded: bool, is_recorded: bool
-) -> None:
+@has_spare_signal
+def test_the_steps_in_the_first_window_of_a_run_are_recorded_and_not_monitored() -> None:
     finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
     finder._kind = "whole"
     assert not finder._is_step_recorded()
-    finder._window = SimpleNamespace(  # type: ignore[assignment]
-        is_open=is_open, is_bounded=is_bounded
-    )
-    # Where the window has no end, steps would never be monitored.
-    assert finder._is_step_recorded() is is_recorded
-
-
-@has_spare_signal
-def test_a_window_is_bounded_if_there_is_a_signal_to_end_it() -> None:
     window = RunWindow(Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0))
-    assert window.is_bounded
+    finder._window = window
+    assert finder._is_step_recorded()
+    window._is_later = True  # the windows of a run that waits may take seconds
+    assert not finder._is_step_recorded()
+    window._is_later = False
     window.cancel()
-    assert not window.is_open
+    assert not finder._is_step_recorded()
+
+
+def test_without_a_signal_a_window_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_spare_signal", lambda: None)
+    window = RunWindow(Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0))
+    assert window.is_open
+    assert not window.ends_soon
+    window.cancel()
 
 
 def test_a_subscription_from_the_import_of_torch_knows_that_no_profiler_was_made() -> None:
