@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.compute.formulas import is_product
+from profkit.index.compute.inputs import kernel_element_bytes
 from profkit.index.compute.op_work import UNKNOWN
 from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision
 from profkit.index.device.matmul_precision import matmul_precision
@@ -55,8 +56,13 @@ def timed_work(ctx: Context) -> TimedWork:
         time_ns[work.rows] = events.dur_ns[work.rows]
     timed = time_ns[work.rows] > 0
     rows = work.rows[timed]
+    n_bytes = work.n_bytes[timed]
+    for place in np.flatnonzero((n_bytes == UNKNOWN) & (main_kernel[rows] != NO_ROW)).tolist():
+        size = kernel_element_bytes(events.name_of(int(main_kernel[rows[place]])))
+        if size and work.n_untyped[timed][place]:
+            n_bytes[place] = size * work.n_untyped[timed][place]
     return TimedWork(
-        rows, work.flops[timed], work.n_bytes[timed], work.kind[timed], time_ns[rows], kernel[rows],
+        rows, work.flops[timed], n_bytes, work.kind[timed], time_ns[rows], kernel[rows],
         main_kernel[rows],
     )  # fmt: skip
 

@@ -102,6 +102,10 @@ _OPERATORS: Final[dict[WorkCategory, str]] = {
 }  # fmt: skip
 """Operators, by the first pattern found in the name, in lower case. What only allocates or makes a
 view is ``other``."""
+_COMPOSITE: Final = re.compile(
+    r"scaled_dot_product|ScaledDotProduct|^aten::(_?convolution|embedding)|(Convolution|Embedding)Back"
+)
+"""Operators whose work is that of their own category, whatever operators they call for it."""
 _OF_PRODUCT: Final = ("convolution", "attention")
 """What a matrix product can be a part of."""
 _OF_ELEMENTWISE: Final = (
@@ -177,6 +181,9 @@ def work_categories(
     ops = np.flatnonzero(events.category == Category.OP)
     numbers, place = np.unique(events.name[ops], return_inverse=True)
     found[ops] = _indices(operator_category(events.names[each]) for each in numbers.tolist())[place]
+    composite = tree.nearest(rows_named(events, _COMPOSITE, Category.OP))
+    within = ops[composite[ops] != NO_ROW]
+    found[within] = found[composite[within]]
     in_step = tree.nearest(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))
     found[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
     work = events.rows_of(Category.KERNEL)
@@ -185,6 +192,7 @@ def work_categories(
     launch = np.full(len(events), NO_ROW, dtype=np.int64)
     launch[launches.work] = launches.launch
     owner = op[work]
+    owner = np.where((owner != NO_ROW) & (composite[owner] != NO_ROW), composite[owner], owner)
     name = np.where(owner == NO_ROW, NO_ROW, events.name[owner])
     pairs, place = numbered(events.name[work].astype(np.int64) * (len(events.names) + 1) + name + 1)
     kinds = (

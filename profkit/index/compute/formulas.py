@@ -25,10 +25,13 @@ class CallWork:
     Attributes:
         flops: Floating-point operations.
         n_bytes: Bytes read and written; None where the type of a tensor is not known.
+        n_untyped: Elements read and written where torch does not record their type, as in lists of
+            tensors; they are all of one type, and ``n_bytes`` is None.
     """
 
     flops: int
     n_bytes: int | None
+    n_untyped: int = 0
 
 
 _N_OPTIONS: Final = 4
@@ -84,6 +87,20 @@ def _grouped_product(inputs: OpInputs) -> CallWork | None:
     if len(one) == len(other) == 2:  # noqa: PLR2004
         return CallWork(flops, None)
     return CallWork(flops, _bytes(inputs, [(rows, other[-1])]))
+
+
+def _scaled(inputs: OpInputs, *, product: Formula, place: int) -> CallWork | None:
+    """A product of matrices in float8 or less, with a result of another type.
+
+    Args:
+        place: That of the result's type.
+    """
+    found, size = product(inputs), inputs.element_bytes(0)
+    out = _SCALAR_TYPES.get(_number(inputs.value(place)))
+    one = inputs.shape(0)
+    if found is None or found.n_bytes is None or size is None or out is None or not one:
+        return found
+    return CallWork(found.flops, found.n_bytes + (out - size) * found.flops // (2 * (one[-1] or 1)))
 
 
 def _convolution(inputs: OpInputs) -> CallWork | None:
@@ -181,12 +198,30 @@ def _pointwise(inputs: OpInputs, *, flops: int) -> CallWork | None:
     return CallWork(flops * n_elements(out), _bytes(inputs, [out]))
 
 
-def _each_of_list(inputs: OpInputs, *, flops: int) -> CallWork | None:
-    """A pointwise operator over a list of tensors."""
-    if not inputs.shapes or not (first := inputs.shapes[0]):
+def _each_of_list(inputs: OpInputs, *, flops: int, fused: bool = False) -> CallWork | None:
+    """A pointwise operator over lists of tensors: reads them all, and writes as many as the first.
+
+    Args:
+        fused: A step of an optimizer, which writes all lists but the gradients, the second.
+    """
+    lists = inputs.lists
+    if not lists or not lists[0]:
         return None
-    sizes = [n_elements(each) for each in first if isinstance(each, tuple)]
-    return CallWork(flops * sum(sizes), None) if len(sizes) == len(first) else None
+    sizes = [sum(map(n_elements, each)) for each in lists]
+    written = sum(sizes) - sizes[1] if fused and len(sizes) > 1 else sizes[0]
+    return _of_lists(inputs, flops * sizes[0], sum(sizes) + written)
+
+
+def _of_lists(inputs: OpInputs, flops: int, n_moved: int) -> CallWork:
+    """The work of an operator that moves some elements of lists of tensors.
+
+    Source: ``torch/csrc/profiler/util.cpp`` (``TensorList`` in place of types).
+    """
+    sizes = {size for shape, size in inputs.tensors if shape}
+    if sizes == {None}:
+        return CallWork(flops, None, n_moved)
+    size = sizes.pop() if len(sizes) == 1 else None
+    return CallWork(flops, None if size is None else size * n_moved)
 
 
 def _like(inputs: OpInputs, *, flops: int, place: int = 0) -> CallWork | None:
@@ -217,6 +252,19 @@ def _embedding(inputs: OpInputs) -> CallWork | None:
     return CallWork(0, rows * (place_size + 2 * size * n_elements(table[1:])))
 
 
+def _bags(inputs: OpInputs) -> CallWork | None:
+    """Sums of rows of a table, one for each bag."""
+    table, places, bags = inputs.shape(0), inputs.shape(1), inputs.shape(2)
+    looked_up = _embedding(inputs)
+    if looked_up is None or looked_up.n_bytes is None or not table or places is None:
+        return None
+    row, size = n_elements(table[1:]), inputs.element_bytes(0) or 0
+    n_rows = n_elements(places)
+    # Rows are read; only the sums are written.
+    n_written = n_elements(bags) - n_rows if bags else 0
+    return CallWork(n_rows * row, looked_up.n_bytes + n_written * row * size)
+
+
 def _embedding_backward(inputs: OpInputs) -> CallWork | None:
     grad, n_rows = inputs.shape(0), inputs.value(2)
     if not grad or not isinstance(n_rows, int):
@@ -232,8 +280,8 @@ def _written(inputs: OpInputs) -> CallWork | None:
 
 def _joined(inputs: OpInputs) -> CallWork | None:
     """A concatenation: every element is read and written."""
-    shapes = [shape for shape, _ in inputs.tensors]
-    return CallWork(0, None) if shapes else None
+    n_joined = sum(n_elements(shape) for shape, _ in inputs.tensors)
+    return _of_lists(inputs, 0, 2 * n_joined) if n_joined else None
 
 
 def _copied(inputs: OpInputs) -> CallWork | None:
@@ -249,6 +297,11 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 1
 
 
+_SCALAR_TYPES: Final = {5: 2, 6: 4, 15: 2}
+"""Bytes of an element by the number of its type: half, float and bfloat16.
+
+Source: ``c10/core/ScalarType.h``.
+"""
 _FLOPS_PER_ELEMENT: Final = {
     1: "add sub rsub mul div neg abs sqrt rsqrt exp log pow square sin cos tanh erf reciprocal "
        "sign relu clamp clamp_min clamp_max minimum maximum threshold_backward where floor ceil "
@@ -267,11 +320,14 @@ _FLOPS_LIKE: Final = {
     "cudnn_batch_norm": (8, 0), "miopen_batch_norm": (8, 0), "_fused_rms_norm": (4, 0),
     "native_layer_norm_backward": (13, 1), "native_group_norm_backward": (13, 1),
     "native_batch_norm_backward": (13, 1), "cudnn_batch_norm_backward": (13, 0),
+    "_native_batch_norm_legit": (8, 0), "_batch_norm_with_update": (8, 0),
+    "miopen_batch_norm_backward": (13, 0), "_fused_rms_norm_backward": (9, 1),
     "cumsum": (1, 0),
 }  # fmt: skip
 """FLOPs per element of one of the inputs, and its place. A normalization takes the mean (1), the
 variance (3), the normalized value (2), and a weight and a bias (2); its backward pass the two means
-of the gradient (5), the gradient of the input (5), and those of weight and bias (3)."""
+of the gradient (5), the gradient of the input (5), and those of weight and bias (3). RMS norm has
+neither mean nor bias."""
 _FUSED_OPTIMIZERS: Final = {"_fused_sgd": 4, "_fused_adagrad": 7, "_fused_adam": 13,
                             "_fused_adamw": 14}  # fmt: skip
 """FLOPs per parameter: Adam's two averages (3 and 4), its root and quotient (3), the update (3)."""
@@ -286,16 +342,19 @@ _CAUSAL: Final = {
 
 def _formulas() -> dict[str, Formula]:
     by_name: dict[str, Formula] = {
-        **dict.fromkeys(("mm", "bmm", "mv", "dot", "_scaled_mm", "_int_mm"), _product),
+        **dict.fromkeys(("mm", "bmm", "mv", "dot", "_int_mm"), _product),
         **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"),
                         partial(_product, first=1)),
-        **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped_product),
+        "_scaled_mm": partial(_scaled, product=_product, place=6),
+        "_grouped_mm": _grouped_product,
+        "_scaled_grouped_mm": partial(_scaled, product=_grouped_product, place=7),
         "linear": _linear,
         **dict.fromkeys(("convolution", "_convolution"), _convolution),
         "convolution_backward": _convolution_backward,
         **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduction),
         "embedding": _embedding,
         "embedding_dense_backward": _embedding_backward,
+        **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bags),
         **dict.fromkeys(("fill", "zero"), _written),
         "cat": _joined,
         "clone": partial(_like, flops=0),
@@ -311,7 +370,7 @@ def _formulas() -> dict[str, Formula]:
     for name, (flops, place) in _FLOPS_LIKE.items():
         by_name[name] = partial(_like, flops=flops, place=place)
     for name, flops in _FUSED_OPTIMIZERS.items():
-        by_name[name] = partial(_each_of_list, flops=flops)
+        by_name[name] = partial(_each_of_list, flops=flops, fused=True)
     return by_name
 
 

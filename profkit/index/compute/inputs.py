@@ -1,8 +1,9 @@
 """The inputs of an operator, as ``record_shapes`` writes them."""
 
 import json
+import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Final
 
@@ -22,18 +23,40 @@ Source: ``torch/csrc/profiler/util.cpp`` (``inputTypes``); ``c10/util/typeid.h``
 _LIST: Final = "TensorList"
 
 
+_TYPES: Final = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long": 8, "int": 4,
+                 "short": 2, "bool": 1, "signed char": 1, "unsigned char": 1}  # fmt: skip
+_OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
+_OF_LIST: Final = re.compile(
+    rf"(?:multi_tensor_apply_kernel<.*?Functor\w*|CatArrayBatchedCopy\w*)<({'|'.join(_TYPES)})\b"
+)
+"""The first type argument of what a kernel for lists of tensors applies, and of a concatenation.
+
+Source: ``aten/src/ATen/native/cuda/MultiTensorApply.cuh``, ``ForeachFunctors.cuh``, ``Shape.cu``.
+"""
+
+
+@lru_cache(maxsize=65536)
+def kernel_element_bytes(kernel: str) -> int | None:
+    """Bytes of an element of the lists of tensors that a kernel is for; None if it is another."""
+    if (opaque := _OPAQUE.search(kernel)) and "CatArray" in kernel:
+        return int(opaque[1])
+    found = _OF_LIST.search(kernel)
+    return _TYPES[found[1]] if found else None
+
+
 @dataclass(frozen=True)
 class OpInputs:
     """The inputs of one call of an operator, in the order of its schema.
 
     Attributes:
         shapes: Of a tensor its shape; of a list of tensors their shapes; of anything else ``()``.
-        types: The type of each tensor's elements; ``Scalar``, ``ScalarList`` or empty for others.
+        types: The type of each tensor's elements, of a list of tensors those of each if they were
+            recorded; ``TensorList``, ``Scalar``, ``ScalarList`` or empty for others.
         values: The values of inputs that are no tensors, as text; empty where not recorded.
     """
 
     shapes: tuple[Shape | tuple[Shape, ...], ...]
-    types: tuple[str, ...]
+    types: tuple[str | tuple[str, ...], ...]
     values: tuple[str, ...] = ()
 
     def shape(self, place: int) -> Shape | None:
@@ -49,14 +72,27 @@ class OpInputs:
 
     def element_bytes(self, place: int) -> int | None:
         """Bytes of an element of the tensor at a place; None without one, or of unknown type."""
-        return ELEMENT_BYTES.get(self.types[place]) if place < len(self.types) else None
+        kind = self.types[place] if place < len(self.types) else ""
+        return ELEMENT_BYTES.get(kind) if isinstance(kind, str) else None
+
+    @cached_property
+    def lists(self) -> tuple[tuple[Shape, ...], ...]:
+        """The shapes of every input that is a list of tensors."""
+        return tuple(
+            tuple(each for each in shape if isinstance(each, tuple))
+            for shape, kind in zip(self.shapes, self.types, strict=False)
+            if kind == _LIST or isinstance(kind, tuple)
+        )
 
     @cached_property
     def tensors(self) -> tuple[tuple[Shape, int | None], ...]:
         """Shape and bytes per element of every input tensor, those of lists too."""
         found: list[tuple[Shape, int | None]] = []
         for place, (shape, kind) in enumerate(zip(self.shapes, self.types, strict=False)):
-            if kind == _LIST or any(isinstance(size, tuple) for size in shape):
+            if isinstance(kind, tuple) and len(kind) == len(shape):
+                sizes = map(ELEMENT_BYTES.get, kind)
+                found += zip(shape, sizes, strict=True)  # type: ignore[arg-type]
+            elif kind == _LIST or any(isinstance(size, tuple) for size in shape):
                 found += [(each, None) for each in shape if isinstance(each, tuple)]
             elif self.element_bytes(place) is not None:
                 found.append((shape, self.element_bytes(place)))  # type: ignore[arg-type]
@@ -88,7 +124,11 @@ def inputs_of(dims: str, types: str, values: str) -> OpInputs | None:
         shapes = tuple(map(_shape, sizes))
     except (ValueError, TypeError, RecursionError):
         return None
-    return OpInputs(shapes, tuple(map(str, names)), tuple(map(str, texts)))
+    return OpInputs(shapes, tuple(map(_type, names)), tuple(map(str, texts)))
+
+
+def _type(written: object) -> str | tuple[str, ...]:
+    return tuple(map(str, written)) if isinstance(written, list) else str(written)
 
 
 def _shape(written: object) -> Shape | tuple[Shape, ...]:

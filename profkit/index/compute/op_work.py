@@ -25,6 +25,8 @@ class OpWork:
         rows: Calls of operators, ascending. Shape ``(k,)``.
         flops: Floating-point operations of each. Shape ``(k,)``.
         n_bytes: Bytes that each reads and writes at least, or :data:`UNKNOWN`. Shape ``(k,)``.
+        n_untyped: Elements that each moves in lists of tensors, whose bytes are :data:`UNKNOWN`
+            because torch does not record their type. Shape ``(k,)``.
         kind: Index into ``kinds``. Shape ``(k,)``.
         kinds: The type of the first tensor's elements, as recorded: ``c10::BFloat16``.
     """
@@ -32,6 +34,7 @@ class OpWork:
     rows: Rows
     flops: Int64s
     n_bytes: Int64s
+    n_untyped: Int64s
     kind: Int64s
     kinds: tuple[str, ...]
 
@@ -49,15 +52,17 @@ def op_work(events: EventTable, tree: CallTree) -> OpWork:
     rows = rows[known[events.name[rows]]]
     first, call = _distinct_calls(events, rows)
     found = [_work(events, int(row)) for row in rows[first]]
-    flops, n_bytes, kind = (
-        np.array([(UNKNOWN, UNKNOWN, 0) if one is None else one for one in found], dtype=np.int64)
-        .reshape(-1, 3)[call]
+    unknown = (UNKNOWN, UNKNOWN, 0, 0)
+    flops, n_bytes, n_untyped, kind = (
+        np.array([unknown if one is None else one for one in found], dtype=np.int64)
+        .reshape(-1, 4)[call]
         .T
     )
     score = np.zeros(len(events), dtype=np.int64)
     score[rows] = 2 * flops + 1  # a copy computes nothing, and still is work
     counts = _innermost_with_most(tree, score)[rows]
-    return OpWork(rows[counts], flops[counts], n_bytes[counts], kind[counts], _KINDS)
+    flops, n_bytes, n_untyped, kind = (each[counts] for each in (flops, n_bytes, n_untyped, kind))
+    return OpWork(rows[counts], flops, n_bytes, n_untyped, kind, _KINDS)
 
 
 def _distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
@@ -72,18 +77,23 @@ def _distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
     return first, kind
 
 
-def _work(events: EventTable, row: int) -> tuple[int, int, int] | None:
-    """FLOPs, bytes and the kind of elements of one call; None where they are not known."""
+def _work(events: EventTable, row: int) -> tuple[int, int, int, int] | None:
+    """FLOPs, bytes, untyped elements and kind of one call; None where they are not known."""
     compute = formula(events.name_of(row))
     columns = (events.input_dims, events.input_types, events.concrete_inputs)
     inputs = inputs_of(*(_text(events, column, row) for column in columns))
     work = None if compute is None or inputs is None else compute(inputs)
     # No device computes more within one call: these are sizes that a file made up.
-    if inputs is None or work is None or max(work.flops, work.n_bytes or 0) >= _MAX_WORK:
+    if (
+        inputs is None
+        or work is None
+        or max(work.flops, work.n_bytes or 0, work.n_untyped) >= _MAX_WORK
+    ):
         return None
-    kinds = [each for each in inputs.types if each in ELEMENT_BYTES]
+    kinds = [each for each in inputs.types if isinstance(each, str) and each in ELEMENT_BYTES]
     kind = _KINDS.index(kinds[0]) if kinds else UNKNOWN
-    return work.flops, UNKNOWN if work.n_bytes is None else work.n_bytes, kind
+    n_bytes = UNKNOWN if work.n_bytes is None else work.n_bytes
+    return work.flops, n_bytes, work.n_untyped, kind
 
 
 def _text(events: EventTable, column: SparseColumn, row: int) -> str:

@@ -52,6 +52,22 @@ def test_kernels_are_summed_by_their_category(report: Report) -> None:
     assert (kernels["gemm"], kernels["elementwise_kernel"]) == ("matmul", "optimizer")
 
 
+def test_work_within_attention_and_embedding_is_theirs(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    with builder.op("aten::embedding"):
+        builder.launch(
+            "aten::index_select", kernel="indexSelectLargeIndex", host_ns=9_000, device_ns=1_000
+        )
+    with builder.op("aten::_scaled_dot_product_attention_math"):
+        builder.launch("aten::bmm", kernel="gemm", host_ns=9_000, device_ns=5_000)
+        builder.launch("aten::copy_", kernel="direct_copy_kernel_cuda", host_ns=9_000,
+                       device_ns=3_000)  # fmt: skip
+    found = by_kind(analyze(builder.write(tmp_path / "trace.json")))
+    assert {kind: each.total_ns for kind, each in found.items()} == {
+        "attention": 8_000, "embedding": 1_000
+    }  # fmt: skip
+
+
 def test_every_format_shows_them(report: Report) -> None:
     assert "Kernel time: matmul 65%, copy 26%, optimizer 8.7% (elementwise 35%)" in (
         render(report, "text").decode()

@@ -157,3 +157,15 @@ def test_a_real_trace_has_the_throughput_that_was_worked_out_by_hand() -> None:
     assert product.tflops_per_s == pytest.approx(632, abs=0.5)
     assert product.flops_share == pytest.approx(0.639, abs=5e-4)
     assert with_bias.flops_share == pytest.approx(0.602, abs=5e-4)
+
+
+def test_a_kernel_for_lists_of_tensors_tells_their_type(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=(H100,), shapes=True)
+    name = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpFunctor<c10::Half, 2, 2, 0>>"
+    lists: dict[str, Any] = {"dims": [[[1024, 1024], [8]]] * 2, "types": ["TensorList"] * 2}
+    builder.launch("aten::_foreach_add_", kernel=name, host_ns=9_000, device_ns=20_000, **lists)
+    found = throughputs(report_of(builder, tmp_path))["aten::_foreach_add_"]
+    n = (1 << 20) + 8
+    assert found is not None
+    assert (found.flops, found.bytes) == (n, 3 * n * 2)
+    assert found.bandwidth_share == pytest.approx(3 * n * 2 / 20e-6 / 3350e9)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from profkit.index.compute.formulas import CallWork, formula
-from profkit.index.compute.inputs import OpInputs, broadcast, inputs_of
+from profkit.index.compute.inputs import OpInputs, broadcast, inputs_of, kernel_element_bytes
 
-F, H, L = "float", "c10::Half", "long int"
+F, H, L, F8 = "float", "c10::Half", "long int", "c10::Float8_e4m3fn"
 NONE = ["", ""]
 
 
@@ -67,17 +67,28 @@ QUERY, KEY, VALUE = ([2, 8, 10, 16], H), ([2, 2, 30, 16], H), ([2, 2, 30, 32], H
         ("add", [([4, 1, 8], F), ([3, 1], F), "1"], 96, 4 * (32 + 3 + 96)),
         ("add_", [([4, 8], F), ([8], F), "1"], 32, 4 * (32 + 8 + 32)),
         ("mul", [([4, 8], F), "2."], 32, 4 * 64),
-        ("_foreach_addcdiv_", [([[4, 8], [3]], "TensorList")], 3 * 35, None),
-        ("_fused_adam_", [([[4, 8], [3]], "TensorList")], 13 * 35, None),
+        # A result in bfloat16 of matrices in float8, with two scales.
+        ("_scaled_mm", [([4, 8], F8), ([8, 16], F8), ([], F), ([], F), "", "", "15", "False"],
+         1024, 32 + 128 + 8 + 2 * 64),
+        ("_scaled_grouped_mm",
+         [([12, 8], F8), ([3, 8, 16], F8), ([12], F), ([3], F), ([3], "int"), "", "", "15"],
+         2 * 12 * 8 * 16, 96 + 384 + 4 * 18 + 2 * 192),
         ("_softmax", [([4, 8], F), "-1", "False"], 5 * 32, 4 * 64),
         ("native_layer_norm", [([4, 8], F), "[8]", ([8], F), ([8], F), "1e-5"], 8 * 32,
          4 * (64 + 16)),
+        ("_fused_rms_norm", [([4, 8], F), "[8]", ([8], F), ""], 4 * 32, 4 * (64 + 8)),
+        ("_fused_rms_norm_backward", [([4, 8], F), ([4, 8], F), "[8]", ([4, 1], F), ([8], F)],
+         9 * 32, 4 * (96 + 4 + 8)),
+        ("miopen_batch_norm_backward", [([2, 3, 4], H), ([2, 3, 4], H), ([3], F)], 13 * 24,
+         2 * 72 + 12),
         ("sum", [([4, 8], F), "[-1]", "True"], 32, 4 * (32 + 4)),
         ("mean", [([4, 8], F)], 32, 4 * (32 + 1)),
         # 14 of 50 rows are read and written.
         ("embedding", [([50, 16], F), ([2, 7], L), "-1"], 0, 14 * (8 + 2 * 4 * 16)),
         ("embedding_dense_backward", [([2, 7, 16], F), ([2, 7], L), "50", "-1", "False"], 224,
          4 * 224 + 8 * 14 + 4 * 800),
+        # 14 rows are read and summed in three bags.
+        ("_embedding_bag", [([50, 16], F), ([14], L), ([3], L)], 224, 14 * (8 + 4 * 16) + 3 * 64),
         ("zero_", [([4, 8], H)], 0, 64),
         ("copy_", [([4, 8], F), ([4, 8], H), "False"], 0, 32 * 6),
         ("clone", [([4, 8], H), "0"], 0, 128),
@@ -109,6 +120,59 @@ def test_shapes_that_do_not_fit_have_no_work(
     name: str, inputs: list[tuple[list[object], str] | str]
 ) -> None:
     assert work(name, *inputs) is None
+
+
+LIST: tuple[list[object], str] = ([[4, 8], [3]], "TensorList")
+STEPS: tuple[list[object], str] = ([[], []], "TensorList")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "flops", "n_untyped"),
+    [
+        ("_foreach_addcdiv_", [LIST, LIST, LIST, "1"], 3 * 35, 4 * 35),
+        ("_foreach_mul_", [LIST, "0.9"], 35, 2 * 35),
+        # Parameters, gradients, two averages: all are read, and all but the gradients written.
+        ("_fused_adamw_", [LIST, LIST, LIST, LIST, ([], "TensorList"), STEPS], 14 * 35,
+         7 * 35 + 4),
+        ("_fused_sgd_", [LIST, LIST, LIST], 4 * 35, 5 * 35),
+        ("cat", [([[4, 8], [2, 8]], "TensorList"), "0"], 0, 2 * 48),
+    ],
+)  # fmt: skip
+def test_elements_of_lists_are_counted_without_their_type(
+    name: str, inputs: list[tuple[list[object], str] | str], flops: int, n_untyped: int
+) -> None:
+    assert work(name, *inputs) == CallWork(flops, None, n_untyped)
+
+
+def test_lists_with_recorded_types_have_bytes() -> None:
+    dims, compute = "[[[4,8],[3]],[[4,8],[3]],[]]", formula("aten::_foreach_add_")
+    assert compute is not None
+    for types, n_bytes in (
+        ('["c10::Half","c10::Half"]', 2 * 3 * 35),
+        ('["float","c10::Half"]', None),
+    ):
+        given = inputs_of(dims, f'[{types},{types},"Scalar"]', "")
+        assert given is not None
+        assert compute(given) == CallWork(35, n_bytes)
+
+
+ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<{}, 4>>"
+LISTS = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, {}>"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_bytes"),
+    [
+        (ADAM.format("c10::BFloat16"), 2),
+        (LISTS.format("BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float"), 4),
+        (LISTS.format("at::native::UnaryOpFunctor<c10::Half, 2, 1, 1>, Sqrt<float>"), 2),
+        ("CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int>", 2),
+        ("CatArrayBatchedCopy_aligned16_contig<float, unsigned int, 1, 128, 1>", 4),
+        ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", None),
+    ],
+)
+def test_the_type_of_lists_is_that_of_their_kernel(kernel: str, n_bytes: int | None) -> None:
+    assert kernel_element_bytes(kernel) == n_bytes
 
 
 def test_bytes_of_an_unknown_type_are_not_known() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from profkit.index.compute.formulas import is_product
 from profkit.index.compute.op_work import UNKNOWN, OpWork, op_work
 from profkit.index.host.nesting import call_tree
 from profkit.model.trace import Trace
@@ -92,6 +93,55 @@ def test_causal_attention_is_half(tmp_path: Path) -> None:
     attention = [flops for row, flops in zip(work.rows.tolist(), work.flops.tolist(), strict=True)
                  if "attention" in trace.events.name_of(row)]  # fmt: skip
     assert attention == [2 * 8 * 10 * 10 * 32, 8 * 10 * 10 * 32]
+
+
+def test_optimizers_embeddings_and_norms_are_counted_by_their_elements(tmp_path: Path) -> None:
+    table, norm = nn.Embedding(10, 8), nn.RMSNorm(8)
+    every = [*table.parameters(), *norm.parameters()]
+    optimizer = torch.optim.AdamW(every, fused=True)
+
+    def step() -> None:
+        norm(table(torch.arange(4))).sum().backward()
+        optimizer.step()
+
+    step()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = load_trace(tmp_path / "trace.json")
+    work = op_work(trace.events, call_tree(trace.events))
+    found = {
+        trace.events.name_of(row): (int(flops), int(n_bytes), int(n_untyped))
+        for row, flops, n_bytes, n_untyped in zip(
+            work.rows.tolist(), work.flops, work.n_bytes, work.n_untyped, strict=True
+        )
+    }
+    n = 10 * 8 + 8
+    assert found["aten::embedding"] == (0, 4 * (8 + 2 * 4 * 8), 0)
+    assert found["aten::embedding_dense_backward"] == (4 * 8, 4 * 32 + 8 * 4 + 4 * 80, 0)
+    # Seven lists of the parameters' sizes, and a step count for each of the two parameters.
+    assert found["aten::_fused_adamw_"] == (14 * n, UNKNOWN, 7 * n + 2 * 2)
+
+
+def test_scaled_products_are_those_that_torch_counts(tmp_path: Path) -> None:
+    one = torch.randn(16, 32).to(torch.float8_e4m3fn)
+    other = torch.randn(48, 32).to(torch.float8_e4m3fn).t()
+    scale = torch.ones(())
+
+    def program() -> None:
+        torch._scaled_mm(one, other, scale, scale, out_dtype=torch.bfloat16)
+
+    with FlopCounterMode(display=False) as counter:
+        program()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        program()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = load_trace(tmp_path / "trace.json")
+    work = op_work(trace.events, call_tree(trace.events))
+    # On the CPU it is a product in float32 within, on a GPU one of its own.
+    products = [int(flops) for row, flops in zip(work.rows.tolist(), work.flops, strict=True)
+                if is_product(trace.events.name_of(row))]  # fmt: skip
+    assert sum(products) == counter.get_total_flops() == 2 * 16 * 32 * 48
 
 
 def test_calls_without_shapes_and_absurd_ones_have_no_work(tmp_path: Path) -> None:
