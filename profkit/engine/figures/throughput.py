@@ -93,7 +93,7 @@ def throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None
     peak = _peak(ctx, work, places)
     if peak is None:
         return found
-    kind = precision(ctx, work, places)
+    kind = _precision(ctx, work, places)
     per_s = peak.flops_per_s.get(kind) if kind else None
     return replace(
         found,
@@ -115,7 +115,7 @@ def _peak(ctx: Context, work: TimedWork, places: Rows) -> Peak | None:
     return found[0] if all(each == found[0] for each in found) else None
 
 
-def precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
+def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
     """The precision of some products; None for other work, several, or an unknown one."""
     names = np.unique(ctx.events.name[work.rows[places]]).tolist()
     kinds = np.unique(work.kind[places])
@@ -123,12 +123,21 @@ def precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
         return None
     if len(kinds) != 1 or kinds[0] == UNKNOWN:
         return None
-    kind = ctx.op_work.kinds[kinds[0]]
-    if kind != "float":
-        return PRECISION_OF.get(kind)
-    kernels = work.main_kernel[places]
-    if not ctx.has_device_work:
-        return "float32"
-    names = np.unique(ctx.events.name[kernels]).tolist()
-    found = {matmul_precision(ctx.events.names[name]) for name in names}
+    kernels = np.unique(ctx.events.name[work.main_kernel[places]]).tolist()
+    found = {product_precision(ctx, int(kinds[0]), kernel) for kernel in kernels}
     return found.pop() if len(found) == 1 else None
+
+
+def product_precision(ctx: Context, kind: int, kernel: int) -> Precision | None:
+    """The precision of a product; None where neither its type nor its kernel shows it.
+
+    Args:
+        kind: The kind of its elements, as in :class:`OpWork`, or :data:`UNKNOWN`.
+        kernel: The name of its longest kernel, as a number; without devices any.
+    """
+    if kind == UNKNOWN:
+        return None
+    name = ctx.op_work.kinds[kind]
+    if name != "float":
+        return PRECISION_OF.get(name)
+    return matmul_precision(ctx.events.names[kernel]) if ctx.has_device_work else "float32"

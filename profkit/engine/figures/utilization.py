@@ -5,14 +5,15 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.throughput import TimedWork, precision
+from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
+from profkit.index.distinct import numbered
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import MISSING, Category, Mask, Rows
+from profkit.model.events import Category, Mask, Rows
 from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD
 
@@ -77,16 +78,16 @@ def _unknown_devices(ctx: Context) -> tuple[str, ...]:
 
 def _by_precision(ctx: Context, work: TimedWork, places: Rows) -> dict[Precision | None, int]:
     """FLOPs of some products by precision; None is an unknown one."""
-    kernel = work.main_kernel[places]
-    name = np.where(kernel < 0, MISSING, ctx.events.name[kernel])
-    _, first, group = np.unique(
-        np.stack((work.kind[places], name)), axis=1, return_index=True, return_inverse=True
-    )
+    width = len(ctx.events.names)
+    kernel = ctx.events.name[work.main_kernel[places]].astype(np.int64)
+    pairs, place = numbered((work.kind[places] + 1) * width + kernel)
+    flops = np.zeros(len(pairs), dtype=np.int64)
+    np.add.at(flops, place, work.flops[places])
     found: dict[Precision | None, int] = {}
-    for number, place in enumerate(first.tolist()):
-        here = places[group.ravel() == number]
-        kind = precision(ctx, work, places[[place]])
-        found[kind] = found.get(kind, 0) + int(work.flops[here].sum())
+    for pair, n_flops in zip(pairs.tolist(), flops.tolist(), strict=True):
+        kind, name = divmod(pair, width)
+        precision = product_precision(ctx, kind - 1, name)
+        found[precision] = found.get(precision, 0) + n_flops
     return found
 
 

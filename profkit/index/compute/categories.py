@@ -7,7 +7,7 @@ recording has its name alone.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, get_args
 
@@ -17,11 +17,13 @@ from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import WorkCategory
 from profkit.model.torch_names import COLLECTIVE, OPTIMIZER_STEP
 
 WORK_CATEGORIES: Final[tuple[WorkCategory, ...]] = get_args(WorkCategory)
+_MAX_NAMES: Final = 1 << 16
+"""More different names than any program has; the others are of category ``other``."""
 _OTHER: Final = WORK_CATEGORIES.index("other")
 
 _NORM: Final = r"(?:batch|layer|group|instance|rms)_?norm"
@@ -180,7 +182,7 @@ def work_categories(
     found = np.full(len(events), _OTHER, dtype=np.int64)
     ops = np.flatnonzero(events.category == Category.OP)
     numbers, place = np.unique(events.name[ops], return_inverse=True)
-    found[ops] = _indices(operator_category(events.names[each]) for each in numbers.tolist())[place]
+    found[ops] = _classified(numbers, place, lambda name: operator_category(events.names[name]))
     composite = tree.nearest(rows_named(events, _COMPOSITE, Category.OP))
     within = ops[composite[ops] != NO_ROW]
     found[within] = found[composite[within]]
@@ -194,15 +196,14 @@ def work_categories(
     owner = op[work]
     owner = np.where((owner != NO_ROW) & (composite[owner] != NO_ROW), composite[owner], owner)
     name = np.where(owner == NO_ROW, NO_ROW, events.name[owner])
-    pairs, place = numbered(events.name[work].astype(np.int64) * (len(events.names) + 1) + name + 1)
-    kinds = (
-        kernel_category(
-            events.names[pair // (len(events.names) + 1)],
-            events.names[by - 1] if (by := pair % (len(events.names) + 1)) else None,
-        )
-        for pair in pairs.tolist()
-    )
-    found[work] = _indices(kinds)[place]
+    width = len(events.names) + 1
+    pairs, place = numbered(events.name[work].astype(np.int64) * width + name + 1)
+
+    def of_pair(pair: int) -> WorkCategory:
+        kernel, by = divmod(pair, width)
+        return kernel_category(events.names[kernel], events.names[by - 1] if by else None)
+
+    found[work] = _classified(pairs, place, of_pair)
     begun = launch[work]
     found[work[(begun != NO_ROW) & (in_step[begun] != NO_ROW)]] = WORK_CATEGORIES.index("optimizer")
     found[is_communication] = WORK_CATEGORIES.index("communication")
@@ -210,5 +211,11 @@ def work_categories(
     return found
 
 
-def _indices(kinds: Iterable[WorkCategory]) -> Int64s:
-    return np.array([WORK_CATEGORIES.index(kind) for kind in kinds], dtype=np.int64)
+def _classified(
+    keys: Int32s | Int64s, place: Int64s, classify: Callable[[int], WorkCategory]
+) -> Int64s:
+    """The category of each of some keys at its places: of the most frequent ones."""
+    kinds = np.full(len(keys), _OTHER, dtype=np.int64)
+    frequent = np.argsort(-np.bincount(place, minlength=len(keys)), kind="stable")[:_MAX_NAMES]
+    kinds[frequent] = [WORK_CATEGORIES.index(classify(key)) for key in keys[frequent].tolist()]
+    return np.asarray(kinds[place])

@@ -398,7 +398,9 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
     if key in _OCCUPANCY:
         return _occupancy(key, given, args)
     if key in _RAW:
-        return to_int64(list(map(interned.raw.__getitem__, map(bytes, given))))
+        # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, given)``.
+        texts = b"\0".join(given).split(b"\0")
+        return to_int64(list(map(interned.raw.__getitem__, texts)))
     if key in INTERNED:
         names = interned.names
         given = [names[text] if text else MISSING for text in given]
