@@ -123,12 +123,16 @@ def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]
     yield Text(_header(document, width), style="dim", overflow="fold")
     yield ""
     yield Text(_prose(document.headline), style="bold")
+    follows_sentence = False
     for section in document.sections:
-        yield ""
+        if not follows_sentence:
+            yield ""
         match section.blocks:
             case (TableBlock(sentence=sentence), *_) if sentence:
+                follows_sentence = True
                 yield _headed(section.title, f": {sentence}")
             case _:
+                follows_sentence = False
                 yield from _section(section, width, wide)
 
 
