@@ -239,3 +239,18 @@ def test_the_modules_of_a_real_trace_have_the_kernels_that_were_launched_in_them
         assert found.n_calls == len(modules)
         assert found.device_ns == expected_ns
         assert found.host_ns == pytest.approx(sum(m["dur"] for m in modules) * 1e3, rel=1e-6)
+    layers = [e for e in events if e["name"].startswith("nn.Module: Linear_")]
+    flops = 0
+    for e in events:
+        if e["name"] in {"aten::mm", "aten::addmm"} and is_within(e, layers):
+            one, other = (
+                e["args"]["Input Dims"][-2:]
+                if e["name"] == "aten::mm"
+                else (e["args"]["Input Dims"][1:3])
+            )
+            flops += 2 * one[0] * one[1] * other[1]
+    achieved = [each.throughput for each in every if each.name.startswith("Linear_")]
+    assert sum(each.flops for each in achieved if each is not None) == flops
+    time_ns = sum(each.time_ns for each in achieved if each is not None)
+    device_ns = sum(each.device_ns or 0 for each in every if each.name.startswith("Linear_"))
+    assert 0.98 * device_ns <= time_ns <= device_ns  # some copy their input first
