@@ -1,6 +1,7 @@
 """The roofline: the places of its dots and roofs, read back from the drawing."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from math import log10
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
-from profkit.model.report import Report
+from profkit.model.report import PeakFlops, Report
 from profkit.testing import TraceBuilder
 
 BF16 = "c10::BFloat16"
@@ -106,6 +107,21 @@ def test_without_devices_the_dots_are_operators(tmp_path: Path) -> None:
     (dot,) = attributes(text, r"<circle[^>]*>")
     assert dot["data-tip"].startswith("aten::mm: 0.05 TFLOP/s at 10.7 FLOPs per byte")
     assert "50.0 GB/s" in text
+
+
+def test_impossible_figures_of_an_edited_report_are_left_out(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    summary = report.summary
+    assert summary.flops is not None
+    flops = replace(summary.flops, peaks=(PeakFlops("float16", -1.0),), peak_bytes_per_s=-1.0)
+    kernels = tuple(
+        replace(each, throughput=each.throughput and replace(each.throughput, flops=-5))
+        for each in summary.top_kernels
+    )
+    changed = replace(report, summary=replace(summary, flops=flops))
+    assert not attributes(page(changed), r'<line class="roof"[^>]*>')
+    changed = replace(report, summary=replace(summary, flops=flops, top_kernels=kernels))
+    assert page(changed) == ""
 
 
 def test_without_shapes_there_is_no_section(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ class OpInputs:
         """Shape and bytes per element of every input tensor, those of lists too."""
         found: list[tuple[Shape, int | None]] = []
         for place, (shape, kind) in enumerate(zip(self.shapes, self.types, strict=False)):
-            if isinstance(kind, tuple) and len(kind) == len(shape):
-                sizes = map(ELEMENT_BYTES.get, kind)
-                found += zip(shape, sizes, strict=True)  # type: ignore[arg-type]
+            if isinstance(kind, tuple):
+                sizes = (*map(ELEMENT_BYTES.get, kind), *[None] * len(shape))
+                pairs = zip(shape, sizes, strict=False)
+                found += [(each, size) for each, size in pairs if isinstance(each, tuple)]
             elif kind == _LIST or any(isinstance(size, tuple) for size in shape):
                 found += [(each, None) for each in shape if isinstance(each, tuple)]
             elif self.element_bytes(place) is not None:

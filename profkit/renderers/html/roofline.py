@@ -1,7 +1,7 @@
 """FLOP/s over arithmetic intensity of kernels or operators, below the device's roofs, as SVG."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log10, sqrt
 from typing import Final
 
@@ -94,6 +94,9 @@ def section(report: Report, options: Options) -> Section | None:
     if not works:
         return None
     flops = report.summary.flops or FlopSummary(0, 0)
+    peaks = tuple(each for each in flops.peaks if each.flops_per_s > 0)
+    per_byte = max(flops.peak_bytes_per_s or 0.0, 0.0) or None
+    flops = replace(flops, peaks=peaks, peak_bytes_per_s=per_byte)
     rows = _table(works)
     categories = dict.fromkeys(each.category for each in works)
     return Section(
@@ -116,11 +119,13 @@ def _works(report: Report) -> Iterator[_Work]:
     """Kernels, or without devices operators, whose FLOPs and bytes are known."""
     every: tuple[KernelSummary | OpSummary, ...] = report.summary.top_kernels
     for each in every or report.summary.top_ops:
-        if each.throughput is not None and each.throughput.flops and each.throughput.bytes:
+        known = each.throughput
+        # A saved report may have been edited.
+        if known is not None and min(known.flops, known.bytes or 0, known.time_ns) > 0:
             name, category = each.name, ""
             if isinstance(each, KernelSummary):
                 name, category = short_kernel(name), each.category
-            yield _Work(cell(name), each.name, category, each.throughput)
+            yield _Work(cell(name), each.name, category, known)
 
 
 def _drawing(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:

@@ -156,6 +156,13 @@ def test_lists_with_recorded_types_have_bytes() -> None:
         assert compute(given) == CallWork(35, n_bytes)
 
 
+def test_types_of_another_number_than_the_tensors_are_not_known() -> None:
+    given = inputs_of("[[[4],[5]],[6]]", '[["float"],["float","float"]]', "")
+    assert given is not None
+    assert given.tensors == (((4,), 4), ((5,), None))
+    assert given.lists == (((4,), (5,)), ())
+
+
 ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<{}, 4>>"
 LISTS = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<2>, {}>"
 
