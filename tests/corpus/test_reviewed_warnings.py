@@ -1,0 +1,38 @@
+"""The list of reviewed warnings is that of today's reports."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from profkit.api import analyze
+from tests.corpus.test_corpus import CORPUS, needs_corpus
+
+pytestmark = [needs_corpus, pytest.mark.slow]
+PAGE = Path(__file__).parents[2] / "docs" / "reviewed-warnings.md"
+ROW = re.compile(r"^\| (\S.*?) \| ([A-Z]{3}\d{3}) \|", re.MULTILINE)
+
+
+def listed() -> set[tuple[str, str]]:
+    """Recording and rule of each row; a row can have several recordings."""
+    found = set()
+    for names, rule in ROW.findall(PAGE.read_text()):
+        for name in names.split(", "):
+            first, _, last = name.partition(" … ")
+            every = [first]
+            if last:  # rank0 … rank3-memory-snapshot
+                stem, end = first.removesuffix("rank0"), last.partition("-")[2]
+                every = [f"{stem}rank{number}-{end}" for number in range(4)]
+            found |= {(each, rule) for each in every}
+    return found
+
+
+def test_every_warning_on_a_real_recording_is_reviewed() -> None:
+    reported = set()
+    for folder in ("traces", "snapshots"):
+        for path in sorted((CORPUS / folder).iterdir()):
+            report = analyze(path)
+            name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pickle")
+            found = (*report.findings, *report.health)
+            reported |= {(name, each.rule) for each in found if each.severity != "note"}
+    assert reported == listed()
