@@ -27,6 +27,7 @@ SECTIONS = {
     "Timeline": "events. Drag to pan",
     "Flame graphs": "Click a box to zoom",
     "Memory": "Allocations by operator",
+    "Roofline": "FLOPs per byte",
     "Tables": "Conv2d_0",
     "Recording": "Skipped checks",
     "Glossary": "host-device",
