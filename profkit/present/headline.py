@@ -58,6 +58,9 @@ _MIN_PART_SHARE: Final = 0.1
 """A smaller part of the critical path is not in the headline."""
 _MIN_IDLE_SHARE: Final = 0.1
 """Less idle time is not explained in the headline."""
+_MIN_TOLD_SHARE: Final = 0.5
+"""The share of the time of matmuls whose FLOPs have to be known, so that their sum says something.
+"""
 _MIN_KNOWN_SHARE: Final = 0.99
 _MAX_SYNC_SITES: Final = 5
 """Lines with syncs that are listed without ``--verbose``."""
@@ -440,6 +443,8 @@ def flop_facts(report: Report, *, everything: bool) -> Iterator[str]:
     if flops is None:
         return
     known = flops.known_share
+    if known is not None and known < _MIN_TOLD_SHARE and not everything:
+        return
     rest = ""
     if known is not None and known < _MIN_KNOWN_SHARE:
         rest = f", at least: FLOPs are known of {format_share(known)} of the time of matmuls"

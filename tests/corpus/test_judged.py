@@ -324,7 +324,7 @@ def test_a_caching_allocator_that_is_off_is_the_first_thing_said() -> None:
         ("mi300-timesformer-inference", "normalize"),
         ("inference-with-autograd-on", "Cold start"),
         ("v100-resnet50-no-profiler-steps", "Cold start"),
-        ("randn-on-host-then-moved", "aten::normal_"),
+        ("randn-on-host-then-moved", "tensor created on the host and copied to the GPU"),
         ("transformer-few-kernels-idle", "GPU idle waiting for kernel launches"),
     ],
 )
