@@ -26,13 +26,12 @@ _MAX_MESSAGE: Final = 300
 _MAX_TENSORS: Final = 12
 
 
-def note(error: BaseException | None) -> None:
-    """Keep what an exception tells, if it is of this kind; the exception itself is not kept.
+def note(error: RuntimeError) -> None:
+    """Keep what an error tells, if it is of this kind; the error itself is not kept.
 
     It becomes a part of the trace that is written next.
     """
-    environment.mismatch = None
-    if type(error) is RuntimeError and "torch" in sys.modules:
+    if "torch" in sys.modules:
         with contextlib.suppress(Exception):  # the program's own error is the one to be seen
             environment.mismatch = _mismatch(error)
 

@@ -22,14 +22,17 @@ _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 
 mismatch: DeviceMismatch | None = None
-"""The error that is ending the program, as :mod:`profkit.capture.device_mismatch` notes it."""
+"""The error that ends what is recorded, as :mod:`profkit.capture.device_mismatch` notes it; the
+next recording that is written takes it."""
 
 
 def describe(name: str, steps: StepKind) -> CaptureInfo:
     """This process, its machine and its torch, for the capture of that name."""
+    global mismatch
     import torch
 
     rank, world_size = ranks()
+    ended_by, mismatch = mismatch, None
     return CaptureInfo(
         version=__version__,
         name=name,
@@ -45,7 +48,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         pid=os.getpid(),
         argv=list(sys.argv),
         threads=host_threads(),
-        mismatch=mismatch,
+        mismatch=ended_by,
         settings={
             name: os.environ[name]
             for name, values in DEBUG_SETTINGS.items()

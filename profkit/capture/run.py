@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from profkit.capture import device_mismatch, program
+from profkit.capture import program
 from profkit.capture.options import IS_ON
 from profkit.capture.plan import Plan
 
@@ -107,7 +107,10 @@ def run(
         error = target.run()
         # sys.exit is a normal end.
         is_normal = error is None or isinstance(error, SystemExit)
-        device_mismatch.note(error)
+        if type(error) is RuntimeError:
+            from profkit.capture import device_mismatch
+
+            device_mismatch.note(error)
         running.finish("" if is_normal else type(error).__name__)
     except program.CannotStartError:
         running.drop()

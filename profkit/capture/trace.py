@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, overload
 
 from profkit.arguments import FLAG, NAME, PATH, Arguments, one_of, optional, whole
-from profkit.capture import current, device_mismatch, reporting, wrappers
+from profkit.capture import current, reporting, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
@@ -138,7 +138,10 @@ class TraceCapture:
     ) -> None:
         entered = self._entered.pop()
         if isinstance(entered, Session):
-            device_mismatch.note(error)
+            if type(error) is RuntimeError:
+                from profkit.capture import device_mismatch
+
+                device_mismatch.note(error)
             early = kind.__name__ if kind is not None and wrappers.is_early_end(kind) else ""
             current.leave(entered, early)
             self.path = entered.path

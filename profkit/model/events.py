@@ -89,6 +89,10 @@ class SparseColumn:
         return found
 
 
+NO_VALUES: Final = SparseColumn(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64))
+"""A column without values."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """A host thread, or a stream of a device.
@@ -166,33 +170,33 @@ class EventTable:
     dur_ns: Int64s
     names: tuple[str, ...]
     lanes: tuple[Lane, ...]
-    correlation: SparseColumn
-    external_id: SparseColumn
-    sequence: SparseColumn
-    forward_thread: SparseColumn
-    device: SparseColumn
-    stream: SparseColumn
-    n_bytes: SparseColumn
-    from_device: SparseColumn
-    to_device: SparseColumn
-    collective: SparseColumn
-    element_type: SparseColumn
-    n_in: SparseColumn
-    n_out: SparseColumn
-    group_size: SparseColumn
-    group_name: SparseColumn
-    group_description: SparseColumn
-    group_ranks: SparseColumn
-    source_rank: SparseColumn
-    target_rank: SparseColumn
-    collective_seq: SparseColumn
-    comms_id: SparseColumn
-    call_stack: SparseColumn
-    input_dims: SparseColumn
-    input_types: SparseColumn
-    concrete_inputs: SparseColumn
-    blocks_per_sm: SparseColumn
-    occupancy_percent: SparseColumn
+    correlation: SparseColumn = NO_VALUES
+    external_id: SparseColumn = NO_VALUES
+    sequence: SparseColumn = NO_VALUES
+    forward_thread: SparseColumn = NO_VALUES
+    device: SparseColumn = NO_VALUES
+    stream: SparseColumn = NO_VALUES
+    n_bytes: SparseColumn = NO_VALUES
+    from_device: SparseColumn = NO_VALUES
+    to_device: SparseColumn = NO_VALUES
+    collective: SparseColumn = NO_VALUES
+    element_type: SparseColumn = NO_VALUES
+    n_in: SparseColumn = NO_VALUES
+    n_out: SparseColumn = NO_VALUES
+    group_size: SparseColumn = NO_VALUES
+    group_name: SparseColumn = NO_VALUES
+    group_description: SparseColumn = NO_VALUES
+    group_ranks: SparseColumn = NO_VALUES
+    source_rank: SparseColumn = NO_VALUES
+    target_rank: SparseColumn = NO_VALUES
+    collective_seq: SparseColumn = NO_VALUES
+    comms_id: SparseColumn = NO_VALUES
+    call_stack: SparseColumn = NO_VALUES
+    input_dims: SparseColumn = NO_VALUES
+    input_types: SparseColumn = NO_VALUES
+    concrete_inputs: SparseColumn = NO_VALUES
+    blocks_per_sm: SparseColumn = NO_VALUES
+    occupancy_percent: SparseColumn = NO_VALUES
 
     def __len__(self) -> int:
         return len(self.ts_ns)

@@ -1,13 +1,13 @@
 """A recorded trace, independent of the producer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from profkit.model.capture_info import CaptureInfo
-from profkit.model.events import EventTable, MemoryTable, SparseColumn
+from profkit.model.events import EventTable, MemoryTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,9 +139,7 @@ _INT64S: Final = np.zeros(0, dtype=np.int64)
 def _no_events() -> EventTable:
     empty: dict[str, Any] = dict.fromkeys(("position", "name", "lane"), _INT32S)
     empty |= dict.fromkeys(("ts_ns", "dur_ns"), _INT64S)
-    empty |= {"category": np.zeros(0, dtype=np.uint8), "names": (), "lanes": ()}
-    sparse = SparseColumn(_INT32S, _INT64S)
-    return EventTable(**{each.name: empty.get(each.name, sparse) for each in fields(EventTable)})
+    return EventTable(category=np.zeros(0, dtype=np.uint8), names=(), lanes=(), **empty)
 
 
 NO_TRACE: Final = Trace(

@@ -16,7 +16,7 @@ from profkit.capture import device_mismatch, environment
 @pytest.fixture(autouse=True)
 def nothing_noted() -> Iterator[None]:
     yield
-    device_mismatch.note(None)
+    environment.mismatch = None
 
 
 def failing(tensor: torch.Tensor) -> None:
@@ -71,10 +71,15 @@ def test_the_operator_is_that_of_the_error() -> None:
     assert environment.mismatch.tensors == []
 
 
-@pytest.mark.parametrize("error", [None, ValueError("x"), RuntimeError("out of memory")])
-def test_other_errors_are_not_kept(error: BaseException | None) -> None:
-    device_mismatch.note(error)
+def test_other_errors_are_not_kept() -> None:
+    device_mismatch.note(RuntimeError("out of memory"))
     assert environment.mismatch is None
+
+
+def test_only_the_recording_that_the_error_ended_has_it() -> None:
+    device_mismatch.note(RuntimeError("Expected all tensors to be on the same device"))
+    assert environment.describe("one", "entry").mismatch is not None
+    assert environment.describe("two", "entry").mismatch is None
 
 
 def test_neither_the_error_nor_its_tensors_are_kept_alive() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -330,6 +331,8 @@ FAST_OTHERS = ("cprofile",)
 
 
 def assert_others_undisturbed(name: str, folder: Path) -> None:
+    if name == "cprofile" and sys.version_info[:3] == (3, 13, 0):
+        pytest.skip("cProfile of Python 3.13.0 loses what runs while torch imports a module of it")
     script = folder / "script.py"
     script.write_text(TRAINS + OTHERS[name])
     bare = start(folder, str(script))

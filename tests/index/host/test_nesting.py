@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from profkit.index.host import nesting
 from profkit.index.host.nesting import CallTree, call_tree, self_ns
-from profkit.model.events import NO_ROW, Category, EventTable, Lane, SparseColumn
+from profkit.model.events import NO_ROW, Category, EventTable, Lane
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
 
 
 def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> EventTable:
     n = len(spans)
-    none = SparseColumn(np.zeros(0, np.int32), np.zeros(0, np.int64))
     return EventTable(
         position=np.arange(n, dtype=np.int32),
         category=np.full(n, Category.OP, dtype=np.uint8),
@@ -26,12 +25,7 @@ def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> Event
         dur_ns=np.array([end - start for start, end in spans], dtype=np.int64),
         names=("op",),
         lanes=(Lane("1", "1"), Lane("1", "2")),
-        **dict.fromkeys(
-            ("correlation", "external_id", "sequence", "forward_thread",
-             "device", "stream", "n_bytes", "from_device", "to_device", "collective",
-             "call_stack", "input_dims", "input_types", "concrete_inputs",
-             "blocks_per_sm", "occupancy_percent"), none),
-    )  # fmt: skip
+    )
 
 
 def tree(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> CallTree:

@@ -4,6 +4,7 @@
 read with ``type()`` and namespaces through the descriptors that Python itself defines.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeGuard
@@ -77,3 +78,9 @@ def full_name(cls: type) -> str:
     """A class's name with its module, ``collections.deque``; builtins without."""
     module = module_of(cls)
     return type_name(cls) if module in {"", "builtins"} else f"{module}.{type_name(cls)}"
+
+
+def result_of(task: Any) -> object:  # noqa: ANN401  (an asyncio task or future)
+    """The result of an asyncio task or future that has ended, or None."""
+    future_type: Any = sys.modules["_asyncio"].Future
+    return future_type._result.__get__(task)  # noqa: SLF001

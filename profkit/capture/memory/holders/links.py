@@ -23,6 +23,7 @@ from profkit.capture.memory.holders.attributes import (
     module_of,
     mro_of,
     namespace_of,
+    result_of,
     slots_of,
     type_name,
 )
@@ -363,8 +364,15 @@ def _from_node(path: Path) -> HolderStep | None:
     return HolderStep(name, found[1], starts_segment=True, where=where, kind="context")
 
 
+def _from_task(path: Path) -> HolderStep | None:
+    """The result of an asyncio task, which the garbage collector sees from Python 3.13 on."""
+    task, held = path[0], path[1]
+    is_result = is_a(task, "_asyncio", "Future") and result_of(task) is held
+    return HolderStep(".result()", 1) if is_result else None
+
+
 _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
     _from_globals, _from_class, _from_function, _from_cache, _from_exception, _from_frame,
     _from_suspended, _from_cell, _from_method, _from_thread_local, _from_module_or_optimizer,
-    _from_tensor, _from_node, _from_instance, _from_slots, _from_array, _from_container,
+    _from_tensor, _from_node, _from_task, _from_instance, _from_slots, _from_array, _from_container,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.memory.holders.attributes import namespace_of, type_name
+from profkit.capture.memory.holders.attributes import namespace_of, result_of, type_name
 from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import (
     live_tensors,
@@ -146,8 +146,7 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
             continue
         for held in gc.get_referents(task):
             if id(held) in wanted:
-                is_result = future_type._result.__get__(task) is held  # noqa: SLF001
-                yield NativeRef(task, id(held), ".result()" if is_result else "")
+                yield NativeRef(task, id(held), ".result()" if result_of(task) is held else "")
 
 
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:

@@ -279,5 +279,7 @@ def test_large_objects_are_returned_once() -> None:
     held = [large, [large], {"a": large}, io.BytesIO(bytes(500_000))]
     found = [(one.type, one.bytes) for one in scan_host_objects().large]
     assert found.count(("numpy.ndarray", sys.getsizeof(large))) == 1
-    assert any(name == "_io.BytesIO" and size > 500_000 for name, size in found)
+    # From Python 3.13 on its buffer is an object of its own.
+    names = {name for name, size in found if size > 500_000}
+    assert names & {"_io.BytesIO", "bytes"}
     assert len(held) == 4
