@@ -76,7 +76,9 @@ def tab(opened: Opener, server: TensorBoard, run: str, **settings: object) -> Pa
     section = page.locator("#list section").filter(
         has=page.get_by_role("heading", name=run, exact=True)
     )
-    section.get_by_role("link").first.click()
+    link = section.get_by_role("link").first
+    expect(link).to_be_visible()
+    link.dispatch_event("click")  # the list may grow, and move the link from under a pointer
     expect(page.locator("main h1")).to_contain_text(f"{run} / ")
     expect(report_of(page).locator("h1")).to_be_visible(timeout=READY_MS)
     return page

@@ -13,6 +13,7 @@ const stageLabels = {
 const maxListed = 200;
 const state = {
   recordings: [], id: '', view: '', answer: null, search: '', nRequests: 0, listKey: '',
+  isPressed: false,
   compared: { before: '', after: '' },
 };
 const root = document.documentElement;
@@ -67,8 +68,9 @@ function listItem(recording) {
   ));
 }
 
-/** Draw the list of recordings if it has changed. */
+/** Draw the list of recordings if it has changed. A link that is being clicked stays in place. */
 function drawList() {
+  if (state.isPressed) return;
   const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = state.recordings.filter(({ run, name }) => {
     const text = `${run}/${name}`.toLowerCase();
@@ -99,7 +101,15 @@ function drawSidebar() {
     type: 'search', placeholder: 'Search', 'aria-label': 'Search recordings',
   });
   search.addEventListener('input', () => { state.search = search.value; drawList(); });
-  document.getElementById('runs').replaceChildren(search, el('div', { id: 'list' }));
+  const list = el('div', { id: 'list' });
+  list.addEventListener('pointerdown', () => { state.isPressed = true; });
+  document.getElementById('runs').replaceChildren(search, list);
+}
+
+/** The click on a link of the list, if any, comes first. */
+function release() {
+  if (!state.isPressed) return;
+  setTimeout(() => { state.isPressed = false; drawList(); });
 }
 
 /** Without recordings: how to make one. */
@@ -294,4 +304,6 @@ async function watch() {
 followTheme();
 window.addEventListener('message', followPage);
 window.addEventListener('hashchange', follow);
+window.addEventListener('pointerup', release);
+window.addEventListener('pointercancel', release);
 watch();
