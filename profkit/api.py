@@ -134,7 +134,7 @@ def analyze(  # noqa: PLR0913  (options, by name)
     try:
         return one(paths).report
     except (SeveralTracesError, _SameKindError) as several:
-        found = _of_ranks(several.members, os.path.commonpath(paths), one)
+        found = _of_ranks(several.members, one)
         if found is None:
             raise
         return found
@@ -205,13 +205,12 @@ class _SameKindError(UsageError):
         self.members = tuple(members)
 
 
-def _of_ranks(paths: Iterable[Path], name: str, one: Callable[[Path], Study]) -> Report | None:
+def _of_ranks(paths: Iterable[Path], one: Callable[[Path], Study]) -> Report | None:
     """The report over the ranks of one job, or None if the files are not that.
 
     One recording is in memory at a time. Files that are no recordings are skipped.
 
     Args:
-        name: What the report is on.
         one: Analyzes one file.
     """
     ranks = []
@@ -224,7 +223,7 @@ def _of_ranks(paths: Iterable[Path], name: str, one: Callable[[Path], Study]) ->
             return None
         ranks.append(rank)
     jobs = jobs_of(ranks)
-    return job_report(ranks, name) if len(jobs) == 1 and len(jobs[0]) == len(ranks) else None
+    return job_report(jobs[0]) if len(jobs) == 1 and len(jobs[0]) == len(ranks) else None
 
 
 def _context(

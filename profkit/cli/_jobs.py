@@ -1,6 +1,5 @@
 """Joins the reports on the ranks of a job."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,17 +25,20 @@ class Analyzed:
 
 def with_jobs(every: Sequence[Analyzed]) -> list[Analyzed]:
     """One report in place of those on the ranks of a job, where the first of them was."""
-    of_rank = {id(each.rank): each for each in every if each.rank is not None}
-    first: dict[int, Analyzed] = {}
+    path_of = {id(each.rank): each.paths[0] for each in every}
+    job_of = {
+        id(rank): job
+        for job in jobs_of(each.rank for each in every if each.rank is not None)
+        for rank in job
+    }
+    found: list[Analyzed] = []
     joined: set[int] = set()
-    for job in jobs_of(each.rank for each in every if each.rank is not None):
-        members = [of_rank[id(rank)] for rank in job]
-        paths = tuple(each.paths[0] for each in members)
-        report = job_report(job, os.path.commonpath(paths))
-        joined |= {id(each) for each in members}
-        first[id(next(each for each in every if each in members))] = Analyzed(
-            paths, report, None, None
-        )
-    return [
-        first.get(id(each), each) for each in every if id(each) in first or id(each) not in joined
-    ]
+    for each in every:
+        job = job_of.get(id(each.rank))
+        if job is None:
+            found.append(each)
+        elif id(job) not in joined:
+            joined.add(id(job))
+            paths = tuple(path_of[id(rank)] for rank in job)
+            found.append(Analyzed(paths, job_report(job), None, None))
+    return found

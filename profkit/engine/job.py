@@ -1,5 +1,7 @@
 """Puts the reports on the ranks of a job together."""
 
+import contextlib
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,8 @@ _REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
     Unmatched.DIFFERENT: "different",
     Unmatched.ENDS_APART: "ends-apart",
 }
+_MAX_RANKS: Final = 1 << 20
+"""A file that states more ranks is wrong."""
 _COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
 
 
@@ -95,23 +99,23 @@ def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
     return same_size and one.calls.rank not in others and overlaps
 
 
-def job_report(job: Sequence[RankReport], path: str) -> Report:
+def job_report(job: Sequence[RankReport]) -> Report:
     """One report on the ranks of a job.
 
     What is of one recording, such as steps and kernels, is that of the lowest rank.
 
     Args:
         job: By rank.
-        path: The folder, or what else names all files.
     """
     matches = match_collectives([each.calls for each in job])
     delays = find_delays(matches)
     shown = job[0]
     seen = {each.calls.rank for each in job}
     world_size = shown.world_size or 0
+    listed = range(world_size if world_size <= _MAX_RANKS else 0)
     source = replace(
         shown.report.source,
-        path=path,
+        path=_common_path([each.path for each in job]),
         kind="ranks",
         n_events=sum(each.report.source.n_events for each in job),
         devices=tuple(dict.fromkeys(name for each in job for name in each.report.source.devices)),
@@ -122,9 +126,16 @@ def job_report(job: Sequence[RankReport], path: str) -> Report:
         findings=_merged(job, "findings"),
         health=_merged(job, "health"),
         ranks=_ranks(job, matches, delays),
-        missing_ranks=tuple(rank for rank in range(world_size) if rank not in seen),
+        missing_ranks=tuple(rank for rank in listed if rank not in seen),
         collectives=_collectives(matches, delays),
     )
+
+
+def _common_path(paths: list[str]) -> str:
+    """The folder of some files, or the first of them where they have none in common."""
+    with contextlib.suppress(ValueError):  # absolute and relative ones, or several drives
+        return os.path.commonpath(paths) or paths[0]
+    return paths[0]
 
 
 def _merged(job: Sequence[RankReport], kind: str) -> tuple[Finding, ...]:

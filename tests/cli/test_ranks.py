@@ -134,6 +134,19 @@ def test_in_python_a_folder_or_its_files_are_one_report(job: Path) -> None:
     assert of_folder.collectives.matched_share == 1
 
 
+def test_files_without_a_common_folder_and_with_too_many_ranks_are_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [rank_trace(rank, tmp_path, world_size=1 << 60) for rank in (0, 1)]
+    for given in ([paths[0].name, str(paths[1])], [each.name for each in paths]):
+        assert main(["analyze", *given, "--format", "json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["source"]["path"] == paths[0].name
+        assert report["missing_ranks"] == []
+        assert analyze(given).source.path == paths[0].name
+
+
 def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: Path) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)

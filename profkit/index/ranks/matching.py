@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.index.ranks.calls import POINT_TO_POINT, CollectiveCalls
-from profkit.index.ranks.clocks import Clocks, EndDifferences, compare_clocks, mad
+from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 from profkit.model.process_group import ProcessGroup
 
@@ -351,11 +351,8 @@ class _Candidates:
         may_differ = ~ends_once & ~is_pair
         shortest = np.minimum.reduceat((ends_ns - starts_ns)[self.rows], self.first)
         negligible = np.where(is_certain[leader], _NEGLIGIBLE * shortest, 0)
-        for number in range(int(series.max()) + 1):
-            own = (series == number) & ends_once
-            usual = spread[own & together & (self.sizes > 1)]
-            allowed = max(MIN_TOLERANCE_NS, _MAX_ERRORS * mad(usual))
-            together[own] &= spread[own] <= np.maximum(allowed, negligible[own])
+        allowed = _allowed_ns(spread, series, ends_once & together & (self.sizes > 1))
+        together[ends_once] &= (spread <= np.maximum(allowed, negligible))[ends_once]
         reason[~together & ~may_differ] = Unmatched.ENDS_APART
         differs = (self.spread(calls.kind) != 0) & ~is_pair
         differs |= self.spread(calls.texts("element_type")) != 0
@@ -366,6 +363,24 @@ class _Candidates:
         expected = np.maximum(calls.n_expected[leader], 2)
         reason[self.sizes < expected] = Unmatched.NO_COUNTERPART
         return reason
+
+
+def _allowed_ns(spread_ns: Int64s, series: Int64s, usual: Mask) -> Int64s:
+    """By how much the ends of each candidate may differ, from the median of its series.
+
+    Args:
+        series: The number of the series of each. Shape of the result.
+        usual: Which ones the medians are of.
+    """
+    order = np.lexsort((spread_ns[usual], series[usual]))
+    own, ns = series[usual][order], spread_ns[usual][order]
+    first = np.flatnonzero(np.diff(own, prepend=-1))
+    n = np.diff(np.append(first, len(own)))
+    median = (ns[first + (n - 1) // 2] + ns[first + n // 2]) / 2
+    allowed = np.full(int(series.max()) + 1, MIN_TOLERANCE_NS)
+    sigma = np.round(MAD_TO_SIGMA * median).astype(np.int64)
+    allowed[own[first]] = np.maximum(MIN_TOLERANCE_NS, _MAX_ERRORS * sigma)
+    return np.asarray(allowed[series])
 
 
 def _clocks(calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: Int64s) -> Clocks:
@@ -400,12 +415,13 @@ def _by_nearest_ends(
     """
     key = key.copy()
     series = _numbered(np.stack([calls.group, *calls.peers]))
-    for number in np.unique(series[in_order]).tolist():
+    found = _Candidates.of(calls, key, in_order)
+    agrees = found.reasons(calls, ~in_order, starts_ns, ends_ns) == 0
+    rows = found.rows[np.repeat(agrees, found.sizes)]
+    n_agreeing = np.bincount(series[rows], minlength=len(series))
+    n = np.bincount(series[in_order], minlength=len(series))
+    for number in np.flatnonzero(n_agreeing < _ENOUGH * n).tolist():
         own = in_order & (series == number)
-        found = _Candidates.of(calls, key, own)
-        reason = found.reasons(calls, ~in_order, starts_ns, ends_ns)
-        if found.sizes[reason == 0].sum() >= _ENOUGH * found.sizes.sum():
-            continue
         fresh = int(key.max()) + 1
         key[own] = np.arange(fresh, fresh + int(own.sum()))
         for one, other in _nearest_pairs(calls, np.flatnonzero(own), ends_ns):
