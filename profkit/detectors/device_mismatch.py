@@ -108,7 +108,7 @@ def _last_operator(ctx: Context) -> str:
     if not len(rows):
         return ""
     last = rows[np.argmax(ctx.events.ts_ns[rows])]
-    return ctx.events.name_of(int(ctx.tree.outermost(ctx.events.category == Category.OP)[last]))
+    return ctx.events.name_of(int(ctx.tree.outermost_op[last]))
 
 
 def _devices(mismatch: DeviceMismatch) -> str:

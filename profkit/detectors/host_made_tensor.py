@@ -107,7 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = _copies(ctx)
     maker = creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
     made_here = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)
-    outermost = ctx.tree.outermost(events.category == Category.OP)
+    outermost = ctx.tree.outermost_op
     made_here &= ~np.isin(maker, outermost[LAUNCH.rows(events)])  # those are made on a device
     waits, maker = waits.select(made_here), maker[made_here]
     lines = [

@@ -116,10 +116,10 @@ class Context:
             return find_steps(self.events)
         return find_steps(self.events, entry_name=capture.name, open_step=capture.open_step)
 
-    @cached_property
+    @property
     def innermost_op(self) -> Int32s:
         """The innermost operator around each row, itself included. Shape ``(n,)``."""
-        return self.tree.nearest(self.events.category == Category.OP)
+        return self.tree.innermost_op
 
     @cached_property
     def launches(self) -> Launches:
@@ -271,6 +271,8 @@ class Context:
             "source",
             "idle_causes",
             "syncs",
+            "critical_path",
+            "op_work",
             "allocations",
             "device_memories",
         ):

@@ -4,6 +4,7 @@ Busy time is the length of a union, never a sum: concurrent work on two streams 
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -64,8 +65,8 @@ def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
 
 def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
     """The union of (start, end) pairs."""
-    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return union(table[:, 0], table[:, 1])
+    times = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
+    return union(times[::2], times[1::2])
 
 
 EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -101,6 +101,9 @@ def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Ca
 def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
     """Which rows of some categories have a matching name. Shape ``(n,)``."""
     named = names_matching(events, pattern, *categories)
-    if not named.any():
-        return np.zeros(len(events), dtype=np.bool_)
-    return np.asarray(np.isin(events.category, categories) & named[events.name])
+    found = np.zeros(len(events), dtype=np.bool_)
+    if named.any():
+        for category in categories:
+            rows = events.rows_by_category[category]
+            found[rows] = named[events.name[rows]]
+    return found

@@ -207,6 +207,13 @@ class EventTable:
         return self.ts_ns + self.dur_ns
 
     @cached_property
+    def rows_by_category(self) -> tuple[Int32s, ...]:
+        """The rows of each category, ascending."""
+        order = np.argsort(self.category, kind="stable").astype(np.int32)
+        ends = np.cumsum(np.bincount(self.category, minlength=max(Category) + 1))
+        return tuple(np.split(order, ends[:-1]))
+
+    @cached_property
     def has_name(self) -> npt.NDArray[np.bool_]:
         """Whether an event of a category has a name. Shape ``(categories, names)``."""
         found = np.zeros((max(Category) + 1, len(self.names)), dtype=np.bool_)

@@ -345,7 +345,7 @@ def _before_fallbacks(ctx: Context) -> Intervals:
     """
     events, tree = ctx.events, ctx.tree
     fallbacks = np.flatnonzero(rows_named(events, _FALLBACK, Category.OP))
-    calls = np.unique(tree.outermost(events.category == Category.OP)[fallbacks])
+    calls = np.unique(tree.outermost_op[fallbacks])
     pauses = [_pause_before(ctx, call) for call in calls.tolist()]
     found = []
     for name in np.unique(events.name[calls]).tolist():

@@ -88,7 +88,7 @@ def anomaly_checks(ctx: Context) -> Rows:
     asked = np.flatnonzero(rows_named(events, _ANY_TRUE, Category.OP))
     if not len(asked):
         return asked
-    caller = ctx.tree.enclosing(events.category == Category.OP)
+    caller = ctx.tree.op_around
     nodes = np.intersect1d(caller[asked], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
     rows = np.flatnonzero(rows_named(events, _CHECK, Category.OP))
     return np.asarray(rows[np.isin(caller[rows], nodes)])

@@ -35,7 +35,7 @@ def layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tup
     is_layout = rows_named(events, _LAYOUT, Category.OP)
     if not is_layout.any():
         return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
-    called = tree.outermost(events.category == Category.OP)
+    called = tree.outermost_op
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
     op = launches.op

@@ -17,6 +17,7 @@ import numpy as np
 from profkit.index.device.launch_moments import LAUNCH_NS, launched_ns
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.device.syncs import blocking_calls
+from profkit.index.distinct import distinct
 from profkit.index.host.steps import data_waits
 from profkit.index.intervals import (
     EMPTY,
@@ -121,7 +122,7 @@ def waits_for_launches(
             ends of the calls, that counts.
     """
     launch = launches.launch[np.searchsorted(launches.work, device.rows)]
-    done_ns = np.unique(events.end_ns[launch[launch != NO_ROW]])
+    done_ns = distinct(events.end_ns[launch[launch != NO_ROW]])
     is_late = np.diff(done_ns, prepend=done_ns[:1]) > max_launch_ns
     gaps = device.idle
     order = np.argsort(events.ts_ns[device.rows], kind="stable")

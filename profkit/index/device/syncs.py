@@ -104,10 +104,9 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
     """
     copies, copy_calls = _copies(events, launches)
     rows = outermost_calls(events, tree, _blocking_rows(events, launches))
-    is_op = events.category == Category.OP
-    innermost = tree.nearest(is_op)[rows]
+    innermost = tree.innermost_op[rows]
     read = tree.outermost(reads(events, tree))[rows]
-    copy = _copy_of(events, launches, rows, copies, copy_calls, tree.nearest(is_op))
+    copy = _copy_of(events, launches, rows, copies, copy_calls, tree.innermost_op)
     to_host, to_device = _named(events, _TO_HOST, copy), _named(events, TO_DEVICE, copy)
     explicit = (innermost == NO_ROW) & np.isin(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
@@ -152,7 +151,7 @@ def user_reads(events: EventTable, tree: CallTree) -> Rows:
     """
     library = rows_named(events, _LIBRARY, Category.ANNOTATION, Category.OP)
     within_library = tree.nearest(library) != NO_ROW
-    within_op = tree.enclosing(events.category == Category.OP) != NO_ROW
+    within_op = tree.op_around != NO_ROW
     rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
     python = (events.category == Category.PYTHON) & ~rows_named(events, _BUILTIN, Category.PYTHON)
     caller = tree.nearest(python)[rows]

@@ -24,8 +24,7 @@ def cast_parameters(events: EventTable, tree: CallTree) -> Rows:
     Source: ``aten/src/ATen/autocast_mode.h`` (``cached_cast``): a cast is reused within one
     ``autocast`` block, and only if the parameter requires a gradient.
     """
-    is_op = events.category == Category.OP
-    around = tree.enclosing(is_op)
+    around = tree.op_around
     cast = np.flatnonzero(rows_named(events, _CAST, Category.OP))
     call = around[cast]
     cast, call = cast[call != NO_ROW], call[call != NO_ROW]

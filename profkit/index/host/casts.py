@@ -127,7 +127,7 @@ def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mas
     """
     outermost = tree.outermost(rows_named(events, _CONVERSION, Category.OP))
     root = outermost[op]
-    above = np.where(root == NO_ROW, NO_ROW, tree.enclosing(events.category == Category.OP)[root])
+    above = np.where(root == NO_ROW, NO_ROW, tree.op_around[root])
     is_explicit = (root != NO_ROW) & rows_named(events, _EXPLICIT, Category.OP)[root]
     is_own = is_explicit & (above == NO_ROW)
     if rows_named(events, BACKWARD, Category.OP).any():

@@ -48,7 +48,7 @@ def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int3
     creates = rows_named(events, _CREATING, Category.OP)
     place = np.zeros(len(events), dtype=np.int64)
     place[tops] = np.arange(len(tops))
-    top = tree.outermost(events.category == Category.OP)[owners]
+    top = tree.outermost_op[owners]
     around = tree.nearest(events.category == Category.ANNOTATION)
     found = np.full(len(owners), NO_ROW, dtype=np.int32)
     is_chain = np.ones(len(owners), dtype=np.bool_)
@@ -84,6 +84,5 @@ def are_made(
 
 def _top_level(events: EventTable, tree: CallTree) -> Mask:
     """Outermost operators, and annotations, which break a chain of operators."""
-    is_op = events.category == Category.OP
-    within = tree.enclosing(is_op) != NO_ROW
-    return np.asarray((is_op & ~within) | (events.category == Category.ANNOTATION))
+    is_outer = tree.is_op & (tree.op_around == NO_ROW)
+    return np.asarray(is_outer | (events.category == Category.ANNOTATION))

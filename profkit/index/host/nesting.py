@@ -32,11 +32,28 @@ class CallTree:
         parent: Row of the caller, or :data:`NO_ROW`. Shape ``(n,)``, over all rows.
         depth: Number of callers; 0 at the top of a thread and for rows that are not on the host.
             Shape ``(n,)``.
+        is_op: Which rows are operators. Shape ``(n,)``.
     """
 
     rows: Int32s
     parent: Int32s
     depth: Int32s
+    is_op: Mask
+
+    @cached_property
+    def op_around(self) -> Int32s:
+        """As :meth:`enclosing`, of operators."""
+        return self.enclosing(self.is_op)
+
+    @cached_property
+    def innermost_op(self) -> Int32s:
+        """As :meth:`nearest`, of operators."""
+        return self.nearest(self.is_op)
+
+    @cached_property
+    def outermost_op(self) -> Int32s:
+        """As :meth:`outermost`, of operators."""
+        return self.outermost(self.is_op)
 
     @cached_property
     def levels(self) -> tuple[Int32s, ...]:
@@ -52,6 +69,8 @@ class CallTree:
             wanted: Shape ``(n,)``, over all rows; so is the result.
         """
         found = _own_rows(wanted)
+        if not wanted.any():
+            return found
         for level in self.levels[1:]:
             missing = level[found[level] == NO_ROW]
             found[missing] = found[self.parent[missing]]
@@ -60,6 +79,8 @@ class CallTree:
     def outermost(self, wanted: Mask) -> Int32s:
         """The outermost wanted row that encloses each row or is the row itself."""
         found = _own_rows(wanted)
+        if not wanted.any():
+            return found
         for level in self.levels[1:]:
             above = found[self.parent[level]]
             found[level] = np.where(above != NO_ROW, above, found[level])
@@ -68,6 +89,8 @@ class CallTree:
     def enclosing(self, wanted: Mask) -> Int32s:
         """The innermost wanted row that encloses each row, excluding the row itself."""
         found = np.full(len(wanted), NO_ROW, dtype=np.int32)
+        if not wanted.any():
+            return found
         for level in self.levels[1:]:
             above = self.parent[level]
             found[level] = np.where(wanted[above], above, found[above])
@@ -94,7 +117,7 @@ def call_tree(events: EventTable) -> CallTree:
     rows = _in_order(events)
     if len(rows):
         _fill(events, rows, parent, depth)
-    return CallTree(rows=rows, parent=parent, depth=depth)
+    return CallTree(rows, parent, depth, events.category == Category.OP)
 
 
 def _in_order(events: EventTable) -> Int32s:

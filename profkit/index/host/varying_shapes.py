@@ -6,7 +6,7 @@ import numpy as np
 
 from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Rows
+from profkit.model.events import NO_ROW, EventTable, Int32s, Rows
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ def new_shapes(events: EventTable, tree: CallTree, frame: Int32s, step: Int32s) 
         step: The step of every row, or negative outside of all. Shape ``(n,)``.
     """
     rows = np.asarray(events.input_dims.rows, dtype=np.intp)
-    is_op = events.category == Category.OP
-    rows = rows[is_op[rows] & (tree.enclosing(is_op)[rows] == NO_ROW) & (step[rows] >= 0)]
+    rows = rows[tree.is_op[rows] & (tree.op_around[rows] == NO_ROW) & (step[rows] >= 0)]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     line = np.maximum(frame[rows], -1).astype(np.int64) + 1
     _, group = numbered(line * (len(events.names) + 1) + events.name[rows])

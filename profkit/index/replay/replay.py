@@ -299,8 +299,9 @@ class Replay:
             for own, here in zip(lane[begins].tolist(), np.split(by_lane, begins)[1:], strict=True):
                 if own in found:
                     found[own].append((covered_by(self.events, here), factor))
-        for parts in found.values() if change.host_time else ():
-            parts.append((of_pairs(change.host_time), 0.0))
+        spared = of_pairs(change.host_time)
+        for parts in found.values():
+            parts.append((spared, 0.0))
         parts_of = {lane: [each for each in parts if len(each[0])] for lane, parts in found.items()}
         return {lane: HostTime.of(parts) for lane, parts in parts_of.items() if parts}
 

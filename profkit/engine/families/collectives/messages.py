@@ -179,7 +179,7 @@ def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     place = np.searchsorted(backward, at_ns, side="right") - 1
     last_ns = backward[np.maximum(place, 0)]
     same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
-    by_itself = ctx.tree.enclosing(events.category == Category.OP)[waits.starter] == NO_ROW
+    by_itself = ctx.tree.op_around[waits.starter] == NO_ROW
     return np.asarray(known & (place >= 0) & same_step & by_itself)
 
 

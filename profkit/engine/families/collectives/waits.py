@@ -225,7 +225,7 @@ def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
     at_ns = events.ts_ns[starter[without_line]]
     lane = np.full(len(at_ns), _main_lane(ctx), dtype=np.int32)
     ops = np.flatnonzero((events.category == Category.OP) & (events.lane == _main_lane(ctx)))
-    ops = ops[tree.enclosing(events.category == Category.OP)[ops] == NO_ROW]
+    ops = ops[tree.op_around[ops] == NO_ROW]
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
     found: Int32s = starter.copy()
     if len(ops):
