@@ -25,7 +25,8 @@ from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.job import RankReport, job_report, jobs_of, rank_report
+from profkit.engine.job import job_report, jobs_of
+from profkit.engine.job_context import RankReport, RuleChoice, rank_report
 from profkit.engine.registry import chosen, rules
 from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
 from profkit.engine.what_if import (
@@ -146,14 +147,16 @@ class Study:
 
     Attributes:
         recording: For ``render(report, format, recording=…)``, with formats that display it.
+        choice: The rules that were to run.
     """
 
     report: Report
     recording: LoadedRecording
+    choice: RuleChoice
 
     def rank_report(self) -> RankReport | None:
         """The report with what joins it to those of other ranks; None if its rank is not known."""
-        return rank_report(self.recording.context, self.report)
+        return rank_report(self.recording.context, self.report, self.choice)
 
 
 def study(  # noqa: PLR0913  (options, by name)
@@ -190,7 +193,9 @@ def study(  # noqa: PLR0913  (options, by name)
         parameters=parameters,
     )
     report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
-    return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
+    ids = tuple(rule.INFO.id for rule in wanted)
+    choice = RuleChoice(ids, thresholds or {}, strict)
+    return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)), choice)
 
 
 class _SameKindError(UsageError):

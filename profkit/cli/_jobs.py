@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profkit.engine.job import RankReport, job_report, jobs_of
+from profkit.engine.job import job_report, jobs_of
+from profkit.engine.job_context import RankReport
 from profkit.model.report import Report
 
 

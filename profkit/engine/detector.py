@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from profkit.engine.context import Context
 from profkit.engine.needs import Need
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
@@ -48,6 +47,7 @@ class RuleInfo:
         evidence: Mapping[str, EvidenceValue] | None = None,
         spans: tuple[tuple[int, int], ...] = (),
         change: ProgramChange | None = None,
+        ranks: tuple[int, ...] = (),
     ) -> Finding:
         """A :class:`~profkit.model.finding.Finding` with this rule's id, name and title.
 
@@ -69,6 +69,7 @@ class RuleInfo:
             evidence=evidence or {},
             spans=spans,
             change=change,
+            ranks=ranks,
         )
 
     @property
@@ -86,6 +87,11 @@ class Rule(Protocol):
     Thresholds: type[Any]
 
     @staticmethod
-    def detect(ctx: Context, thresholds: Any) -> Iterator[Finding]:  # noqa: ANN401  (each rule has its own)
-        """Yield the findings in a recording."""
+    def detect(ctx: Any, thresholds: Any) -> Iterator[Finding]:  # noqa: ANN401  (each rule has its own)
+        """Yield the findings in a recording.
+
+        Args:
+            ctx: A :class:`~profkit.engine.context.Context`, or of a rule over ranks a
+                :class:`~profkit.engine.job_context.JobContext`.
+        """
         ...

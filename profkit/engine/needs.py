@@ -6,9 +6,10 @@ a need that no other rule has defines a :class:`Need` in its own file.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from profkit.engine.context import Context
+from profkit.engine.job_context import JobContext
 from profkit.index.runtime_calls import CUDA as CUDA_CALLS
 from profkit.index.runtime_calls import HIP
 
@@ -21,14 +22,16 @@ class Need:
         name: Shown on the rule's page.
         reason: Why the rule was skipped: what is missing, as a sentence.
         remedy: How to record it, as a sentence.
-        is_met: Whether a recording has the data.
+        is_met: Whether a recording has the data: a :class:`~profkit.engine.context.Context` or,
+            of a need that requires :data:`RANKS`, a
+            :class:`~profkit.engine.job_context.JobContext`.
         requires: Needs that are checked first, and reported instead where they are not met.
     """
 
     name: str
     reason: str
     remedy: str
-    is_met: Callable[[Context], bool]
+    is_met: Callable[[Any], bool]
     requires: tuple["Need", ...] = ()
 
 
@@ -131,10 +134,23 @@ MONITORED_STEPS: Final = Need(
     is_met=lambda ctx: ctx.live is not None and ctx.live.n_evaluated_steps > 0,
     requires=(MONITORING,),
 )
+RANKS: Final = Need(
+    name="several ranks",
+    reason="There are not several ranks.",
+    remedy="Analyze the folder with the traces of all ranks of a job.",
+    is_met=lambda ctx: isinstance(ctx, JobContext),
+)
+MATCHED: Final = Need(
+    name="matched collectives",
+    reason="No collective was matched over several ranks.",
+    remedy="Record the same steps on all ranks.",
+    is_met=lambda job: len(job.matches.first) > 0,
+    requires=(RANKS,),
+)
 
 
-def first_unmet(ctx: Context, needs: Iterable[Need]) -> Need | None:
-    """The first need that a recording does not meet, or None."""
+def first_unmet(ctx: Context | JobContext, needs: Iterable[Need]) -> Need | None:
+    """The first need that a recording or a job does not meet, or None."""
     return next((need for need in _with_required(needs) if not need.is_met(ctx)), None)
 
 

@@ -9,6 +9,7 @@ from profkit._version import __version__
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.job_context import JobContext
 from profkit.engine.needs import first_unmet
 from profkit.errors import InternalError, UsageError
 from profkit.model.change import together
@@ -35,14 +36,14 @@ class RuleResults:
 
 
 def run_rules(
-    ctx: Context,
+    ctx: Context | JobContext,
     rules: Iterable[Rule],
     overrides: Overrides,
     *,
     strict: bool = False,
     on_stage: OnStage,
 ) -> RuleResults:
-    """Run rules over one recording.
+    """Run rules over one recording, or over the ranks of a job.
 
     Args:
         overrides: Thresholds that the user changed.

@@ -1,10 +1,18 @@
 """Parts of sentences that several rules and renderers share."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
 from profkit.model.location import Location
+from profkit.model.process_group import ProcessGroup
 from profkit.model.torch_names import TENSOR_METHOD
+from profkit.names import visible
 from profkit.units import format_count, format_ns, format_times
+
+_MAX_RUNS: Final = 4
+_MAX_SINGLE: Final = 2
 
 
 def times_per_step(ctx: Context, n: int) -> str:
@@ -68,3 +76,34 @@ def counted(n: int, one: str, many: str = "") -> str:
         many: The plural; by default the singular with an s.
     """
     return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """Ranks in a sentence: ``0 to 3, 7``; of many gaps the first ones."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [
+        ", ".join(map(str, run)) if len(run) <= _MAX_SINGLE else f"{run[0]} to {run[-1]}"
+        for run in runs[:_MAX_RUNS]
+    ]
+    return ", ".join((*words, "…") if len(runs) > _MAX_RUNS else words)
+
+
+def the_ranks(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0 to 2``."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {rank_list(ranks)}"
+
+
+def the_group(group: ProcessGroup, ranks: Sequence[int]) -> str:
+    """``the group dp (ranks 0 to 3)``; without name ``ranks 0 to 3``.
+
+    Args:
+        ranks: Its recorded ranks.
+    """
+    name = group.description or group.name
+    listed = the_ranks(ranks)
+    return f"the group `{visible(name)}` ({listed})" if name else listed

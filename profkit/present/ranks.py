@@ -1,10 +1,10 @@
 """How the ranks of a job and the collectives between them are shown."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.wording import counted
+from profkit.engine.wording import counted, rank_list
 from profkit.model.job import (
     CollectiveGroup,
     CollectivesSummary,
@@ -41,23 +41,6 @@ _REASONS: Final = {
 _MOSTLY: Final = 0.5
 _UNEVEN: Final = 1.2
 """The longest computation of a rank divided by the median from which ranks are called uneven."""
-_MAX_RUNS: Final = 4
-_MAX_SINGLE: Final = 2
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """Ranks in a sentence: ``0 to 3, 7``; of many gaps the first ones."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [
-        ", ".join(map(str, run)) if len(run) <= _MAX_SINGLE else f"{run[0]} to {run[-1]}"
-        for run in runs[:_MAX_RUNS]
-    ]
-    return ", ".join((*words, "…") if len(runs) > _MAX_RUNS else words)
 
 
 def job_headline(report: Report) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from profkit.engine.wording import counted
+from profkit.engine.wording import counted, the_ranks
 from profkit.model.critical_path import PathLine
 from profkit.model.finding import Finding
 from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location
@@ -75,7 +75,7 @@ from profkit.present.memory_text import (
     use_label,
 )
 from profkit.present.modules import main_modules, module_label
-from profkit.present.ranks import job_sections, rank_list
+from profkit.present.ranks import job_sections
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
@@ -250,11 +250,11 @@ def _finding(
 
 
 def _on_ranks(report: Report, finding: Finding) -> str:
-    """Where a problem was found, unless it is on all ranks of a job."""
+    """Where a problem was found, unless that is all ranks of a job, or the message names them."""
+    where = the_ranks(finding.ranks)
     if not finding.ranks or len(finding.ranks) == len(report.ranks):
         return ""
-    noun = "rank" if len(finding.ranks) == 1 else "ranks"
-    return f"On {noun} {rank_list(finding.ranks)}: "
+    return "" if where in finding.message.lower() else f"On {where}: "
 
 
 def _labelled(

@@ -11,6 +11,7 @@ from profkit.model.live_memory import Chain, Leak
 from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder, TraceBuilder
+from tests.detectors.jobs import JobBuilder
 
 Analyzed = Callable[..., Report]
 Found = Callable[..., tuple[Finding, ...]]
@@ -37,6 +38,20 @@ def found(analyzed: Analyzed) -> Found:
         report = analyzed(b, rule, **thresholds)
         assert not report.unchecked
         return (*report.findings, *report.health)
+
+    return run
+
+
+@pytest.fixture
+def found_in_job(tmp_path: Path) -> Found:
+    """The findings of one rule over the ranks of a built job; thresholds by keyword."""
+
+    def run(job: JobBuilder, rule: str, **thresholds: float) -> tuple[Finding, ...]:
+        changed = {rule: thresholds} if thresholds else None
+        folder = job.write(tmp_path / "job")
+        report = analyze(folder, select=[rule], thresholds=changed, strict=True)
+        assert not report.unchecked
+        return report.findings
 
     return run
 

@@ -22,7 +22,7 @@ from profkit.model.process_group import ProcessGroup
 
 SYNCHRONIZING: Final = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds that end on no rank before all have joined."""
-_EVEN: Final = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier")
+EVEN: Final = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "barrier")
 """Kinds whose sizes are the same on all ranks."""
 MIN_TOLERANCE_NS: Final = 50_000
 """By how much ends may differ in any case: less than the clocks of GPUs on one host do."""
@@ -356,7 +356,7 @@ class _Candidates:
         reason[~together & ~may_differ] = Unmatched.ENDS_APART
         differs = (self.spread(calls.kind) != 0) & ~is_pair
         differs |= self.spread(calls.texts("element_type")) != 0
-        is_even = calls.is_kind(_EVEN)[leader] | is_pair
+        is_even = calls.is_kind(EVEN)[leader] | is_pair
         n_in, n_out = calls.column("n_in"), calls.column("n_out")
         differs |= is_even & ((self.spread(n_in) != 0) | (self.spread(n_out) != 0))
         reason[differs] = Unmatched.DIFFERENT

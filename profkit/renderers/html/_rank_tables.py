@@ -1,8 +1,9 @@
 """The ranks of a job and the collectives between them, as tables that sort and search."""
 
+from profkit.engine.wording import rank_list
 from profkit.model.job import CollectiveGroup
 from profkit.model.report import Report
-from profkit.present.ranks import late_because, rank_list
+from profkit.present.ranks import late_because
 from profkit.renderers.html._table import SortableColumn, SortableTable, table
 
 

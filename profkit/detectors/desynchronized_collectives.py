@@ -1,0 +1,120 @@
+"""COM003 desynchronized-collectives: ranks of a group call different collectives.
+
+What it finds:
+    A process group of which some ranks call a collective of another kind, element type or size than
+    the others, or another number of them. Where torch numbers the collectives of a group, it is the
+    first number that is of different calls; otherwise the first step in which the ranks call
+    different ones.
+
+Why it matters:
+    The ranks of a group have to call the same collectives in the same order. NCCL does not check
+    that: it waits until the watchdog ends the job, or mixes up the data of different tensors.
+
+How to fix it:
+    Let all ranks take the same branch: a collective must not depend on the rank, on the data of the
+    rank or on an exception. Give all ranks equally many batches (``drop_last=True``, or
+    ``with Join([model])``), and send sizes before tensors that differ in size.
+    ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` checks each collective before it runs.
+
+Example:
+    ::
+
+        if dist.get_rank() == 0:
+            dist.all_reduce(loss)
+            log(loss)
+
+Use instead:
+    ::
+
+        dist.all_reduce(loss)
+        if dist.get_rank() == 0:
+            log(loss)
+
+Reads:
+    Kind, element type, number of elements, process group and number of the collectives of all
+    ranks, and when the host called them.
+
+When to ignore this:
+    Recordings without process groups are not judged, nor are sizes of all-to-alls, gathers and
+    scatters, which may differ. Where torch does not number collectives, events that the profiler
+    lost look like calls that were not made.
+
+Source:
+    ``torch.distributed`` in PyTorch's documentation (its debugging section, and
+    ``torch.distributed.algorithms.Join``); "Collective Communication Functions" in NVIDIA's
+    documentation of NCCL, which require the same count and type on all ranks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine import needs
+from profkit.engine.detector import RuleInfo
+from profkit.engine.job_context import JobContext
+from profkit.engine.wording import counted, the_group, the_ranks
+from profkit.index.ranks.disagreements import CollectiveCall, Disagreement
+from profkit.model.finding import Finding
+from profkit.names import visible
+from profkit.units import format_count
+
+INFO = RuleInfo(
+    id="COM003",
+    name="desynchronized-collectives",
+    title="Ranks call different collectives",
+    severity="error",
+    needs=(needs.RANKS,),
+    since="0.1.0",
+    no_example="A program that does this hangs.",
+)
+
+_MAX_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Nothing: each disagreement is an error."""
+
+
+def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each group whose ranks disagree."""
+    for each in job.disagreements:
+        yield INFO.finding(
+            confidence="medium" if each.number is None else "high",
+            message=_message(each),
+            fix=(
+                "All ranks of a group must call the same collectives, with the same sizes. Remove "
+                "the branch that depends on the rank or its data."
+            ),
+            n=each.n,
+            ranks=each.ranks,
+            evidence={
+                "group": each.group.name,
+                "number": each.number,
+                "step": each.step,
+                "calls": [_call(call) for call, _ in each.calls],
+                "ranks": [" ".join(map(str, ranks)) for _, ranks in each.calls],
+            },
+        )
+
+
+def _message(each: Disagreement) -> str:
+    what = f"collective {each.number}" if each.number is not None else f"step {each.step}"
+    more = ""
+    if each.n > 1:
+        unit = "collective" if each.number is not None else "step"
+        more = f" They disagree on {counted(each.n, unit)}."
+    told = [f"{the_ranks(ranks)}: {_call(call)}" for call, ranks in each.calls]
+    if len(told) > _MAX_CALLS:
+        told = [*told[:_MAX_CALLS], "…"]
+    return (
+        f"Ranks of {the_group(each.group, each.ranks)} disagree on {what}: {'; '.join(told)}.{more}"
+    )
+
+
+def _call(call: CollectiveCall) -> str:
+    """``all-reduce of 1,000 Float``."""
+    if not call.kind:
+        return "no further collective"
+    n = "" if call.n_elements is None else f"{format_count(call.n_elements)} "
+    of = f"{n}{visible(call.element_type)}".strip()
+    return f"{call.kind} of {of}" if of else call.kind

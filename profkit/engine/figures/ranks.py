@@ -1,0 +1,142 @@
+"""The figures of a report on the ranks of a job."""
+
+from collections import Counter, defaultdict
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.job_context import JobContext
+from profkit.index.intervals import subtract, union
+from profkit.index.ranks.delays import Delays
+from profkit.index.ranks.matching import Matches, Unmatched
+from profkit.model.events import MISSING
+from profkit.model.job import (
+    CollectiveGroup,
+    CollectivesSummary,
+    LastRank,
+    RankSummary,
+    UnmatchedCalls,
+    UnmatchedReason,
+)
+
+_REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
+    Unmatched.NOT_RECORDED: "not-recorded",
+    Unmatched.NO_COUNTERPART: "no-counterpart",
+    Unmatched.DIFFERENT: "different",
+    Unmatched.ENDS_APART: "ends-apart",
+}
+_COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
+
+
+def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
+    """The figures of each rank, ascending."""
+    matches, delays = job.matches, job.delays
+    calls, clocks = matches.calls, matches.clocks
+    member = calls.member[matches.members]
+    starts, ends = matches.start_ns[matches.members], matches.end_ns[matches.members]
+    n = len(calls.ranks)
+    late = delays.last[delays.is_certain]
+    n_last = np.bincount(calls.member[late], minlength=n)
+    late_ns = np.bincount(
+        calls.member[late], weights=delays.delay_ns[delays.is_certain], minlength=n
+    )
+    found = []
+    for number, each in enumerate(job.ranks):
+        own = member == number
+        begins, until = starts[own], ends[own]
+        waiting = union(begins, begins + delays.wait_ns[own])
+        moving = subtract(union(begins, until), waiting)
+        breakdown, clock = each.report.summary.breakdown, int(calls.clock[number])
+        parts = breakdown.parts if breakdown is not None else ()
+        steps = each.report.summary.steps
+        n_steps = max(len(steps), 1)
+        computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
+        found.append(
+            RankSummary(
+                rank=each.calls.rank,
+                host=each.calls.host,
+                file=each.path,
+                steps_ns=tuple(step.time_ns for step in steps),
+                step_ns=None if breakdown is None else breakdown.mean_ns,
+                compute_ns=None if breakdown is None else sum(computing),
+                data_wait_ns=sum(step.data_wait_ns for step in steps) // n_steps,
+                collective_wait_ns=waiting.total_ns // n_steps,
+                transfer_ns=moving.total_ns // n_steps,
+                n_last=int(n_last[number]),
+                late_ns=int(late_ns[number]),
+                offset_ns=int(clocks.offset_ns[clock]),
+                error_ns=int(clocks.error_ns[clock]),
+            )
+        )
+    return tuple(found)
+
+
+def collectives_summary(job: JobContext) -> CollectivesSummary:
+    """The figures of the collectives between the ranks."""
+    matches, delays = job.matches, job.delays
+    reasons = Counter(matches.unmatched[matches.unmatched != 0].tolist())
+    unmatched = [
+        UnmatchedCalls(_REASONS[Unmatched(value)], n) for value, n in reasons.most_common()
+    ]
+    return CollectivesSummary(
+        n=len(matches.first),
+        matched_share=matches.matched_share,
+        unmatched=tuple(unmatched),
+        groups=tuple(_groups(matches, delays)),
+    )
+
+
+def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
+    calls = matches.calls
+    if not len(matches.first):
+        return []
+    leader = matches.members[matches.first]
+    sizes = np.diff(np.append(matches.first, len(matches.members)))
+    collective = np.repeat(np.arange(len(sizes)), sizes)
+    wait = np.bincount(collective, weights=delays.wait_ns)
+    # A send and its receive are one.
+    pair = calls.kinds.index("send") if "send" in calls.kinds else 0
+    kinds = np.where(calls.peers[0][leader] == MISSING, calls.kind[leader], pair)
+    keys = np.stack([calls.group[leader], kinds])
+    distinct, number = np.unique(keys, axis=1, return_inverse=True)
+    number = number.reshape(-1)
+    found = []
+    for own, (group, kind) in enumerate(distinct.T.tolist()):
+        here = number == own
+        members = np.unique(calls.member[matches.members[here[collective]]])
+        transfer = delays.transfer_ns[here]
+        sized = ~np.isnan(delays.bus_bytes[here]) & (transfer > 0)
+        speed = None
+        if sized.any():
+            speed = round(delays.bus_bytes[here][sized].sum() / (transfer[sized].sum() / 1e9))
+        found.append(
+            CollectiveGroup(
+                group=calls.groups[group].name,
+                description=calls.groups[group].description,
+                ranks=tuple(calls.ranks[i].rank for i in members.tolist()),
+                kind=calls.kinds[kind],
+                n=int(here.sum()),
+                wait_ns=round(wait[here].sum()),
+                transfer_ns=int(transfer.sum()),
+                bus_bytes_per_s=speed,
+                last=_last(matches, delays, np.flatnonzero(here & delays.is_certain)),
+            )
+        )
+    return sorted(found, key=lambda each: (-each.wait_ns, each.group, each.kind, each.ranks))
+
+
+def _last(
+    matches: Matches, delays: Delays, collectives: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+) -> tuple[LastRank, ...]:
+    """Which ranks were last in some collectives, and why."""
+    calls = matches.calls
+    late: dict[int, Counter[str]] = defaultdict(Counter)
+    count: Counter[int] = Counter()
+    for number in collectives.tolist():
+        rank = calls.ranks[calls.member[delays.last[number]]].rank
+        late[rank][delays.why[number]] += int(delays.delay_ns[number])
+        count[rank] += 1
+    return tuple(
+        LastRank(rank, n, sum(late[rank].values()), late[rank].most_common(1)[0][0])  # type: ignore[arg-type]
+        for rank, n in sorted(count.items(), key=lambda each: (-each[1], each[0]))
+    )
