@@ -25,8 +25,8 @@ from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.job import job_report, jobs_of
-from profkit.engine.job_context import RankReport, RuleChoice, rank_report
+from profkit.engine.job import job_report, jobs_of, rank_report
+from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.registry import chosen, rules
 from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
 from profkit.engine.what_if import (

@@ -5,16 +5,45 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from profkit.engine.context import Context
 from profkit.engine.figures.ranks import collectives_summary, rank_summaries
-from profkit.engine.job_context import JobContext, RankReport
+from profkit.engine.job_context import JobContext, RankReport, RuleChoice
 from profkit.engine.needs import RANKS
+from profkit.engine.rank_lanes import job_lanes, own_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
+from profkit.index.ranks.calls import collective_calls
+from profkit.index.ranks.matching import RankCalls
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 
 _MAX_RANKS: Final = 1 << 20
 """A file that states more ranks is wrong."""
+
+
+def rank_report(
+    ctx: Context, report: Report, choice: RuleChoice | None = None
+) -> RankReport | None:
+    """The report with the collectives of its trace; None if its rank is not known.
+
+    Args:
+        choice: The rules that are to run over the job; by default all.
+    """
+    trace = ctx.trace
+    if trace.rank is None or not len(ctx.events):
+        return None
+    calls = collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
+    ends = ctx.events.end_ns
+    return RankReport(
+        trace.path,
+        trace.base_ns,
+        trace.base_ns + int(ends.max()),
+        trace.world_size,
+        RankCalls(trace.rank, trace.host, calls),
+        own_time(ctx, report.summary.steps),
+        report,
+        choice or RuleChoice(),
+    )
 
 
 def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
@@ -77,6 +106,7 @@ def job_report(job: Sequence[RankReport]) -> Report:
         ranks=rank_summaries(ctx),
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
         collectives=collectives_summary(ctx),
+        lanes=job_lanes([(each.path, each.time) for each in job], ctx.matches, ctx.delays),
     )
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from profkit.engine.context import Context
-from profkit.index.ranks.calls import collective_calls
 from profkit.index.ranks.delays import Delays, find_delays
 from profkit.index.ranks.disagreements import Disagreement, find_disagreements
 from profkit.index.ranks.matching import Matches, RankCalls, match_collectives
 from profkit.model.finding import Basis, Cost
+from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
 
 
@@ -40,6 +39,7 @@ class RankReport:
         start_ns: Nanoseconds since 1970 of its first event.
         end_ns: The same of its last.
         world_size: Number of ranks of its job, or None.
+        time: The parts of its time, for the timeline.
         choice: The rules that are to run over the job.
     """
 
@@ -48,32 +48,9 @@ class RankReport:
     end_ns: int
     world_size: int | None
     calls: RankCalls
+    time: OwnTime
     report: Report
     choice: RuleChoice = RuleChoice()
-
-
-def rank_report(
-    ctx: Context, report: Report, choice: RuleChoice = RuleChoice()
-) -> RankReport | None:
-    """The report with the collectives of its trace; None if its rank is not known.
-
-    Args:
-        choice: The rules that are to run over the job.
-    """
-    trace = ctx.trace
-    if trace.rank is None or not len(ctx.events):
-        return None
-    calls = collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
-    ends = ctx.events.end_ns
-    return RankReport(
-        trace.path,
-        trace.base_ns,
-        trace.base_ns + int(ends.max()),
-        trace.world_size,
-        RankCalls(trace.rank, trace.host, calls),
-        report,
-        choice,
-    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import heapq
 import itertools
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
@@ -103,6 +104,24 @@ def stacked(lane: Int32s, slices: Slices) -> Int32s:
         starts, ends = slices.start_ns[begin:end].tolist(), slices.end_ns[begin:end].tolist()
         row[begin:end] = _rows_of_cluster(starts, ends)
     return row
+
+
+def joined(parts: Sequence[Slices]) -> Slices:
+    """The slices of several tables, one table after the other."""
+    names = [each.name for each in fields(Slices)]
+    return Slices(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def within_rows(slices: Slices, n_rows: int) -> Slices:
+    """Slices in at most so many rows; overlapping slices of the last row are merged."""
+    deep = slices.row >= n_rows - 1
+    if not deep.any():
+        return slices
+    below = slices.of(np.flatnonzero(deep))
+    below = below.of(np.argsort(below.start_ns, kind="stable"))
+    below = replace(below, row=np.full(len(below), n_rows - 1, dtype=np.int32))
+    last = flattened(below, below.row)
+    return joined((slices.of(np.flatnonzero(~deep)), last))
 
 
 def _rows_of_cluster(starts: list[int], ends: list[int]) -> list[int]:

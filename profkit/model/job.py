@@ -15,7 +15,9 @@ class RankSummary:
         rank: Its number in the job.
         host: The machine, or None where it was not recorded.
         file: Its recording.
+        step_names: The name of each complete step, such as ``ProfilerStep#4``.
         steps_ns: Step time of each complete step.
+        steps_wait_ns: The part of each in any matched collective until the last rank had started.
         step_ns: Mean step time.
         compute_ns: Time in which a device ran kernels other than collectives; on the host that of
             operators, the optimizer and the backward pass.
@@ -32,7 +34,9 @@ class RankSummary:
     rank: int
     host: str | None
     file: str
+    step_names: tuple[str, ...]
     steps_ns: tuple[int, ...]
+    steps_wait_ns: tuple[int, ...]
     step_ns: int | None
     compute_ns: int | None
     data_wait_ns: int

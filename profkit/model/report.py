@@ -3,7 +3,7 @@
 Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figures are None.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from profkit.model.capture_info import CpuTime
@@ -13,6 +13,7 @@ from profkit.model.finding import Finding, Unchecked
 from profkit.model.job import CollectivesSummary, RankSummary
 from profkit.model.location import Location
 from profkit.model.memory_summary import MemorySummary
+from profkit.model.rank_lanes import JobLanes
 from profkit.model.renderable import Renderable
 from profkit.model.trace import RecordedWith
 
@@ -137,6 +138,11 @@ class StepSummary:
     def time_ns(self) -> int:
         """Step time: on the devices where the host runs ahead of them, else on the host."""
         return self.dur_ns if self.device_dur_ns is None else self.device_dur_ns
+
+    @property
+    def time_start_ns(self) -> int:
+        """Where ``time_ns`` begins, in nanoseconds from the trace's start."""
+        return self.start_ns if self.device_start_ns is None else self.device_start_ns
 
 
 @dataclass(frozen=True)
@@ -594,6 +600,7 @@ class Report(Renderable):
             such as the summary, is then that of ``source.rank``.
         missing_ranks: The ranks of the job that were not recorded.
         collectives: The collectives between the ranks, or None in a report on one recording.
+        lanes: What the ranks did when; None in a report on one recording or from JSON.
         schema: Name and version of this schema.
     """
 
@@ -606,4 +613,5 @@ class Report(Renderable):
     ranks: tuple[RankSummary, ...] = ()
     missing_ranks: tuple[int, ...] = ()
     collectives: CollectivesSummary | None = None
+    lanes: JobLanes | None = field(default=None, compare=False, repr=False)
     schema: str = SCHEMA

@@ -7,16 +7,17 @@ from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.location import Frame
 
 LaneKind = Literal[
-    "steps", "path", "findings", "idle", "stream", "annotations", "thread", "other",
+    "steps", "path", "findings", "idle", "stream", "annotations", "thread", "other", "rank",
 ]  # fmt: skip
 """Content of a lane: steps, the critical path, findings, idle causes, a device stream, annotations
-on a device, a host thread, or other events."""
+on a device, a host thread, other events, or a rank of a job."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",
     "annotation", "python", "call", "overhead", "idle-sync", "idle-data", "idle-allocator",
     "idle-overhead", "idle-host", "idle-launch", "idle-device", "idle-unknown", "launch-latency",
-    "gap", "unrecorded", "other",
+    "gap", "unrecorded", "other", "operators", "backward", "optimizer", "outside", "waiting",
+    "transfer", "late", "unmatched",
 ]  # fmt: skip
 """Kind of a slice, which determines its color."""
 
@@ -51,7 +52,7 @@ class TimelineLane:
         first_row: Index of its first row.
         n_rows: Number of rows, outermost calls first.
         n: Number of events.
-        busy_ns: Length of the union of its events.
+        busy_ns: Length of the union of its events; 0 for a rank.
     """
 
     kind: LaneKind

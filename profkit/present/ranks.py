@@ -8,7 +8,6 @@ from profkit.engine.wording import counted, rank_list
 from profkit.model.job import (
     CollectiveGroup,
     CollectivesSummary,
-    LastRank,
     Lateness,
     RankSummary,
 )
@@ -32,6 +31,10 @@ _WHY: Final[dict[Lateness, str]] = {
     "compute": "its device computes longer",
     "unknown": "",
 }
+WHY_LATE: Final[dict[Lateness, str]] = {
+    "host": "launches late", "data": "waits for data", "compute": "computes longer", "unknown": "",
+}  # fmt: skip
+"""Why a rank is the last, in tables."""
 _REASONS: Final = {
     "not-recorded": "of groups of which no other rank was recorded",
     "no-counterpart": "without a counterpart on another rank",
@@ -89,10 +92,14 @@ def _mostly(found: CollectivesSummary, rank: int) -> Lateness:
     return max(late, key=lambda why: late[why], default="unknown")
 
 
-def late_because(last: LastRank) -> str:
-    """``rank 2 in 8: its host launches late``."""
-    why = _WHY[last.why]
-    return f"rank {last.rank} in {format_count(last.n)}{f': {why}' if why else ''}"
+def mostly_last(each: CollectiveGroup) -> str:
+    """``rank 2 in 8``, or nothing if none was last by more than the clocks' error."""
+    return f"rank {each.last[0].rank} in {format_count(each.last[0].n)}" if each.last else ""
+
+
+def why_last(each: CollectiveGroup) -> str:
+    """``launches late``, or nothing where that is not known."""
+    return WHY_LATE[each.last[0].why] if each.last else ""
 
 
 def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -107,63 +114,79 @@ def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     every = sorted(report.ranks, key=lambda each: (-each.late_ns, each.rank))
     shown = every if options.verbose else every[: options.limit]
     shown = sorted(shown, key=lambda each: each.rank)
+    hosts = {each.host for each in report.ranks}
+    end = ("host",) if len(hosts) > 1 else ()
     columns = columns_of(
-        "rank", ("step", "compute", "data", "waits", "transfer", "last in", "late by"), ("host",)
+        "rank", ("step", "compute", "data", "waits", "transfer", "last in", "late by"), end
     )
-    rows = tuple(_rank(each) for each in shown)
+    rows = tuple(TableRow(_rank(each)[: len(columns)]) for each in shown)
     of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
-    note = ListItem(f"Steps, kernels and operators below are those of rank {report.source.rank}.")
+    rest = "" if options.verbose else "; --verbose shows its kernels and operators"
+    note = ListItem(
+        f"Step time and critical path below are those of rank {report.source.rank}{rest}."
+    )
     return DocumentSection("Ranks", (TableBlock(columns, rows), ListBlock((note,))), of)
 
 
-def _rank(each: RankSummary) -> TableRow:
+def _rank(each: RankSummary) -> tuple[str, ...]:
     def time(ns: int | None) -> str:
         return "" if ns is None else format_ns(ns)
 
-    return TableRow(
-        (
-            str(each.rank),
-            time(each.step_ns),
-            time(each.compute_ns),
-            time(each.data_wait_ns),
-            time(each.collective_wait_ns),
-            time(each.transfer_ns),
-            format_count(each.n_last),
-            time(each.late_ns // each.n_last if each.n_last else 0),
-            one_line(each.host or ""),
-        )
+    return (
+        str(each.rank),
+        time(each.step_ns),
+        time(each.compute_ns),
+        time(each.data_wait_ns),
+        time(each.collective_wait_ns),
+        time(each.transfer_ns),
+        format_count(each.n_last),
+        time(each.late_ns // each.n_last if each.n_last else 0),
+        one_line(each.host or ""),
     )
 
 
 def _collectives(found: CollectivesSummary, options: ReadersOptions) -> DocumentSection:
     blocks: list[Block] = []
     groups = found.groups if options.verbose else found.groups[: options.limit]
+    speed = ("bus GB/s",) if any(each.bus_bytes_per_s is not None for each in groups) else ()
     if groups:
         columns = columns_of(
-            "collective", ("n", "waiting", "transfer", "bus GB/s"), ("mostly last", "group")
+            "collective",
+            ("n", "waiting", "transfer", *speed, "mostly last"),
+            ("why", "ranks"),
         )
-        rows = tuple(_group(each) for each in groups)
+        rows = tuple(_group(each, with_speed=bool(speed)) for each in groups)
         blocks.append(TableBlock(columns, rows))
-    for each in found.unmatched:
-        text = f"{counted(each.n, 'call')} {_REASONS[each.reason]}: in no figure"
-        blocks.append(ListBlock((ListItem(text),)))
+    blocks += [ListBlock((ListItem(text),)) for text in unmatched_texts(found)]
+    return DocumentSection("Collectives", tuple(blocks), matched_text(found))
+
+
+def matched_text(found: CollectivesSummary) -> str:
+    """``98% matched``, or that there was nothing to match."""
     share = found.matched_share
-    about = "none of several ranks" if share is None else f"{format_share(share)} matched"
-    return DocumentSection("Collectives", tuple(blocks), about)
+    return "none of several ranks" if share is None else f"{format_share(share)} of calls matched"
 
 
-def _group(each: CollectiveGroup) -> TableRow:
-    name = each.group or each.description
-    ranks = f"ranks {rank_list(each.ranks)}"
+def unmatched_texts(found: CollectivesSummary) -> list[str]:
+    """How many calls are in no figure, by reason."""
+    return [
+        f"{counted(each.n, 'call')} {_REASONS[each.reason]}: in no figure"
+        for each in found.unmatched
+    ]
+
+
+def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
     speed = each.bus_bytes_per_s
+    known = ("" if speed is None else f"{speed / 1e9:.3g}",) if with_speed else ()
     return TableRow(
         (
-            each.kind,
+            one_line(" · ".join(filter(None, (each.kind, each.group or each.description)))),
             format_count(each.n),
             format_ns(each.wait_ns),
             format_ns(each.transfer_ns),
-            "" if speed is None else f"{speed / 1e9:.3g}",
-            late_because(each.last[0]) if each.last else "",
-            one_line(f"{name} ({ranks})" if name else ranks),
+            *known,
+            mostly_last(each),
+            why_last(each),
+            f"ranks {rank_list(each.ranks)}",
         )
     )

@@ -38,6 +38,7 @@ from profkit.present.document import (
     Name,
     Part,
     PartKind,
+    Remainder,
     SourceLine,
     TableBlock,
     TableColumn,
@@ -101,11 +102,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_findings(report, options),
         *_memory(report),
         *_allocation_sites(report, options),
-        *_categories(report, options),
-        *_modules(report, options),
-        *_kernels(report, options),
-        *_operators(report, options),
-        *_lines(report, options),
+        *(_work(report, options) if options.verbose or report.collectives is None else ()),
         *list_section("Details", facts(report, everything=options.verbose)),
         *_skipped(report, options),
         *_recording(report, options),
@@ -119,6 +116,15 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         headline=one_line(headline(report)),
         sections=sections,
     )
+
+
+def _work(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    """What took the time of one rank; a screen of text on a job leaves it out."""
+    yield from _categories(report, options)
+    yield from _modules(report, options)
+    yield from _kernels(report, options)
+    yield from _operators(report, options)
+    yield from _lines(report, options)
 
 
 def _place(where: Location | None, base: str) -> SourceLine | None:
@@ -426,6 +432,10 @@ def _of_peak(row: _Timed) -> str:
 
 def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     n_checks = len({each.rule for each in report.unchecked})
+    if report.collectives is not None and n_checks and not options.verbose:
+        shown = Remainder("--verbose shows what they need")
+        yield DocumentSection(f"{counted(n_checks, 'check')} skipped", (shown,), is_detail=True)
+        return
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)
     yield from list_section(f"{counted(n_checks, 'check')} skipped", lines)

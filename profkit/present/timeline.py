@@ -1,7 +1,7 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, get_args
 
 import numpy as np
@@ -15,7 +15,7 @@ from profkit.index.distinct import numbered
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
-from profkit.index.level_of_detail import flattened, levels_of, stacked
+from profkit.index.level_of_detail import joined, levels_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
@@ -92,7 +92,7 @@ def timeline(ctx: Context, report: Report) -> Timeline | None:
     if not len(ctx.events):
         return None
     site, sites = _sites_of_events(ctx)
-    drawn = _Drawn(sites)
+    drawn = DrawnLanes(sites)
     _add_steps(drawn, ctx)
     _add_critical_path(drawn, ctx)
     _add_findings(drawn, ctx, report.findings)
@@ -118,7 +118,7 @@ def timeline(ctx: Context, report: Report) -> Timeline | None:
 
 
 @dataclass
-class _Drawn:
+class DrawnLanes:
     """The lanes so far.
 
     Attributes:
@@ -154,7 +154,7 @@ class _Drawn:
         if depth is None:
             slices = replace(slices, row=stacked(slices.row, slices))
             slices = slices.of(np.argsort(slices.row, kind="stable"))
-        slices = _bounded(slices)
+        slices = within_rows(slices, MAX_ROWS)
         n_rows = int(slices.row.max()) + 1
         busy_ns = union(starts_ns, ends_ns).total_ns
         self.lanes.append(TimelineLane(kind, label, self.n_rows, n_rows, len(starts_ns), busy_ns))
@@ -175,29 +175,11 @@ class _Drawn:
 
     def slices(self, number: Int32s) -> Slices:
         """All slices, with new site numbers."""
-        together = _joined(self.parts)
+        together = joined(self.parts)
         return replace(together, site=number[together.site])
 
 
-def _joined(parts: Sequence[Slices]) -> Slices:
-    names = [each.name for each in fields(Slices)]
-    return Slices(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-def _bounded(slices: Slices) -> Slices:
-    """Slices in at most :data:`MAX_ROWS` rows; overlapping slices of the last row are merged."""
-    deep = slices.row >= MAX_ROWS - 1
-    if not deep.any():
-        return slices
-    below = slices.of(np.flatnonzero(deep))
-    below = below.of(np.argsort(below.start_ns, kind="stable"))
-    below = replace(below, row=np.full(len(below), MAX_ROWS - 1, dtype=np.int32))
-    last = flattened(below, below.row)
-    above = slices.of(np.flatnonzero(~deep))
-    return _joined((above, last))
-
-
-def _add_steps(drawn: _Drawn, ctx: Context) -> None:
+def _add_steps(drawn: DrawnLanes, ctx: Context) -> None:
     starts, ends = ctx.steps.starts_ns, ctx.steps.ends_ns
     drawn.add_named(
         "steps",
@@ -209,7 +191,7 @@ def _add_steps(drawn: _Drawn, ctx: Context) -> None:
     )
 
 
-def _add_critical_path(drawn: _Drawn, ctx: Context) -> None:
+def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
     """Add the segments of the critical path: a site for each kind, name and source line."""
     path, segments = ctx.critical_path, path_segments(ctx, ctx.critical_path)
     what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
@@ -241,7 +223,7 @@ def _add_critical_path(drawn: _Drawn, ctx: Context) -> None:
     drawn.add("path", "critical path", path.starts_ns, path.ends_ns, of_site, row)
 
 
-def _add_findings(drawn: _Drawn, ctx: Context, findings: tuple[Finding, ...]) -> None:
+def _add_findings(drawn: DrawnLanes, ctx: Context, findings: tuple[Finding, ...]) -> None:
     """Add the time that each finding is about, or else the events that it names."""
     parts: list[_NamedTimes] = []
     for finding in findings:
@@ -254,7 +236,7 @@ def _add_findings(drawn: _Drawn, ctx: Context, findings: tuple[Finding, ...]) ->
     drawn.add_named("findings", "findings", parts)
 
 
-def _add_idle(drawn: _Drawn, device: str, causes: IdleByCause | None) -> None:
+def _add_idle(drawn: DrawnLanes, device: str, causes: IdleByCause | None) -> None:
     """Add the idle causes of a lane's device."""
     parts: list[_NamedTimes] = []
     for cause, times in (causes or {}).items():
@@ -264,7 +246,7 @@ def _add_idle(drawn: _Drawn, device: str, causes: IdleByCause | None) -> None:
     drawn.add_named("idle", f"{device} idle", parts)
 
 
-def _add_events(drawn: _Drawn, ctx: Context, lane: EventLane, site: Int32s) -> None:
+def _add_events(drawn: DrawnLanes, ctx: Context, lane: EventLane, site: Int32s) -> None:
     rows: Rows = lane.rows
     starts, ends = ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
     drawn.add(lane.kind, lane.label, starts, ends, site[rows], lane.depth)

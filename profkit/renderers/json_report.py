@@ -17,6 +17,7 @@ import msgspec
 from profkit.model.change import ProgramChange
 from profkit.model.difference import Difference
 from profkit.model.finding import Finding
+from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
 from profkit.present.renderer import RendererInfo
 
@@ -24,8 +25,9 @@ INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
-INTERNAL: Final = ("spans", "change")
-"""Fields of a finding that refer to the recording, and are no part of the JSON."""
+INTERNAL: Final = ("spans", "change", "lanes")
+"""Fields of a finding and of the report that refer to the recording, and are no part of the JSON.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Options:
 
 def render(report: Report, options: Options) -> bytes:
     """The report as JSON in UTF-8, with a line end."""
-    bare = replace(report, findings=_bare(report.findings), health=_bare(report.health))
-    tree = msgspec.to_builtins(bare)
-    for finding in (*tree["findings"], *tree["health"]):
+    findings, health = _bare(report.findings), _bare(report.health)
+    tree = msgspec.to_builtins(replace(report, findings=findings, health=health, lanes=None))
+    for part in (tree, *tree["findings"], *tree["health"]):
         for name in INTERNAL:
-            del finding[name]
+            part.pop(name, None)
     return _encoded(tree, options)
 
 
@@ -91,7 +93,8 @@ def schema() -> dict[str, Any]:
     _, parts = msgspec.json.schema_components(
         [Report], schema_hook=lambda _: {"type": "array"}, ref_template="#/$defs/{name}"
     )
-    parts.pop(ProgramChange.__name__, None)
+    for internal in (ProgramChange, JobLanes, RankLane, LaneSite, RankClock):
+        parts.pop(internal.__name__, None)
     for part in parts.values():
         if "properties" not in part:
             continue

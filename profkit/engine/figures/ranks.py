@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.job_context import JobContext
-from profkit.index.intervals import subtract, union
+from profkit.index.intervals import covered_within, subtract, union
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.matching import Matches, Unmatched
 from profkit.model.events import MISSING
@@ -50,13 +50,18 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
         parts = breakdown.parts if breakdown is not None else ()
         steps = each.report.summary.steps
         n_steps = max(len(steps), 1)
+        windows = each.start_ns + np.array(each.time.steps, dtype=np.int64).reshape(-1, 2)
+        here = np.full(len(windows), clock, dtype=np.int32)
+        bounds = (clocks.corrected(here, windows[:, i]) for i in range(2))
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
         found.append(
             RankSummary(
                 rank=each.calls.rank,
                 host=each.calls.host,
                 file=each.path,
+                step_names=tuple(step.name for step in steps),
                 steps_ns=tuple(step.time_ns for step in steps),
+                steps_wait_ns=tuple(covered_within(waiting, *bounds).tolist()),
                 step_ns=None if breakdown is None else breakdown.mean_ns,
                 compute_ns=None if breakdown is None else sum(computing),
                 data_wait_ns=sum(step.data_wait_ns for step in steps) // n_steps,

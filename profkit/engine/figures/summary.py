@@ -129,7 +129,7 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
     window = union(*windows(ctx))
-    parts, work = _parts(ctx, window), timed_work(ctx)
+    parts, work = time_parts(ctx, window), timed_work(ctx)
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx),
@@ -267,8 +267,8 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
     return tuple(found)
 
 
-def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
-    """The parts of the step time, or of the whole recording's."""
+def time_parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
+    """The parts of the time of a window, which exclude each other, by kind."""
     if ctx.has_device_work:
         return partition_time(
             window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded)

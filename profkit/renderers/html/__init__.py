@@ -3,9 +3,9 @@
 The page is a single file: it needs no server, no network and no other file. Its Content Security
 Policy, which the browser enforces, forbids every request and every script that is not part of it.
 
-From top to bottom: the headline and the main figures; findings with evidence and source lines;
-the step time without them; steps; timeline; flame graphs; memory; tables; skipped checks, faults
-and environment of the recording; glossary.
+From top to bottom: the headline and the main figures; the ranks of a job; findings with evidence
+and source lines; the step time without them; steps; timeline; flame graphs; memory; tables; skipped
+checks, faults and environment of the recording; glossary.
 """
 
 from collections.abc import Sequence

@@ -23,6 +23,7 @@ from profkit.renderers.html import (
     flames,
     memory,
     overview,
+    ranks,
     recording,
     roofline,
     steps,
@@ -40,6 +41,7 @@ def _glossary(report: Report, options: Options) -> Section:
 
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.section,
+    ranks.section,
     findings.section,
     what_if.section,
     critical_path.section,

@@ -3,7 +3,8 @@
  * What the other scripts build on: the one global name `profkit`.
  *
  * Events on `window`:
- *   profkit:range  detail {startNs, endNs, label}  the timeline shows this time range
+ *   profkit:range  detail {startNs, endNs, label, timeline}  the timeline of the section with this
+ *                  id shows this time range
  *   profkit:theme  detail {dark}                   the colours changed: canvases redraw
  */
 const profkit = (() => {
@@ -87,9 +88,9 @@ const profkit = (() => {
     return getComputedStyle(document.documentElement).getPropertyValue(property).trim();
   }
 
-  /** Make the timeline show a time range of the recording. */
-  function showRange(startNs, endNs, label) {
-    const detail = { startNs, endNs, label };
+  /** Make the timeline of a section show a time range. */
+  function showRange(startNs, endNs, label, timeline = 'timeline') {
+    const detail = { startNs, endNs, label, timeline };
     window.dispatchEvent(new CustomEvent('profkit:range', { detail }));
   }
 

@@ -5,6 +5,7 @@ profkit.lanes = (() => {
   const laneGap = 8;
   const laneHeight = 22;
   const fewRows = 10;
+  const fewRanks = 16;
 
   /** A pattern that is drawn over a colour, so that colour is not the only sign. */
   function tile(context, pattern, color) {
@@ -30,13 +31,14 @@ profkit.lanes = (() => {
     return context.createPattern(square, 'repeat');
   }
 
-  let cachedPalette = null;
-  window.addEventListener('profkit:theme', () => { cachedPalette = null; });
+  let cachedPalettes = new Map();
+  window.addEventListener('profkit:theme', () => { cachedPalettes = new Map(); });
 
-  /** The page's colours, cached until the theme changes. */
+  /** The colours of a timeline, cached until the theme changes. */
   function palette(context, styles) {
-    cachedPalette = cachedPalette ?? readPalette(context, styles);
-    return cachedPalette;
+    const cached = cachedPalettes.get(styles) ?? readPalette(context, styles);
+    cachedPalettes.set(styles, cached);
+    return cached;
   }
 
   function readPalette(context, styles) {
@@ -55,7 +57,9 @@ profkit.lanes = (() => {
     constructor(lanes) {
       this.lanes = lanes;
       const threads = lanes.filter((lane) => lane.kind === 'thread');
-      this.isOpen = lanes.map((lane) => lane.kind !== 'other' && threads.indexOf(lane) < 2);
+      const nRanks = lanes.filter((lane) => lane.kind === 'rank').length;
+      this.isOpen = lanes.map((lane) => lane.kind !== 'other' && threads.indexOf(lane) < 2
+        && nRanks <= fewRanks);
       this.place();
     }
 
@@ -63,7 +67,7 @@ profkit.lanes = (() => {
     nVisible(index) {
       const { nRows } = this.lanes[index];
       if (this.isOpen[index]) return nRows;
-      return Math.min(nRows, this.lanes[index].kind === 'thread' ? fewRows / 2 : 1);
+      return Math.min(nRows, { thread: fewRows / 2, rank: 2 }[this.lanes[index].kind] ?? 1);
     }
 
     place() {
@@ -217,10 +221,12 @@ profkit.lanes = (() => {
     }
   }
 
-  /** The overview image of the whole recording, cached until theme, width or level change. */
-  const cache = { canvas: document.createElement('canvas'), key: [] };
+  /** Images of whole recordings by canvas, cached until theme, width or level change. */
+  const caches = new Map();
 
-  function overviewImage({ level, sites, styles, whole, size, rows }) {
+  function overviewImage(shownOn, { level, sites, styles, whole, size, rows }) {
+    const cache = caches.get(shownOn) ?? { canvas: document.createElement('canvas'), key: [] };
+    caches.set(shownOn, cache);
     const key = [level, size.width, window.devicePixelRatio, document.documentElement.dataset.theme];
     if (key.every((each, index) => each === cache.key[index])) return cache.canvas;
     cache.key = key;
@@ -245,7 +251,7 @@ profkit.lanes = (() => {
   /** The whole recording, with a frame around the visible range. */
   function drawOverview(canvas, state) {
     const { styles, whole, view, size } = state;
-    const image = overviewImage(state);
+    const image = overviewImage(canvas, state);
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
     const colors = palette(context, styles);
     const scale = size.width / (whole.to - whole.from);

@@ -76,9 +76,7 @@ def _chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
 
 def _bounds(steps: tuple[StepSummary, ...]) -> tuple[list[int], list[int]]:
     """Where the steps begin and end, on the devices where the host runs ahead of them."""
-    starts = [
-        step.start_ns if step.device_start_ns is None else step.device_start_ns for step in steps
-    ]
+    starts = [step.time_start_ns for step in steps]
     return starts, [start + step.time_ns for start, step in zip(starts, steps, strict=True)]
 
 

@@ -12,7 +12,6 @@ from profkit.present.headline import busiest_ops, categories_title, idle_explana
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._rank_tables import collectives, ranks
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
 
@@ -34,8 +33,6 @@ def section(report: Report, options: Options) -> Section | None:
 
 
 def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
-    yield ranks(report)
-    yield collectives(report)
     yield _devices(report)
     yield _idle(report)
     yield _categories(report)

@@ -71,6 +71,14 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
     "unrecorded": SliceStyle(path_label("unrecorded"), "--series-7", "dots"),
     "overhead": SliceStyle("profiler overhead", "--series-8", "stripes"),
     "other": SliceStyle("other events", "--series-8"),
+    "operators": SliceStyle(part_label("operators"), color_of("operators")),
+    "backward": SliceStyle(part_label("backward"), color_of("backward")),
+    "optimizer": SliceStyle(part_label("optimizer"), color_of("optimizer")),
+    "outside": SliceStyle(part_label("python"), color_of("python"), "stripes"),
+    "waiting": SliceStyle("waiting for the last rank", "--series-7", "stripes"),
+    "transfer": SliceStyle("transfer", color_of("communication"), "dots"),
+    "late": SliceStyle("the others wait for this rank", "--series-4"),
+    "unmatched": SliceStyle("collective without a match", "--series-8", "dots"),
 }
 
 
@@ -88,7 +96,7 @@ def section(report: Report, options: Options) -> Section | None:
         title="Timeline",
         body=_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
-        data={"tables": {lanes.id: lanes.data}, "timeline": _data(shown, levels, options.base)},
+        data={"tables": {lanes.id: lanes.data}, "timeline": drawing(shown, levels, options.base)},
     )
 
 
@@ -105,12 +113,10 @@ def kinds_of(shown: Timeline) -> list[SliceKind]:
     return [*(kind for kind in _STYLES if kind in kinds), *sorted(kinds - _STYLES.keys())]
 
 
-def _body(shown: Timeline, levels: Sequence["_PackedLevel"], lanes: SortableTable) -> Markup:
+def _body(shown: Timeline, levels: Sequence["PackedLevel"], lanes: SortableTable) -> Markup:
     return fill(
         "timeline.html.j2",
-        styles=[style_of(kind) for kind in kinds_of(shown)],
-        steps=[step[0] for step in shown.steps[:MAX_STEPS]],
-        n_steps=len(shown.steps),
+        **elements(shown, "timeline", "Timeline", "kernel, operator, line"),
         n_events=sum(lane.n for lane in shown.lanes if lane.kind != "path"),
         resolution_ns=levels[0].level.resolution_ns,
         path_ns=levels[0].path_ns,
@@ -118,8 +124,26 @@ def _body(shown: Timeline, levels: Sequence["_PackedLevel"], lanes: SortableTabl
     )
 
 
-def _data(shown: Timeline, levels: Sequence["_PackedLevel"], base: str) -> dict[str, Any]:
-    """What ``timeline.js`` draws."""
+def elements(shown: Timeline, section: str, label: str, examples: str) -> dict[str, Any]:
+    """The values of the template ``timeline_view.html.j2``.
+
+    Args:
+        section: The id of the section that has the timeline.
+        label: Its name for screen readers.
+        examples: What the search can find.
+    """
+    return {
+        "id": section,
+        "label": label,
+        "examples": examples,
+        "styles": [style_of(kind) for kind in kinds_of(shown)],
+        "steps": [step[0] for step in shown.steps[:MAX_STEPS]],
+        "n_steps": len(shown.steps),
+    }
+
+
+def drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict[str, Any]:
+    """What ``timeline.js`` draws, as ``timeline`` in the data of the section."""
     kinds = kinds_of(shown)
     n_rows = sum(lane.n_rows for lane in shown.lanes)
     return {
@@ -183,7 +207,7 @@ def _place(frame: Frame | None, base: str) -> str:
 
 
 @dataclass(frozen=True)
-class _PackedLevel:
+class PackedLevel:
     """A level of detail, and its slices as text.
 
     Attributes:
@@ -200,14 +224,14 @@ class _PackedLevel:
         return len(self.packed["text"])
 
 
-def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
+def levels_within(shown: Timeline, max_characters: int) -> list[PackedLevel]:
     """The levels of detail as text, the finest first, within a limit of the page's size.
 
     The coarsest level is what a page shows first, and the finest one has every event. The others
     only save the browser time, so they share what these two leave.
     """
     *finer, coarsest = shown.levels
-    found: list[_PackedLevel] = []
+    found: list[PackedLevel] = []
     for level in (coarsest, *finer[:1], *finer[:0:-1]):
         at = int(len(found) > 1)
         left = max_characters - sum(each.n_characters for each in found)
@@ -220,12 +244,12 @@ def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
 
 def _fitting(
     shown: Timeline, level: Level, left: int, coarser_ns: int | None
-) -> _PackedLevel | None:
+) -> PackedLevel | None:
     """A level, as coarse as it must be to fit; None if the next coarser level is as fine."""
     for each, path_ns in _ever_coarser(shown, level, coarser_ns):
         plain = coarser_ns is None and len(each.slices) <= MAX_PLAIN_SLICES
         if _estimated_characters(shown, each) <= _SAMPLE_TOLERANCE * left:
-            found = _PackedLevel(each, path_ns, _packed(shown, each, plain=plain))
+            found = PackedLevel(each, path_ns, _packed(shown, each, plain=plain))
             if found.n_characters <= left:
                 return found
     return None

@@ -1,0 +1,116 @@
+"""What each rank of a job did when, bounded in size: for timelines, and no part of JSON reports."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from profkit.model.job import Lateness
+
+if TYPE_CHECKING:
+    from profkit.model.timeline import Slices
+else:
+    # Reports are read and written without NumPy, which takes long to load.
+    Slices = Any
+
+CallState = Literal["waiting", "transfer", "unmatched", "late"]
+"""What a slice of a collective is: until the last rank had started, from then on, one without a
+match, or before it the time that others wait for this rank."""
+
+
+@dataclass(frozen=True)
+class LaneSite:
+    """What slices represent.
+
+    Attributes:
+        kind: A part of the step time as in :class:`~profkit.model.report.TimePart`, or a
+            :data:`CallState`.
+        collective: For the latter the kind of collective, such as ``all-reduce``, else empty.
+        group: Its process group, or empty.
+        why: Why the rank is late, or None.
+        n: Number of its slices on all ranks.
+        total_ns: Sum of their lengths.
+    """
+
+    kind: str
+    collective: str = ""
+    group: str = ""
+    why: Lateness | None = None
+    n: int = 0
+    total_ns: int = 0
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """The clock of a rank, compared with that of the first one.
+
+    Attributes:
+        offset_ns: What it shows too much at ``origin_ns``.
+        drift: What it gains per nanosecond of the common clock.
+        origin_ns: The moment of the offset, in nanoseconds since 1970.
+    """
+
+    offset_ns: int = 0
+    drift: float = 0.0
+    origin_ns: int = 0
+
+    def corrected(self, at_ns: int) -> int:
+        """A moment of this clock on the common one, both in nanoseconds since 1970."""
+        since_ns = at_ns - self.origin_ns - self.offset_ns
+        return at_ns - self.offset_ns - round(since_ns * (self.drift / (1 + self.drift)))
+
+
+@dataclass(frozen=True)
+class RankLane:
+    """What one rank did when. Times are nanoseconds from the start of :class:`JobLanes`.
+
+    Attributes:
+        clock: From which its times were corrected.
+        slices: In the first row the parts of its time, except for communication; in further ones
+            its collectives. Short ones are merged; sites are those of :class:`JobLanes`.
+        n: Number of slices before merging.
+        steps: Start and end of each step of the summary of this rank.
+    """
+
+    rank: int
+    file: str
+    host: str | None
+    clock: RankClock
+    slices: Slices
+    n: int
+    steps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class JobLanes:
+    """What the ranks of a job did when, on one clock.
+
+    Attributes:
+        start_ns: The origin of all times, in nanoseconds since 1970.
+        lanes: By rank.
+        sites: What slices represent.
+    """
+
+    start_ns: int
+    lanes: tuple[RankLane, ...]
+    sites: tuple[LaneSite, ...]
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """The parts of a rank's time: small enough to be sent from one process to another.
+
+    Attributes:
+        start_ns: The start of its trace, in nanoseconds since 1970 on its own clock.
+        kinds: Kinds of parts as in :class:`~profkit.model.report.TimePart`.
+        n: Number of slices of each kind before merging.
+        total_ns: Their time.
+        slices: In one row and bounded in number, from the start of its trace; their sites are
+            indices into ``kinds``.
+        steps: Start and end of each step of its summary, from the start of its trace.
+    """
+
+    start_ns: int
+    kinds: tuple[str, ...]
+    n: tuple[int, ...]
+    total_ns: tuple[int, ...]
+    slices: Slices
+    steps: tuple[tuple[int, int], ...]

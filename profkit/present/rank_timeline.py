@@ -1,0 +1,72 @@
+"""The timeline of a job: a lane for each rank, on one clock."""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from profkit.index.level_of_detail import joined, levels_of
+from profkit.model.rank_lanes import JobLanes, LaneSite, RankLane
+from profkit.model.report import Report
+from profkit.model.timeline import SliceKind, Timeline, TimelineLane, TimelineSite
+from profkit.present.headline import part_label
+from profkit.present.ranks import WHY_LATE
+from profkit.present.step_heat import distinct_names
+
+MAX_RANKS: Final = 256
+"""Lanes; of more ranks those are shown for which the others waited longest."""
+_KINDS: Final[dict[str, SliceKind]] = {"python": "outside"}
+"""Kinds of slices that are named differently than the part of the step time."""
+
+
+def rank_timeline(report: Report) -> Timeline | None:
+    """The timeline of the ranks, or None in a report without their lanes."""
+    job = report.lanes
+    lanes = [] if job is None else _shown(job, report)
+    if job is None or not any(len(lane.slices) for lane in lanes):
+        return None
+    parts, shown, first_row = [], [], 0
+    for lane in lanes:
+        n_rows = int(lane.slices.row.max(initial=0)) + 1
+        label = f"rank {lane.rank}" + (f" · {lane.host}" if lane.host else "")
+        shown.append(TimelineLane("rank", label, first_row, n_rows, lane.n, 0))
+        parts.append(replace(lane.slices, row=lane.slices.row + np.int32(first_row)))
+        first_row += n_rows
+    slices = joined(parts)
+    start, end = int(slices.start_ns.min()), int(slices.end_ns.max())
+    return Timeline(
+        start_ns=start,
+        end_ns=end,
+        lanes=tuple(shown),
+        sites=tuple(map(_site, job.sites)),
+        levels=levels_of(slices, max(1, end - start)),
+        steps=tuple(step_ranges(report)),
+    )
+
+
+def _shown(job: JobLanes, report: Report) -> list[RankLane]:
+    late_ns = {each.rank: each.late_ns for each in report.ranks}
+    by_delay = sorted(job.lanes, key=lambda lane: -late_ns[lane.rank])
+    return sorted(by_delay[:MAX_RANKS], key=lambda lane: lane.rank)
+
+
+def _site(site: LaneSite) -> TimelineSite:
+    if site.collective:
+        name = " · ".join(filter(None, (site.collective, site.group)))
+        why = WHY_LATE[site.why] if site.why is not None else ""
+        name = f"{name}: {why}" if why else name
+    else:
+        name = part_label(site.kind)
+    kind: SliceKind = _KINDS.get(site.kind, site.kind)  # type: ignore[arg-type]  # one of them
+    return TimelineSite(name, kind, None, None, site.n, site.total_ns)
+
+
+def step_ranges(report: Report) -> list[tuple[str, int, int]]:
+    """Each step with its first start and its last end on any rank, from the start of the lanes."""
+    found: dict[str, tuple[int, int]] = {}
+    names = {each.rank: distinct_names(each.step_names) for each in report.ranks}
+    for lane in report.lanes.lanes if report.lanes is not None else ():
+        for name, (start, end) in zip(names[lane.rank], lane.steps, strict=True):
+            first, last = found.get(name, (start, end))
+            found[name] = (min(first, start), max(last, end))
+    return sorted(((name, *times) for name, times in found.items()), key=lambda each: each[1])
