@@ -28,8 +28,7 @@ def rank_timeline(report: Report) -> Timeline | None:
     parts, shown, first_row = [], [], 0
     for lane in lanes:
         n_rows = int(lane.slices.row.max(initial=0)) + 1
-        label = f"rank {lane.rank}" + (f" · {lane.host}" if lane.host else "")
-        shown.append(TimelineLane("rank", label, first_row, n_rows, lane.n, 0))
+        shown.append(TimelineLane("rank", lane_label(lane), first_row, n_rows, lane.n, 0))
         parts.append(replace(lane.slices, row=lane.slices.row + np.int32(first_row)))
         first_row += n_rows
     slices = joined(parts)
@@ -50,13 +49,20 @@ def _shown(job: JobLanes, report: Report) -> list[RankLane]:
     return sorted(by_delay[:MAX_RANKS], key=lambda lane: lane.rank)
 
 
+def lane_label(lane: RankLane) -> str:
+    """``rank 3 · node1``."""
+    return f"rank {lane.rank}" + (f" · {lane.host}" if lane.host else "")
+
+
+def call_name(site: LaneSite) -> str:
+    """``all-reduce · default_pg``, and why a rank is the last: ``all-reduce: launches late``."""
+    name = " · ".join(filter(None, (site.collective, site.group)))
+    why = WHY_LATE[site.why] if site.why is not None else ""
+    return f"{name}: {why}" if why else name
+
+
 def _site(site: LaneSite) -> TimelineSite:
-    if site.collective:
-        name = " · ".join(filter(None, (site.collective, site.group)))
-        why = WHY_LATE[site.why] if site.why is not None else ""
-        name = f"{name}: {why}" if why else name
-    else:
-        name = part_label(site.kind)
+    name = call_name(site) if site.collective else part_label(site.kind)
     kind: SliceKind = _KINDS.get(site.kind, site.kind)  # type: ignore[arg-type]  # one of them
     return TimelineSite(name, kind, None, None, site.n, site.total_ns)
 

@@ -54,7 +54,7 @@ def with_events(
     before: bytes | None = None
     with open_plain(place) as stream:
         for batch in split_batches(Chunks(stream, limit), text):
-            events = _as_written(batch, text)
+            events = without_ours(batch, text)
             if events:
                 yield _head(text) if before is None else before
                 yield events
@@ -73,7 +73,7 @@ def with_events(
     yield _tail(text)
 
 
-def _as_written(batch: bytes, text: TraceText) -> bytes:
+def without_ours(batch: bytes, text: TraceText) -> bytes:
     """The events of a batch (a JSON list) without brackets, and without those that we added."""
     try:
         events = CATEGORIES_ONLY.decode(batch)

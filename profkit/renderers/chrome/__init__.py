@@ -7,7 +7,8 @@ launches and memory. The events that a finding refers to have a marker, and an a
 finding. All added events have the category ``profkit``, which profkit ignores, so that the product
 can be analyzed and exported again.
 
-Without a trace the added rows are the whole product.
+Without a trace the added rows are the whole product. The traces of the ranks of a job become one,
+on one clock, in which each rank has its processes and one more with its collectives.
 """
 
 from collections.abc import Iterator
@@ -43,6 +44,11 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
     """
     from profkit.renderers.chrome._annotations import annotations  # noqa: PLC0415  (loads NumPy)
 
+    if report.lanes is not None:
+        from profkit.renderers.chrome._ranks import job_pieces  # noqa: PLC0415  (as above)
+
+        yield from job_pieces(report.lanes)
+        return
     context = options.recording.context if options.recording is not None else None
     if context is None or not context.has_trace:
         events = annotations(report, context, options.base, origin_ns=0)

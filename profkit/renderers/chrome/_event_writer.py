@@ -32,11 +32,14 @@ class EventWriter:
         lanes: The rows of the recording; the process has an id that none of them has.
         origin_ns: The recording's start on the clock of the file.
         end_ns: The recording's end, from its start.
+        pid: The id of the process, unless the recording has it.
     """
 
-    def __init__(self, lanes: Iterable[Lane], origin_ns: int, end_ns: int) -> None:
+    def __init__(
+        self, lanes: Iterable[Lane], origin_ns: int, end_ns: int, pid: int = _FIRST_PID
+    ) -> None:
         taken = {lane.pid for lane in lanes}
-        self.pid = _FIRST_PID
+        self.pid = pid
         while str(self.pid) in taken:
             self.pid += 1
         self._origin_ns = origin_ns

@@ -1,0 +1,51 @@
+"""The traces of all ranks of a job as one, on one clock."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from profkit.model.rank_lanes import JobLanes, RankLane
+from profkit.names import visible
+from profkit.present.rank_timeline import call_name, lane_label
+from profkit.readers.kineto.merge import RankFile, merged, process_events
+from profkit.readers.stream import place_of
+from profkit.renderers.chrome._event_writer import EventWriter
+
+_STATES = {
+    "waiting": "waiting for the last rank", "transfer": "transfer",
+    "late": "the others wait for this rank", "unmatched": "without a match",
+}  # fmt: skip
+
+
+def job_pieces(job: JobLanes) -> Iterator[bytes]:
+    """One trace, rank by rank; each rank has a process more, with its collectives split."""
+    files = (
+        RankFile(
+            place=place_of(lane.file),
+            name=visible(lane_label(lane)),
+            corrected=lane.clock.corrected,
+            added=partial(_added, lane, job),
+        )
+        for lane in job.lanes
+    )
+    return merged(files, job.start_ns)
+
+
+def _added(lane: RankLane, job: JobLanes, pid: int) -> Iterable[bytes]:
+    """The slices of the collectives of a rank, in a process of their own."""
+    slices = lane.slices
+    writer = EventWriter((), 0, int(slices.end_ns.max(initial=0)), pid=pid)
+    yield from process_events(pid, f"{visible(lane_label(lane))} · collectives", pid)
+    rows: dict[int, int] = {}
+    for row, start, end, n, number in zip(
+        *(getattr(slices, name).tolist() for name in ("row", "start_ns", "end_ns", "n", "site")),
+        strict=True,
+    ):
+        site = job.sites[number]
+        if not row:
+            continue
+        if row not in rows:
+            rows[row], names = writer.row("collectives")
+            yield from names
+        name = f"{call_name(site)}: {_STATES[site.kind]}"
+        args = {"merged slices": n} if n > 1 else {}
+        yield writer.slice(rows[row], name, start, end, args)

@@ -1,0 +1,55 @@
+"""The traces of all ranks of a job as one."""
+
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+
+from profkit.api import render
+from tests import job_traces
+from tests.job_traces import KERNEL, LATE_NS, N_STEPS, REDUCE_NS
+from tests.renderers.trace_viewer import check, events_of, ours, slices_by_thread
+
+
+def test_collectives_end_together_although_clocks_differ(tmp_path: Path) -> None:
+    report = job_traces.job(tmp_path, 3)
+    events = events_of(render(report, "chrome"))
+    for pid in {event["pid"] for event in ours(events)}:
+        check([each for each in events if each.get("cat") != "profkit" or each["pid"] == pid])
+    ends = defaultdict(set)
+    for event in events:
+        if event["name"] == KERNEL:
+            ends[event["args"]["Seq"]].add(event["ts"] + event["dur"])
+    assert sorted(ends) == [*range(N_STEPS)]
+    assert all(len(each) == 1 for each in ends.values())
+    assert min(event["ts"] for event in events if "ts" in event) == 0
+
+
+def test_each_rank_has_its_processes_and_one_with_its_collectives(tmp_path: Path) -> None:
+    report = job_traces.job(tmp_path)
+    events = events_of(render(report, "chrome"))
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert len(set(names)) == len(names)
+    shown = {name for name in names.values() if name.endswith("collectives")}
+    assert shown == {"rank 0 · one · collectives", "rank 1 · other · collectives"}
+    lengths = defaultdict(list)
+    for event in ours(events):
+        if event["ph"] == "X":
+            lengths[names[event["pid"]], event["name"]].append(event["dur"])
+    late, moved = Decimal(LATE_NS) / 1000, Decimal(REDUCE_NS - LATE_NS) / 1000
+    assert lengths == {
+        ("rank 0 · one · collectives", "all-reduce · 0: waiting for the last rank"): [late] * 4,
+        ("rank 0 · one · collectives", "all-reduce · 0: transfer"): [moved] * 4,
+        ("rank 1 · other · collectives", "all-reduce · 0: transfer"): [moved] * 4,
+        (
+            "rank 1 · other · collectives",
+            "all-reduce · 0: launches late: the others wait for this rank",
+        ): [late] * 4,
+    }
+
+
+def test_slices_of_a_thread_nest(tmp_path: Path) -> None:
+    found = slices_by_thread(events_of(render(job_traces.job(tmp_path), "chrome")))
+    for slices in found.values():
+        for i, (start, end) in enumerate(slices):
+            for other, until in slices[i + 1 :]:
+                assert end <= other or until <= end or until <= start
