@@ -33,7 +33,7 @@ SECTIONS = {
     "Glossary": "host-device",
 }
 """Sections of the report on a recorded trace, and a text in each."""
-OWN_VIEWS = {"Ranks": "Step time", "Compare": "Figures"}
+OWN_VIEWS = {"Compare": "Figures"}
 """Views of the tab itself, and a text in each."""
 OCCUPANCY = "est. achieved occupancy %"
 READY_MS = 60_000
@@ -86,7 +86,7 @@ def tab(opened: Opener, server: TensorBoard, run: str, **settings: object) -> Pa
 
 def report_of(page: Page) -> FrameLocator:
     """The report in the tab's frame."""
-    return page.frame_locator("iframe.page")
+    return page.frame_locator("iframe.report")
 
 
 def show(page: Page, view: str) -> None:
@@ -110,7 +110,7 @@ def test_the_tab_shows_every_section_of_the_report(opened: Opener, server: Tenso
     for view, text in OWN_VIEWS.items():
         show(page, view)
         expect(page.locator("#view")).to_contain_text(text, timeout=READY_MS)
-        expect(page.locator("iframe.page")).to_be_hidden()
+        expect(page.locator("iframe.report")).to_be_hidden()
 
 
 def test_a_link_leads_to_a_section_and_scrolling_updates_the_address(
@@ -173,19 +173,21 @@ def test_two_recordings_are_compared_in_tables_that_sort_and_search(
     assert all("step" in name for name in names.all_text_contents())
 
 
-def test_ranks_are_compared(opened: Opener, server: TensorBoard) -> None:
+def test_a_run_of_several_ranks_shows_them_together(opened: Opener, server: TensorBoard) -> None:
     page = tab(opened, server, "ranks")
     show(page, "Ranks")
-    for rank, reduce_ns in enumerate((100_000, 300_000)):
-        row = page.locator("#view .table").get_by_role("row").filter(has_text=f"rank {rank}")
-        expect(row).to_contain_text(format_ns(STEPS * reduce_ns), timeout=READY_MS)
-    expect(page.locator("#view .rank")).to_have_count(2, timeout=READY_MS)
-    expect(page.locator("#view")).to_contain_text("communication only")
+    job = page.frame_locator("iframe.job")
+    expect(job.locator("#ranks h2")).to_be_in_viewport(timeout=READY_MS)
+    expect(job.locator("#ranks-heat td").first).to_be_visible()
+    expect(job.locator("#ranks .lane-name")).to_have_count(2)
+    expect(page.locator("iframe.report")).to_be_hidden()
+    show(page, "Overview")
+    expect(page.locator("iframe.job")).to_be_hidden()
 
 
 def test_the_report_is_in_a_sandboxed_frame(opened: Opener, server: TensorBoard) -> None:
     page = tab(opened, server, "starved_loader")
-    assert page.locator("iframe.page").get_attribute("sandbox") == "allow-scripts"
+    assert page.locator("iframe.report").get_attribute("sandbox") == "allow-scripts"
 
 
 def test_a_broken_file_with_a_hostile_name_shows_its_error_and_runs_nothing(
@@ -244,7 +246,7 @@ def test_the_tab_has_tensorboards_theme_and_makes_no_other_request(
     page.on("request", lambda request: requests.append(request.url))
     page.goto(f"{server.address}#profkit")
     frame = page.frame_locator("iframe[src*='name=profkit']")
-    report = frame.frame_locator("iframe.page")
+    report = frame.frame_locator("iframe.report")
     expect(report.locator("h1")).to_be_visible(timeout=READY_MS)
     for theme, action in (("dark", "add"), ("light", "remove")):
         page.evaluate(f"document.body.classList.{action}('dark-mode')")

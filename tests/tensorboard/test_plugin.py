@@ -155,21 +155,26 @@ def test_an_unknown_id_is_not_found(tab: Tab, ident: str) -> None:
     assert tab.get("page", id=ident).status_code == 404
 
 
-def test_the_ranks_of_a_run_have_their_figures(tab: Tab) -> None:
+def test_the_ranks_of_a_run_have_a_report_of_their_own(tab: Tab, logdir: Path) -> None:
     recordings = tab.recordings()
     first = next(each for key, each in recordings.items() if key.startswith("ranks/"))
-    deadline = time.monotonic() + 120
-    while True:
-        rows = tab.ask("ranks", id=first["id"])["recordings"]
-        if all(row["stage"] == "ready" for row in rows):
-            break
-        assert time.monotonic() < deadline, rows
-        time.sleep(0.05)
-    communication = {
-        row["run_summary"]["rank"]: row["run_summary"]["devices"][0]["communication_ns"]
-        for row in rows
-    }
-    assert communication == {0: STEPS * 100_000, 1: STEPS * 300_000}
+    assert tab.get("page", id=first["id"], of="ranks").status_code == 404
+    answer = tab.settled("ranks", id=first["id"])
+    assert answer["stage"] == "ready"
+    page = tab.get("page", id=first["id"], of="ranks")
+    assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    shown = page.get_data(as_text=True)
+    assert '<section id="ranks"' in shown
+    report = profkit.analyze(logdir / "ranks")
+    assert f"{len(report.ranks)} ranks" in shown
+
+
+def test_a_lone_recording_has_no_report_on_ranks(tab: Tab) -> None:
+    recordings = tab.recordings()
+    lone = next(each for key, each in recordings.items() if not key.startswith("ranks/"))
+    answer = tab.settled("ranks", id=lone["id"])
+    assert answer["stage"] == "failed"
+    assert "are of no job" in answer["error"]
 
 
 def test_a_comparison_equals_that_of_profkit_diff(tab: Tab, logdir: Path) -> None:

@@ -29,7 +29,6 @@ from profkit.integrations.tensorboard.discovery import (
     Scanner,
     roots_of,
 )
-from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import visible
 from profkit.units import format_count
 
@@ -38,7 +37,7 @@ _REPORT: Final = "renderers/html"
 """The tab formats numbers, and draws and styles tables with the files of the HTML report."""
 _ASSETS: Final = {
     "index.html": _STATIC, "index.js": _STATIC, "app.js": _STATIC, "compare.js": _STATIC,
-    "elements.js": _STATIC, "ranks.js": _STATIC, "server.js": _STATIC, "tab.css": _STATIC,
+    "elements.js": _STATIC, "server.js": _STATIC, "tab.css": _STATIC,
     "base.js": _REPORT, "table.js": _REPORT, "tooltips.js": _REPORT, "style.css": _REPORT,
 }  # fmt: skip
 """The files of the page, each with its folder in the package."""
@@ -51,6 +50,7 @@ _NO_STORE: Final = ("Cache-Control", "no-store")
 _N_PREFETCHED: Final = 20
 """So many of the newest recordings are analyzed before they are opened."""
 _MAX_RANKS: Final = 256
+"""The others of a run are left out."""
 _MANY_TRACES: Final = 100
 """torch-tb-profiler starts a process of some 25 MB or more for each, all at once."""
 
@@ -215,16 +215,24 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return msgspec.Raw(self._cache.read(key, name) or b"null")
 
     def _ranks(self, request: Request) -> Answer:
+        """The progress of the report on all ranks of a recording's run."""
         recording = self._requested(request)
         if recording is None:
             return _UNKNOWN
-        of_run = [each for each in self._scanner.found.recordings
-                  if each.run_id == recording.run_id and each.kind == "trace"]  # fmt: skip
-        for each in of_run[:_MAX_RANKS]:
-            self._queue.submit(_analysis(each), urgent=False)
-        rows = [self._row(each) for each in of_run[:_MAX_RANKS]]
-        n_left_out = max(0, len(of_run) - _MAX_RANKS)
-        return {"recordings": rows, "n_left_out": n_left_out, "device_times": DEVICE_TIMES}, 200
+        task = self._job(recording)
+        state = self._queue.submit(task, urgent=True, retry="again" in request.args)
+        return self._progress(task.key, state), 200
+
+    def _job(self, recording: DiscoveredRecording) -> Task:
+        """The analysis of all traces of a run, that of this recording first."""
+        others = sorted(
+            (each for each in self._scanner.found.recordings
+             if each.run_id == recording.run_id and each.kind == "trace" and each != recording),
+            key=lambda each: each.paths,
+        )  # fmt: skip
+        of_run = [recording, *others[: _MAX_RANKS - 1]]
+        key = key_of("ranks", *(each.state for each in of_run))
+        return Task(key, ("ranks", *(each.paths[0] for each in of_run)))
 
     def _compare(self, request: Request) -> Answer:
         before, after = self._requested(request, "before"), self._requested(request, "after")
@@ -250,7 +258,9 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
 
     def _page(self, request: Request) -> Response:
         recording = self._requested(request)
-        key = _analysis(recording).key if recording else ""
+        of_job = request.args.get("of") == "ranks"
+        task = recording and (self._job(recording) if of_job else _analysis(recording))
+        key = task.key if task else ""
         page = self._cache.read(key, "page.html.gz") if key else None
         policy = self._cache.read(key, "policy.txt") if key else None
         if page is None or policy is None:

@@ -2,6 +2,7 @@
 
 ``python -m profkit.integrations.tensorboard.worker FOLDER analyze PATH...`` writes ``answer.json``
 (an error, or the main figures), ``report.json``, ``tab.json``, the page and its policy.
+``... FOLDER ranks PATH...`` does the same for the job of several traces, without ``tab.json``.
 ``... FOLDER compare BEFORE AFTER`` writes ``answer.json``, ``difference.json`` and ``tab.json``.
 """
 
@@ -29,11 +30,14 @@ from profkit.comparison.messages import (
     signed,
     subject_of,
 )
-from profkit.errors import ProfkitError
+from profkit.engine.job import job_report, jobs_of
+from profkit.engine.job_context import RankReport
+from profkit.errors import LoadError, ProfkitError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 from profkit.model.difference import Change, Difference
 from profkit.model.location import NO_SOURCE_LINE
+from profkit.model.report import Report
 from profkit.names import visible
 from profkit.renderers.json_report import encoded
 
@@ -63,7 +67,7 @@ def main(arguments: list[str]) -> int:
     _exit_with_parent()
     folder, task, *paths = arguments
     try:
-        answer = (analyzed if task == "analyze" else compared)(paths, Path(folder))
+        answer = _TASKS[task](paths, Path(folder))
     except ProfkitError as error:
         answer = AnalysisResult(visible(error.message), visible(error.hint))
     _write(Path(folder) / "answer.json", answer)
@@ -78,13 +82,42 @@ def analyzed(paths: list[str], folder: Path) -> AnalysisResult:
     """
     studied = study(paths)
     report = studied.report
-    (folder / "report.json").write_bytes(render(report, "json", indent=0))
     page = render(report, "html", recording=studied.recording)
-    (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
-    (folder / "policy.txt").write_text(policy_of(page))
+    _write_report(report, page, folder)
     errors = misreadings(studied.recording.context, report)
     _write(folder / "tab.json", {"sections": sections_of(page), "misreadings": errors})
     return AnalysisResult(run_summary=run_summary(report))
+
+
+def _write_report(report: Report, page: bytes, folder: Path) -> None:
+    (folder / "report.json").write_bytes(render(report, "json", indent=0))
+    (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
+    (folder / "policy.txt").write_text(policy_of(page))
+
+
+def ranked(paths: list[str], folder: Path) -> AnalysisResult:
+    """Analyze the traces of a job, one after the other, and write the results to a folder.
+
+    Args:
+        paths: The traces of a run; only those of the same job as the first one are used.
+    """
+    ranks = [rank for path in paths if (rank := _rank_of(path)) is not None]
+    jobs = (job for job in jobs_of(ranks) if any(each.path == paths[0] for each in job))
+    job = next(jobs, None)
+    if job is None:
+        hint = "Ranks of a job have the same world size and were recorded at the same time."
+        return AnalysisResult("This recording and the others of its folder are of no job.", hint)
+    report = job_report(job)
+    _write_report(report, render(report, "html"), folder)
+    return AnalysisResult(run_summary=run_summary(report))
+
+
+def _rank_of(path: str) -> RankReport | None:
+    """The report on a rank, or None if a file cannot be read or is of none."""
+    try:
+        return study(path).rank_report()
+    except LoadError:
+        return None
 
 
 def compared(paths: list[str], folder: Path) -> AnalysisResult:
@@ -103,6 +136,9 @@ def compared(paths: list[str], folder: Path) -> AnalysisResult:
     }
     _write(folder / "tab.json", tab)
     return AnalysisResult()
+
+
+_TASKS: Final = {"analyze": analyzed, "ranks": ranked, "compare": compared}
 
 
 def _tables(difference: Difference) -> Iterator[dict[str, Any]]:

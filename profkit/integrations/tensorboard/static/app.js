@@ -3,9 +3,8 @@
 import {
   block, counted, dateTime, el, failure, quiet, sortableTable,
 } from './elements.js';
-import { ask, askUntilReady, isPending, wait } from './server.js';
+import { ask, askUntilReady, wait } from './server.js';
 import { compare } from './compare.js';
-import { ranks } from './ranks.js';
 
 const stageLabels = {
   waiting: 'not analyzed yet', queued: 'queued', analyzing: 'analyzing…', failed: 'cannot be read',
@@ -18,15 +17,18 @@ const state = {
 };
 const root = document.documentElement;
 const [main, head, place] = ['main', 'head', 'view'].map((id) => document.getElementById(id));
-let frame = null;
+/** The pages of the selected recording and of its job, in sandboxed frames that can only draw. */
+const frames = { report: null, job: null };
 
 const current = () => state.recordings.find((each) => each.id === state.id);
 const sections = () => state.answer?.tab.sections ?? [];
 const isSection = (id) => sections().some((each) => each.id === id);
 
-/** Send theme and section to the report in the frame. */
-function updatePage() {
-  frame?.contentWindow?.postMessage({ theme: root.dataset.theme, section: state.view }, '*');
+/** Send theme and section to the pages in the frames. */
+function updatePages() {
+  for (const frame of Object.values(frames)) {
+    frame?.contentWindow?.postMessage({ theme: root.dataset.theme, section: state.view }, '*');
+  }
 }
 
 /** Follow the theme of TensorBoard around this frame, else that of the system. */
@@ -39,7 +41,7 @@ function followTheme() {
   const apply = () => {
     const isDark = outside ? outside.classList.contains('dark-mode') : preferred.matches;
     root.dataset.theme = isDark ? 'dark' : 'light';
-    updatePage();
+    updatePages();
   };
   apply();
   preferred.addEventListener('change', apply);
@@ -128,10 +130,18 @@ function drawEmpty(missing) {
   );
 }
 
+/** Whether the selected recording is of one of several ranks of its run. */
+function isRank() {
+  const { run_id: run, run_summary: summary } = current();
+  const known = state.recordings.filter((each) => each.run_id === run)
+    .map((each) => each.run_summary?.rank ?? null).filter((rank) => rank !== null);
+  return (summary?.rank ?? null) !== null && new Set(known).size > 1;
+}
+
 /** The views of the selected recording: the sections of its report, and those of the tab. */
 function views() {
   if (!state.answer) return [];
-  const own = [['ranks', 'Ranks'], ['compare', 'Compare']];
+  const own = [...(isRank() ? [['ranks', 'Ranks']] : []), ['compare', 'Compare']];
   if (state.answer.tab.misreadings.length) own.push(['torch-tb-profiler', 'PyTorch Profiler']);
   return [...sections().map(({ id, title }) => [id, title]), ...own];
 }
@@ -157,31 +167,37 @@ function drawHead() {
   );
 }
 
-/** Show a section of the report in a sandboxed frame that can only draw. */
-function showSection() {
-  if (!state.answer.has_page) {
-    place.replaceChildren(quiet('This installation has no HTML report.'));
-    return;
-  }
+/** Show a page in its frame, with the section of the selected view on top. */
+function showPage(name, query) {
   place.replaceChildren();
-  if (frame) {
-    frame.hidden = false;
-    updatePage();
+  if (frames[name]) {
+    frames[name].hidden = false;
+    updatePages();
     return;
   }
-  const src = `page?${new URLSearchParams({ id: state.id })}`;
-  frame = el('iframe', { src, title: 'Report', sandbox: 'allow-scripts', class: 'page' });
-  frame.addEventListener('load', updatePage);
+  const src = `page?${new URLSearchParams({ id: state.id, ...query })}`;
+  const title = name === 'job' ? 'Report on all ranks' : 'Report';
+  const frame = el('iframe', { src, title, sandbox: 'allow-scripts', class: `page ${name}` });
+  frame.addEventListener('load', updatePages);
+  frames[name] = frame;
   main.append(frame);
 }
 
-function removePage() {
-  frame?.remove();
-  frame = null;
+function showSection() {
+  if (state.answer.has_page) showPage('report', {});
+  else place.replaceChildren(quiet('This installation has no HTML report.'));
+}
+
+function removePages() {
+  for (const name of Object.keys(frames)) {
+    frames[name]?.remove();
+    frames[name] = null;
+  }
 }
 
 /** The report in the frame notifies of the visible section. */
 function followPage({ source, data }) {
+  const frame = frames.report;
   if (!frame || frame.hidden || source !== frame.contentWindow || !isSection(data?.section)) return;
   if (data.section === state.view) return;
   state.view = data.section;
@@ -190,17 +206,14 @@ function followPage({ source, data }) {
   drawList();
 }
 
-/** Show the ranks of a run, and again while more of them are analyzed. */
-async function showRanks(isStale) {
-  for (;;) {
-    const answer = await ask('ranks', { id: state.id });
-    if (isStale()) return;
-    if (!answer.recordings) { place.replaceChildren(...failure(answer, follow)); return; }
-    place.replaceChildren(...ranks(answer));
-    if (!answer.recordings.some(isPending)) return;
-    await wait(1500);
-    if (isStale()) return;
-  }
+/** Show the report on all ranks of the run. */
+async function showRanks(isStale, retry = false) {
+  const showProgress = ({ stage }) => place.replaceChildren(quiet(stageLabels[stage]));
+  const query = { id: state.id, ...(retry ? { again: 1 } : {}) };
+  const answer = await askUntilReady('ranks', query, showProgress, isStale);
+  if (answer === null) return;
+  if (answer.stage === 'ready') showPage('job', { of: 'ranks' });
+  else place.replaceChildren(...failure(answer, () => showRanks(isStale, true)));
 }
 
 /** The recording that is most likely another run of the same program: by kind and name. */
@@ -238,8 +251,8 @@ function showView(isStale) {
   if (!views().some(([view]) => view === state.view)) state.view = sections()[0]?.id ?? 'compare';
   drawHead();
   drawList();
+  for (const frame of Object.values(frames)) if (frame) frame.hidden = true;
   if (isSection(state.view)) { showSection(); return; }
-  if (frame) frame.hidden = true;
   if (state.view === 'ranks') showRanks(isStale);
   else if (state.view === 'compare') showComparison(isStale);
   else showMisreadings();
@@ -254,7 +267,7 @@ async function open(retry = false) {
   drawList();
   if (!recording) return;
   if (retry || state.answer?.id !== recording.id) {
-    removePage();
+    removePages();
     state.answer = null;
     drawHead();
     const showProgress = ({ stage }) => place.replaceChildren(quiet(stageLabels[stage]));
