@@ -85,7 +85,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(DRIVER_CALLS,),
     since="0.1.0",
-    no_example="Only a GPU shows it, and its tests build what one records.",
 )
 
 

@@ -64,7 +64,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.SHAPES, needs.DEVICE_WORK, needs.STEPS),
     since="0.1.0",
-    no_example="Only a GPU's allocator shows it, and its tests build what it records.",
 )
 
 

@@ -60,7 +60,6 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.HISTORY,),
     since="0.1.0",
-    no_example="Only a GPU has a snapshot, and its tests build peaks with and without such a line.",
 )
 
 

@@ -52,7 +52,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
-    no_example="Only a GPU shows it, and its tests build what one records.",
 )
 
 Thresholds = LeakThresholds

@@ -70,7 +70,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
-    no_example="Only a GPU shows it, and its tests build what one records.",
 )
 
 

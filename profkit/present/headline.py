@@ -572,7 +572,8 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     """How recording affects the figures, a sentence each.
 
     Args:
-        everything: Whether to include little overhead, and work without a recorded launch.
+        everything: Whether to include little overhead, work without a recorded launch, and why
+            there is no table of modules.
     """
     source = report.source
     overhead = source.overhead_ratio
@@ -587,6 +588,9 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     if report.summary.n_gpu_events_without_launch and everything:
         n = format_count(report.summary.n_gpu_events_without_launch)
         yield f"{n} kernels and copies were launched before recording began."
+    if report.summary.top_ops and not report.summary.modules and everything:
+        without = "" if source.lines_from else ", which needs Python stacks"
+        yield f"No times of modules: no call of an `nn.Module` was recorded{without}."
 
 
 def _run_cost_text(cost: RunCost, cpu: CpuTime | None) -> str:

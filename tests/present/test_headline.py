@@ -1,5 +1,6 @@
 """The headline gives step time, device activity, and the finding with the highest cost."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,3 +299,28 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
         "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
         "300 ms: 10% of the run."
     ) in list(remarks(report, everything=False))
+
+
+def with_one_operator(*, stacks: bool) -> TraceBuilder:
+    b = TraceBuilder(stacks=stacks, device_names=())
+    with b.step(), b.frame("train.py", 10, "train") if stacks else nullcontext():
+        b.compute("aten::mm", 10_000)
+    return b
+
+
+@pytest.mark.parametrize(("stacks", "end"), [(True, "."), (False, ", which needs Python stacks.")])
+def test_a_report_without_modules_says_why(stacks: bool, end: str, tmp_path: Path) -> None:  # noqa: FBT001
+    report = analyze(with_one_operator(stacks=stacks).write(tmp_path / "t.json"))
+    why = f"No times of modules: no call of an `nn.Module` was recorded{end}"
+    assert why in list(remarks(report, everything=True))
+    assert why not in list(remarks(report, everything=False))
+
+
+def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_path: Path) -> None:
+    b = with_one_operator(stacks=True)
+    with b.step(), b.module("Linear"):
+        b.compute("aten::mm", 10_000)
+    reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
+    assert reports_of[0].summary.modules
+    for report in reports_of:
+        assert not any("nn.Module" in each for each in remarks(report, everything=True))

@@ -119,6 +119,12 @@ def _driver() -> str | None:
     return done.stdout.strip().partition("\n")[0] or None
 
 
+def options_of(name: str) -> list[str]:
+    """The options of ``profkit run`` with which a program is recorded."""
+    options: list[str] = EXPECTED[name].get("options", [])
+    return options
+
+
 def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
     """A digest of everything that a run depends on.
 
@@ -128,7 +134,7 @@ def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
     """
     rooms = [ROOT / "profkit" / room for room in ROOMS]
     files = [PROGRAMS / f"{name}.py", PROGRAMS / "measured.py", PROGRAMS / "recording" / "gate.py"]
-    return digest_of(*files, *rooms, json.dumps([arguments, on], sort_keys=True))
+    return digest_of(*files, *rooms, json.dumps([options_of(name), arguments, on], sort_keys=True))
 
 
 def today() -> str:

@@ -18,6 +18,7 @@ from examples.gpu.recording.rows import (
     Rows,
     Run,
     digest,
+    options_of,
     today,
 )
 from examples.gpu.recording.turns import Ended, Turns
@@ -89,7 +90,8 @@ class Session:
             if not watched.is_hung:
                 is_of_memory = EXPECTED[name]["kind"] == "memory"
                 snapshot = folder / f"end{SNAPSHOT_SUFFIX}" if is_of_memory else None
-                watched = self._turns.run([*UNDER_PROFKIT, *program], folder, snapshot)
+                command = [*UNDER_PROFKIT, *options_of(name), *program]
+                watched = self._turns.run(command, folder, snapshot)
             failure = next((run.failure for run in (*bare, watched) if run.failure), "")
             try:
                 too_large = self._keep(key, name, cured, folder)
@@ -162,7 +164,9 @@ class Session:
         return {
             "program": f"examples/gpu/{name}.py",
             "program_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "command": " ".join(["profkit run", f"examples/gpu/{name}.py", *arguments]),
+            "command": " ".join(
+                ["profkit run", *options_of(name), f"examples/gpu/{name}.py", *arguments]
+            ),
             "date": today(),
             **self._machine,
             "planted": None if cured else planted,

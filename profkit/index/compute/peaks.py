@@ -62,7 +62,7 @@ def _peak(bandwidth_gb: float, **tflops: float) -> Peak:
 
 
 _PEAKS: Final = (
-    (r"\bV100-SXM2", 80, _peak(900, float32=15.7, float16=125)),
+    (r"\bV100-(SXM2|DGXS)", 80, _peak(900, float32=15.7, float16=125)),
     (r"\bA100-SXM4-40GB\b", 108, _peak(1555, float32=19.5, tf32=156, float16=312)),
     (r"\bA100-PCIE-40GB\b", 108, _peak(1555, float32=19.5, tf32=156, float16=312)),
     (r"\bA100-SXM4-80GB\b", 108, _peak(2039, float32=19.5, tf32=156, float16=312)),

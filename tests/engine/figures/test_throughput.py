@@ -144,7 +144,16 @@ def test_a_part_of_a_device_and_an_unknown_one_have_no_peaks() -> None:
     assert peak_of(H100, None) is not None
     assert peak_of(f"{H100} MIG 1g.10gb", 16) is None
     assert peak_of("NVIDIA GeForce RTX 4060", 24) is None
+    assert peak_of("Tesla V100-PCIE-16GB", 80) is None
     assert peak_of("", 304) is None
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "Tesla V100-DGXS-32GB"])
+def test_a_v100_of_a_server_and_of_a_dgx_station_have_the_same_peaks(name: str) -> None:
+    peak = peak_of(name, 80)
+    assert peak is not None
+    assert peak.flops_per_s == {"float32": 15.7e12, "float16": 125e12}
+    assert peak.bytes_per_s == 900e9
 
 
 @needs_corpus
