@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Container, Iterator
 from functools import cache
+from inspect import iscode
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from profkit.capture import devices, program_profilers
@@ -19,6 +21,7 @@ from profkit.capture.cpu_time import CpuClock
 from profkit.capture.options import Options
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CpuTime
+from profkit.model.torch_names import OPTIMIZER_STEP
 
 _SILENT: Final = 6
 """Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
@@ -38,6 +41,12 @@ more of this kind are made.
 Source: ``onFunctionExit`` in ``torch/csrc/autograd/profiler_kineto.cpp``, and Valgrind's report of
 such a write with torch 2.13.
 """
+_in_optimizer: Final[set[bool]] = set()
+"""The same where nothing but torch's own regions around ``step()`` of optimizers was open.
+
+Their end is known, since a frame of each is on its thread's stack. Until then, no more are made:
+L-BFGS calls the whole model in there.
+"""
 
 
 def can_record(*, all_threads: bool = False) -> bool:
@@ -50,20 +59,42 @@ def can_record(*, all_threads: bool = False) -> bool:
 
 
 def _open_kinds() -> set[bool]:
-    """:data:`_left_open`, with all recordings so far."""
+    """The kinds of which no more are made now, with all recordings so far."""
     while _unexamined:
         _unexamined.pop().examine()
-    return _left_open
+    if _in_optimizer and not _is_in_optimizer():
+        _in_optimizer.clear()
+    return _left_open | _in_optimizer
+
+
+def _is_in_optimizer() -> bool:
+    """Whether any thread is inside an optimizer's ``step()``, or may be.
+
+    Source: ``Optimizer.profile_hook_step``, whose inner function opens and ends the region.
+    """
+    from torch.optim import Optimizer
+
+    steps = [code for code in Optimizer.profile_hook_step.__code__.co_consts if iscode(code)]
+    for innermost in sys._current_frames().values():  # noqa: SLF001  (CPython's only way)
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code in steps:
+                return True
+            frame = frame.f_back
+    return not steps
 
 
 def _harmless_kind(*, all_threads: bool) -> bool | None:
     """The kind that a recording can have, or None.
 
-    Recordings of all threads leave the other kind to those of one thread.
+    Recordings of all threads leave the other kind to those of one thread, unless it can have both
+    again once an optimizer's step has ended.
     """
-    of_all = _all_threads() is not None
-    kinds = (of_all,) if all_threads else (False, of_all)
-    return next((kind for kind in kinds if kind not in _open_kinds()), None)
+    of_all, opened = _all_threads() is not None, _open_kinds()
+    kinds: tuple[bool, ...] = (False, of_all)
+    if all_threads:
+        kinds = (of_all,) if of_all in _left_open else (of_all, False)
+    return next((kind for kind in kinds if kind not in opened), None)
 
 
 class ProfilerRecording:
@@ -216,8 +247,11 @@ class ProfilerRecording:
 
     def examine(self) -> None:
         """Search what was open at the stop: no more of this kind are made if anything was."""
-        if _has_open(self.tree(), self._stopped_at_ns, self.closed):
-            _left_open.add(self._is_of_all)
+        for name in _left_open_in(self.tree(), self._stopped_at_ns, self.closed):
+            if not OPTIMIZER_STEP.match(name):
+                _left_open.add(self._is_of_all)
+                break
+            _in_optimizer.add(self._is_of_all)
 
     def release(self, *, is_last: bool = False) -> None:
         """Free the events: hundreds of MiB, which torch's reference cycles would retain.
@@ -258,10 +292,10 @@ class ProfilerRecording:
         return found
 
 
-def _has_open(roots: list[Any], stopped_at_ns: int, closed: Container[str]) -> bool:
-    """Whether an operator or region of the program was open when its recording stopped.
+def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) -> Iterator[str]:
+    """The operators and regions of the program that were open when its recording stopped.
 
-    torch gives it the end of what it is in: a Python call that may have returned, such as
+    torch gives them the end of what they are in: a Python call that may have returned, such as
     ``__enter__``, or a region that is closed although what began in it is not; otherwise the time
     of the stop. That is the system's time. All others are converted from the processor's counter,
     and may be off by a millisecond. What is within an operator of the program is closed if that is.
@@ -277,15 +311,12 @@ def _has_open(roots: list[Any], stopped_at_ns: int, closed: Container[str]) -> b
     pending = [(event, stopped_at_ns, False) for event in roots]
     while pending:
         event, outer_end_ns, is_within = pending.pop()
-        is_op = event.tag == _EventType.TorchOp
-        if is_op and is_within and event.end_time_ns == outer_end_ns:
-            return True
-        if event.tag in calls or (is_op and event.name in closed):
-            end_ns = event.end_time_ns
+        is_op, end_ns = event.tag == _EventType.TorchOp, event.end_time_ns
+        is_open = is_op and (end_ns == outer_end_ns if is_within else end_ns >= stopped_at_ns)
+        if is_open and (is_within or event.name not in closed):
+            yield event.name
+        if is_open or event.tag in calls or (is_op and event.name in closed):
             pending += [(child, end_ns, True) for child in event.children]
-        elif is_op and not is_within and event.end_time_ns >= stopped_at_ns:
-            return True
-    return False
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:

@@ -6,16 +6,15 @@ in it begins anew, for twice the time.
 
 import contextlib
 import math
+import time
 import weakref
 from dataclasses import dataclass, replace
 from typing import Final
 
 from profkit.capture.compiling import is_program_paused
+from profkit.capture.recording_budget import COST_PER_STOP, SHORT_S, Events, RecordingBudget
 from profkit.capture.session import Session
-from profkit.capture.signals import Deadline
-
-COMPILING_SECONDS: Final = 0.05
-"""How long to wait where a recording cannot end, since the program is compiled or traced."""
+from profkit.capture.signals import COMPILING_SECONDS, Deadline
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,16 @@ class RunWindow:
     Args:
         session: The recording, which has begun.
         window: How long it lasts.
+        budget: What it may cost; it ends early where it might cost more.
 
     Attributes:
         is_open: Whether the recording goes on.
     """
 
-    def __init__(self, session: Session, window: Window) -> None:
+    def __init__(self, session: Session, window: Window, budget: RecordingBudget) -> None:
         self._session = session
+        self._budget = budget
+        self._program_s = 0.0
         self._first_module: weakref.ref[object] | None = None
         self._n_calls = self._n_whole_calls = 0
         self._is_later = False
@@ -99,6 +101,14 @@ class RunWindow:
         if self.is_open and self._has_enough_calls():
             self._deadline.come()
 
+    @property
+    def is_measure(self) -> bool:
+        """Whether it has recorded work of the program, which tells what recording its steps costs.
+
+        Imports and reading of data tell nothing.
+        """
+        return self._n_calls > 0 or self._session.stop_ns >= FEW_EVENTS_NS
+
     def cancel(self) -> None:
         """Leave the end of the recording to others."""
         self.is_open = False
@@ -106,9 +116,19 @@ class RunWindow:
 
     def _begin(self, window: Window) -> None:
         self._window, self.is_open = window, True
+        self._events, self._began_s = Events(), time.monotonic()
         self._deadline = Deadline(
-            window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
+            window.seconds,
+            self._on_deadline,
+            cpu_s=window.cpu_s,
+            at_most_s=window.at_most_s,
+            is_early=self._may_cost_more,
         )
+
+    def _may_cost_more(self) -> bool:
+        """Whether the events may cost more than is left, besides what the program allocates."""
+        is_short = time.monotonic() - self._began_s < SHORT_S
+        return not is_short and self._events.cost_s() > self._budget.left_s() + self._program_s
 
     def _has_enough_calls(self) -> bool:
         """Whether the recorded calls are enough, however little time has passed."""
@@ -124,12 +144,19 @@ class RunWindow:
         self.is_open = False
         if self._session.is_done:
             return
+        is_early = time.monotonic() - self._began_s < self._window.seconds
+        seemed_s = self._events.cost_s() if is_early else 0.0
         self._session.freeze()
-        has_time = self._window.seconds < self._window.longest_s
-        if has_time and not self._has_enough_events() and self._session.record_anew():
+        cost_s = COST_PER_STOP * self._session.stop_ns / 1e9
+        has_time = is_early or self._window.seconds < self._window.longest_s
+        is_affordable = 2 * cost_s < self._budget.left_s()
+        is_over = self._has_enough_events() or not (has_time and is_affordable)
+        if not is_over and self._session.record_anew():
+            # The heap has grown by more than events: twice as much is the program's next time.
+            self._program_s = max(self._program_s, 2 * (seemed_s - cost_s))
             self._first_module, self._n_calls, self._n_whole_calls = None, 0, 0
             self._is_later = True
-            self._begin(self._window.doubled())
+            self._begin(self._window if is_early else self._window.doubled())
 
     def _has_enough_events(self) -> bool:
         """Whether what was recorded tells what fills the time of the run."""

@@ -22,10 +22,12 @@ from profkit.capture import (
     program_profilers,
     signals,
 )
+from profkit.capture.compiling import is_program_paused
 from profkit.capture.options import Options
 from profkit.capture.overhead import StepTimes, estimated
 from profkit.capture.schedule import Phase, Schedule
 from profkit.capture.source.op_lines import Lines, lines_of
+from profkit.capture.step_limit import StepLimit
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureCost, StepKind
 from profkit.model.torch_names import STEP_PREFIX
@@ -65,6 +67,7 @@ class Session:
         thread: The thread that opened it.
         is_busy: Whether it is inside one of its own methods, so that a signal must wait.
         made_way: Whether it ended early for a profiler of the program.
+        limit: Ends the recording of steps where it would cost too much, or None.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class Session:
         self.thread = threading.get_ident()
         self.over = False
         self.made_way = False
+        self.limit: StepLimit | None = None
         self._options = options
         self._schedule = schedule
         self._steps: StepKind = steps
         self._phase = Phase.OFF
         self._cycle = 0
         self._step = 0
+        self._n_waited = 0
         self._annotation: Any = None
         self._main: profiler.ProfilerRecording | None = None
         self._for_lines: profiler.ProfilerRecording | None = None
@@ -145,7 +150,7 @@ class Session:
             if self._schedule is None:
                 self._open_annotation()
                 return
-            self._enter(*self._schedule.phase_of(self._step, lines=self._needs_lines))
+            self._enter(*self._next_phase(self._schedule))
             self._done = self._schedule.is_over(self._cycle)
             if self._done:
                 self._has_ended.set()
@@ -209,6 +214,8 @@ class Session:
 
     def _close(self) -> None:
         self.over = True
+        if self.limit is not None:
+            self.limit.recording_ends()
         program_profilers.unsubscribe(self._on_program_profiler)
         if self._interrupt is not None:
             self._interrupt.cancel()
@@ -226,6 +233,43 @@ class Session:
         self._close()
         release_free_memory()
 
+    def _next_phase(self, schedule: Schedule) -> tuple[int, Phase]:
+        """The cycle and phase of the next step: as planned, if that is affordable.
+
+        Otherwise the recorded steps are enough, or recording waits if there is none.
+        """
+        place = self._step - self._n_waited
+        cycle, phase = schedule.phase_of(place, lines=self._needs_lines)
+        n_recorded = self._step_times.n_recorded
+        is_recorded = phase in {Phase.READY, Phase.RECORD}
+        if self.limit is None or not is_recorded or self.limit.affords(n_recorded):
+            return cycle, phase
+        if n_recorded:
+            return cycle + 1, Phase.OFF
+        self._n_waited += 1
+        return cycle, Phase.OFF
+
+    def _cut(self) -> None:
+        """End the recording within a step, which has too many events."""
+        if self.is_done or not self.is_recording:
+            return
+        if self.is_busy or is_program_paused():
+            if self.limit is not None:
+                self.limit.cut_later(self._cut)
+            return
+        with self._guarded("recording stopped."):
+            self._stop_all()
+            is_whole = self._step_times.n_recorded > 0
+            if self._main is not None and self._for_lines is not None and not is_whole:
+                self._main.release()
+                self._main = None
+            self._phase, self._done = Phase.OFF, True
+            self._has_ended.set()
+
+    def _limit_recording(self, *, lines: bool) -> None:
+        if self.limit is not None:
+            self.limit.recording_begins(self._cut, lines=lines)
+
     def _enter(
         self, cycle: int, phase: Phase, *, stopped_by: str = "", open_step: str = ""
     ) -> None:
@@ -235,7 +279,7 @@ class Session:
         before, self._phase = self._phase, phase
         is_new_cycle, self._cycle = cycle != self._cycle, cycle
         if before is Phase.LINES and self._for_lines is not None:
-            self._for_lines.stop()
+            self._stop_lines(self._for_lines)
         if before is Phase.RECORD and (phase is not Phase.RECORD or is_new_cycle):
             self._stop_main()
         if before is Phase.READY and phase is Phase.OFF:
@@ -248,6 +292,7 @@ class Session:
         if phase is Phase.LINES:
             self._for_lines = self._recording(stacks=True)
             self._for_lines.start()
+            self._limit_recording(lines=True)
         elif phase is not Phase.OFF:
             self._prepare_main(start=phase is Phase.RECORD)
         if self.is_recording:
@@ -332,7 +377,7 @@ class Session:
         self._discard_main()
         self._stop_main()
         if self._for_lines is not None:
-            self._for_lines.stop()
+            self._stop_lines(self._for_lines)
 
     def _is_worth_writing(self) -> bool:
         """Whether a whole step was recorded, or a block, or a run from its first module on."""
@@ -401,9 +446,19 @@ class Session:
             self._main.prepare()
         if start and not self._main.is_started:
             self._main.start()
+            self._limit_recording(lines=False)
+
+    def _stop_lines(self, recording: profiler.ProfilerRecording) -> None:
+        if self.limit is not None:
+            self.limit.recording_ends()
+        recording.stop()
+        if self.limit is not None:
+            self.limit.step_with_stacks_cost(recording.stop_cpu_ns)
 
     def _stop_main(self) -> None:
         if self._main is not None:
+            if self.limit is not None:
+                self.limit.recording_ends()
             self._main.stop()
 
     def _keep_larger(self) -> None:

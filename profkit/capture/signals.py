@@ -16,7 +16,12 @@ from types import FrameType
 from typing import Any, Final
 
 _TERM: Final = signal.SIGTERM
+COMPILING_SECONDS: Final = 0.05
+"""How long to wait where a recording cannot end, since the program is compiled or traced."""
 _POLL_S: Final = 0.05
+_QUICK_POLL_S: Final = 0.02
+_POLL_PAUSE: Final = 50
+"""A pause between two polls is this many times as much time as a poll takes of its thread."""
 _GRACE_S: Final = 0.2
 """How long the main thread may be in one operator before a deadline interrupts it."""
 
@@ -166,12 +171,20 @@ class Deadline:
         act: The function.
         cpu_s: The delay goes on until the process has used this much CPU time.
         at_most_s: How long it may then be in all; no less than the delay.
+        is_early: Asked every few hundredths of a second, on another thread; ends the delay.
     """
 
     def __init__(
-        self, seconds: float, act: Callable[[], None], *, cpu_s: float = 0.0, at_most_s: float = 0.0
+        self,
+        seconds: float,
+        act: Callable[[], None],
+        *,
+        cpu_s: float = 0.0,
+        at_most_s: float = 0.0,
+        is_early: Callable[[], bool] | None = None,
     ) -> None:
         self._act = act
+        self._is_early = is_early
         self._interrupt = Interrupt(self._on_time)
         self._cpu_until_s = time.process_time() + cpu_s
         self._until_s = time.monotonic() + max(seconds, at_most_s)
@@ -199,16 +212,29 @@ class Deadline:
         self._interrupt.cancel()
 
     def _wait(self, seconds: float) -> None:
-        has_come = self._has_come.wait(seconds)
-        while not has_come and time.process_time() < self._cpu_until_s:
-            left_s = self._until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            has_come = self._has_come.wait(min(left_s, _POLL_S))
+        self._wait_or_early(time.monotonic() + seconds)
         if not self._is_over.is_set():
             self._interrupt.request()
             if not self._is_over.wait(_GRACE_S):
                 self._interrupt.request(wakes=True)
+
+    def _wait_or_early(self, ends_s: float) -> None:
+        """Wait until that time, and then for CPU time; or until it is early."""
+        while True:
+            began_s = time.thread_time()
+            if self._is_early is not None and self._is_early():
+                return
+            poll_s, now_s = time.thread_time() - began_s, time.monotonic()
+            is_extended = now_s >= ends_s
+            left_s = (self._until_s if is_extended else ends_s) - now_s
+            if left_s <= 0 or (is_extended and time.process_time() >= self._cpu_until_s):
+                return
+            if self._is_early is not None:
+                left_s = min(left_s, max(_QUICK_POLL_S, _POLL_PAUSE * poll_s))
+            elif is_extended:
+                left_s = min(left_s, _POLL_S)
+            if self._has_come.wait(left_s):
+                return
 
     def _on_time(self) -> None:
         self.cancel()

@@ -6,8 +6,9 @@ iteration over a DataLoader. Without both, the whole run is recorded for a limit
 operators only, and from the first call of a module on with stacks, so that imports and reading of
 data are not slowed down.
 
-What a recording costs, mostly after its end, is predicted from the first one. Steps are recorded as
-soon as that is affordable: see :class:`profkit.capture.recording_budget.RecordingBudget`.
+What a recording costs, mostly after its end, is predicted from earlier ones. Steps are recorded as
+soon as that is affordable, and as many as are: see
+:class:`profkit.capture.recording_budget.RecordingBudget`.
 
 If the program uses a profiler itself, it has torch's profiler to itself from then on: nothing is
 recorded any more. Memory is monitored as before, except while that profiler records.
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from profkit.capture import console, current, program_profilers, wrappers
+from profkit.capture import console, current, program_profilers, session, wrappers
 from profkit.capture.compiling import (
     compiled_module_class,
     has_compiled,
@@ -43,6 +44,7 @@ from profkit.capture.recording_budget import RecordingBudget
 from profkit.capture.run_window import OPS, STACKS, RunWindow, Window
 from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
+from profkit.capture.step_limit import StepLimit
 from profkit.model.capture_info import StepKind
 from profkit.model.live_memory import LiveMemory
 
@@ -69,9 +71,8 @@ class StepFinder:
         self._on_leading_call = unless_paused(self._on_module)
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
-        self._n_active = plan.schedule.active
         self._leader = LeadingOptimizer()
-        self._budget = RecordingBudget()
+        self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
         self.program_profiler = ""
 
     @property
@@ -252,10 +253,13 @@ class StepFinder:
             return True
         self._budget.step_ended()
         self._freeze()
-        if self._plan.schedule != DEFAULT_SCHEDULE:
-            return True
-        self._n_active = self._budget.steps(self._session.cost, self._plan.schedule.active or 1)
-        return self._n_active > 0
+        is_asked_for = self._plan.schedule != DEFAULT_SCHEDULE
+        return is_asked_for or self._budget.affords_steps(self._measured_ns())
+
+    def _measured_ns(self) -> tuple[int, int]:
+        """CPU time of the program in the recording of the run and that of its stop, or zeros."""
+        is_measure = self._window is not None and self._window.is_measure
+        return self._session.cost if is_measure and self._session is not None else (0, 0)
 
     def _on_first_step(self, optimizer: Any) -> None:  # noqa: ANN401
         """Follow the first optimizer.
@@ -328,6 +332,7 @@ class StepFinder:
     def _restart(self, kind: StepKind, options: Options, window: Window | None = None) -> None:
         """Record again, now that the kind of step is known; drop the earlier recording."""
         self._cancel_window()
+        is_measured = any(self._measured_ns())
         if self._session is not None:
             self._session.abandon()
             current.leave(self._session)
@@ -335,15 +340,20 @@ class StepFinder:
         if self.program_profiler:
             self._session = None
             return
-        schedule = None
+        schedule, limit = None, None
         if kind != "whole":  # one step has passed already
             wait = max(self._plan.schedule.wait - 1, 0)
-            schedule = replace(self._plan.schedule, wait=wait, active=self._n_active)
+            schedule = replace(self._plan.schedule, wait=wait)
+            if self._plan.schedule == DEFAULT_SCHEDULE:
+                n_steps = schedule.active or 1
+                limit = StepLimit(self._budget, is_measured=is_measured, n_steps=n_steps)
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
+        if self._session is not None:
+            self._session.limit = limit
         if window is not None and self._session is not None:
             self._budget.recording_begins()
-            self._window = RunWindow(self._session, window)
+            self._window = RunWindow(self._session, window, self._budget)
 
     def _freeze(self) -> None:
         """Stop recording; what was recorded is written when the program ends."""

@@ -14,16 +14,19 @@ import torch
 from profkit.capture import current, program_profilers, signals
 from profkit.capture.options import Options
 from profkit.capture.plan import Plan
+from profkit.capture.recording_budget import RecordingBudget
 from profkit.capture.run import TorchImport
 from profkit.capture.run_window import RunWindow, Window
-from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.schedule import DEFAULT_SCHEDULE, Schedule
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 from profkit.capture.step_detection import StepFinder
+from profkit.capture.step_limit import StepLimit
 
 has_spare_signal = pytest.mark.skipif(
     not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
 )
+ENDLESS = Window(3600, 0.0, 0.0)
 Opened = Callable[[str | None], dict[str, Any]]
 
 
@@ -80,6 +83,23 @@ def test_a_deadline_waits_for_cpu_time_but_not_for_ever() -> None:
     Deadline(0.0, lambda: acted.append(0.0), cpu_s=1e6, at_most_s=0.05)
     while not acted:
         pass
+
+
+@has_spare_signal
+def test_a_deadline_comes_early_where_it_is_asked_for() -> None:
+    acted: list[threading.Thread] = []
+    asked_by: set[threading.Thread] = set()
+
+    def is_early() -> bool:
+        asked_by.add(threading.current_thread())
+        return time.process_time() - began_s > 0.05
+
+    began_s = time.process_time()
+    deadline = Deadline(3600, lambda: acted.append(threading.current_thread()), is_early=is_early)
+    while not acted:
+        pass
+    assert acted == [threading.main_thread()]
+    assert asked_by == {deadline._thread}
 
 
 def test_nothing_is_recorded_after_a_freeze(opened: Opened) -> None:
@@ -163,11 +183,17 @@ def test_of_a_block_recorded_anew_the_later_one_with_much_in_it_is_written(
     assert names.count("aten::cos") == (n_after if is_later else 0)
 
 
+def window_of(session: Session, window: Window = ENDLESS) -> RunWindow:
+    return RunWindow(session, window, RecordingBudget())
+
+
 def window_after(calls: list[torch.nn.Module]) -> list[str]:
     """Whether a deadline came, by call, in a window of 6 calls, 20 at most."""
     came: list[str] = []
     session = Session("whole", Options(), None, "whole")
-    window = RunWindow(session, Window(3600, 0.0, 0.0, n_calls=6, n_calls_at_most=20))
+    window = RunWindow(
+        session, Window(3600, 0.0, 0.0, n_calls=6, n_calls_at_most=20), RecordingBudget()
+    )
     window.cancel()
     assert not window.is_open
     window.is_open = True
@@ -192,7 +218,9 @@ def test_the_steps_in_the_first_window_of_a_run_are_recorded_and_not_monitored()
     finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
     finder._kind = "whole"
     assert not finder._is_step_recorded()
-    window = RunWindow(Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0))
+    window = RunWindow(
+        Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0), RecordingBudget()
+    )
     finder._window = window
     assert finder._is_step_recorded()
     window._is_later = True  # the windows of a run that waits may take seconds
@@ -204,7 +232,9 @@ def test_the_steps_in_the_first_window_of_a_run_are_recorded_and_not_monitored()
 
 def test_without_a_signal_a_window_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_spare_signal", lambda: None)
-    window = RunWindow(Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0))
+    window = RunWindow(
+        Session("whole", Options(), None, "whole"), Window(3600, 0.0, 0.0), RecordingBudget()
+    )
     assert window.is_open
     assert not window.ends_soon
     window.cancel()
@@ -224,3 +254,70 @@ def test_a_subscription_from_the_import_of_torch_knows_that_no_profiler_was_made
     finally:
         program_profilers.unsubscribe(listener)
     assert not program_profilers._is_none_made
+
+
+class Limit(StepLimit):
+    """Affords any number of steps, and has them cut by hand."""
+
+    def __init__(self) -> None:
+        super().__init__(RecordingBudget(), is_measured=True, n_steps=3)
+        self.affordable = 100
+        self.cut: Callable[[], None] = lambda: None
+
+    def recording_begins(self, cut: Callable[[], None], *, lines: bool) -> None:  # noqa: ARG002
+        self.cut = cut
+
+    def affords(self, n_recorded: int) -> bool:
+        return n_recorded < self.affordable
+
+
+def opened_steps(limit: Limit) -> Session:
+    session = current.enter("steps", 1, Options(quiet=True), Schedule(0, 1, 3), "optimizer")
+    assert isinstance(session, Session)
+    session.limit = limit
+    session._limit_recording(lines=True)  # the first step has begun
+    return session
+
+
+@pytest.mark.parametrize("n_whole", [0, 1, 2])
+def test_a_recording_that_is_cut_has_the_whole_steps_before(n_whole: int, opened: Opened) -> None:
+    limit = Limit()
+    session = opened_steps(limit)
+    torch.ones(3).exp()
+    if n_whole:
+        for _ in range(n_whole):
+            session.step()
+            torch.ones(3).sin()
+    limit.cut()
+    assert session.is_done
+    for _ in range(3):
+        torch.ones(3).cos()
+        session.step()
+    current.leave(session)
+    trace = opened(session.path)
+    names = [event["name"] for event in trace["traceEvents"]]
+    # Without a whole step beside the one with stacks, that one is written.
+    written = ["aten::exp", f"ProfilerStep#{n_whole}"] if n_whole == 0 else []
+    written += ["ProfilerStep#0"] if n_whole == 1 else []
+    written += ["aten::sin", "ProfilerStep#1", "ProfilerStep#2"] if n_whole == 2 else []
+    assert {name for name in names if name.startswith(("aten::sin", "Prof"))} <= set(written)
+    assert set(written) <= set(names)
+    assert "aten::cos" not in names
+    assert trace["profkit"]["open_step"] == f"ProfilerStep#{n_whole}"
+
+
+def test_a_recording_waits_for_an_affordable_step_and_ends_with_the_last(opened: Opened) -> None:
+    limit = Limit()
+    limit.affordable = 0
+    session = opened_steps(limit)
+    for step in range(8):
+        torch.ones(3).sin()
+        limit.affordable = (0, 0, 2, 2, 2, 2, 2, 2)[step]
+        session.step()
+    assert session.is_done
+    current.leave(session)
+    names = {event["name"] for event in opened(session.path)["traceEvents"]}
+    assert {name for name in names if name.startswith("Prof")} == {
+        "ProfilerStep#3",
+        "ProfilerStep#4",
+    }

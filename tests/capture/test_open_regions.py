@@ -1,5 +1,6 @@
 """Recordings that stop inside a region of the program, which ends while another one runs."""
 
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +10,7 @@ from torch.profiler import record_function
 
 from profkit.capture import profiler
 from profkit.capture.options import Options
-from profkit.capture.profiler import ProfilerRecording, _has_open
+from profkit.capture.profiler import ProfilerRecording, _left_open_in
 from profkit.errors import CaptureError
 
 
@@ -137,7 +138,7 @@ STOP_US = 3.0
 @pytest.mark.parametrize("clock_us", [-500, 0, 500])
 def test_the_clock_of_events_may_differ_from_the_systems(clock_us: float) -> None:
     def is_open(*roots: Event) -> bool:
-        return _has_open(list(roots), 1_000_000_000, {"step"})
+        return bool([*_left_open_in(list(roots), 1_000_000_000, {"step"})])
 
     def call(end_us: float, *children: Event) -> Event:
         return Event("call", end_us, list(children), _EventType.PyCall)
@@ -177,3 +178,79 @@ def test_an_older_torch_without_the_other_kind_records_no_more(
     assert recording(all_threads=True)._is_of_all is False
     profiler._left_open.update({False})
     assert not profiler.can_record()
+
+
+class Stops(torch.optim.SGD):
+    """An optimizer in whose step a recording stops and another one is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__([torch.ones(1, requires_grad=True)], lr=0.1)
+        self.region: record_function | None = None
+        self.can_record: list[bool] = []
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        del closure
+        work()
+        if self.region is not None:
+            self.region.__enter__()
+        self.recording.stop()
+        self.can_record = [profiler.can_record(), profiler.can_record(all_threads=True)]
+
+    recording: ProfilerRecording
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+@pytest.mark.parametrize("all_threads", [False, True])
+def test_a_region_of_an_optimizers_step_is_closed_once_it_has_returned(
+    *, stacks: bool, all_threads: bool
+) -> None:
+    optimizer = Stops()
+    optimizer.recording = recording(stacks=stacks, all_threads=all_threads)
+    optimizer.recording.start()
+    optimizer.step()
+    # Meanwhile the other kind records: also what is of all threads, since both are free later.
+    assert optimizer.can_record == [True, True]
+    assert profiler._open_kinds() == set()
+    again = recording(all_threads=all_threads)
+    assert again._is_of_all is all_threads
+    again.start()
+    work()
+    again.stop()
+    assert "closed" in names(again)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_region_of_the_program_within_an_optimizers_step_stays_open(*, stacks: bool) -> None:
+    optimizer = Stops()
+    optimizer.region = record_function("open")
+    optimizer.recording = recording(stacks=stacks, all_threads=True)
+    optimizer.recording.start()
+    optimizer.step()
+    assert optimizer.can_record == [True, False]
+    assert profiler._open_kinds() == {True}
+    optimizer.region.__exit__(None, None, None)
+
+
+def test_an_optimizer_of_another_thread_may_be_the_one() -> None:
+    has_stopped, may_return = threading.Event(), threading.Event()
+
+    class Waits(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            del closure
+            work()
+            has_stopped.set()
+            may_return.wait(20)
+
+    def train() -> None:
+        Waits([torch.ones(1, requires_grad=True)], lr=0.1).step()
+
+    one = recording(all_threads=True)
+    one.start()
+    worker = threading.Thread(target=train)
+    worker.start()
+    has_stopped.wait(20)
+    one.stop()
+    assert profiler._open_kinds() == {True}
+    may_return.set()
+    worker.join()
+    assert profiler._open_kinds() == set()
