@@ -295,7 +295,8 @@ def compare(
     and kernels.
 
     Args:
-        before: A snapshot, a trace, or a report, which may be saved as JSON.
+        before: A snapshot, a trace, the folder of the ranks of a job, or a report, which may be
+            saved as JSON.
         after: Another one of the same kind.
         select: Rules to run, as for :func:`profkit.analyze`.
         ignore: Rules not to run.
@@ -320,7 +321,12 @@ def compare(
         saved = None if is_folder(place) else read_report(place, limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
-        ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+        try:
+            ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+        except SeveralTracesError:
+            report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
+                             limit_bytes=limit_bytes)  # fmt: skip
+            return Side(report, path=str(recording))
         report = _report(ctx, wanted, thresholds or {}, strict=False, on_stage=_no_stage)
         return Side(report, ctx.snapshot, str(recording))
 

@@ -10,6 +10,7 @@ from profkit.cli._progress import Progress
 
 if TYPE_CHECKING:
     from profkit.api import Study
+    from profkit.engine.job_context import RankReport
     from profkit.model.report import Report
     from profkit.present.renderer import LoadedRecording
 
@@ -26,12 +27,22 @@ class Input:
     """One path, or one file of a folder or an archive, with its report.
 
     Attributes:
-        recording: What the report was made from; None for a saved report.
+        study: What the report was made from, and how; None for a saved report.
     """
 
     path: str
     report: "Report"
-    recording: "LoadedRecording | None"
+    study: "Study | None" = None
+
+    @property
+    def recording(self) -> "LoadedRecording | None":
+        """What the report was made from; None for a saved report."""
+        return None if self.study is None else self.study.recording
+
+    @property
+    def rank(self) -> "RankReport | None":
+        """What joins it to other ranks of a job; None if it is of none."""
+        return None if self.study is None else self.study.rank_report()
 
     @property
     def name(self) -> str:
@@ -61,6 +72,42 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
         shown: Shows the progress.
     """
     return each_of(paths, lambda path: _read(path, chosen, shown), shown)
+
+
+def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
+    """Do the same, but join the ranks of a job to one input, with the recording of the first.
+
+    One recording is in memory at a time: those of ranks are read again when all are known.
+    """
+    from profkit.engine.job import job_report, jobs_of
+    from profkit.readers.stream import is_folder, place_of
+
+    if len(paths) == 1 and not (is_folder(place_of(paths[0])) or is_archive(paths[0])):
+        yield from read_all(paths, chosen, shown)
+        return
+    ranks: list[tuple[str, RankReport]] = []
+    for read in read_all(paths, chosen, shown):
+        rank = read.rank
+        if rank is None:
+            yield read
+        else:
+            ranks.append((read.path, rank))
+        del read  # before the next one is read
+    path_of = {id(rank): path for path, rank in ranks}
+    jobs = jobs_of(rank for _, rank in ranks)
+    joined = {id(rank) for job in jobs for rank in job}
+    alone = [[rank] for _, rank in ranks if id(rank) not in joined]
+    for job in [*jobs, *alone]:
+        first = studied(path_of[id(job[0])], chosen, shown)
+        is_job = len(job) > 1
+        report = job_report(job) if is_job else first.report
+        yield Input(report.source.path if is_job else path_of[id(job[0])], report, first)
+        del first
+
+
+def is_archive(path: str) -> bool:
+    """Whether a path may be an archive of several recordings, by its name."""
+    return path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
 def each_of(paths: Sequence[str], read: Callable[[str], T], shown: Progress) -> Iterator[T]:
@@ -110,6 +157,6 @@ def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
     if not is_folder(place):
         saved = read_report(place, chosen.get("limit_bytes"))
         if saved is not None:
-            return Input(path, saved, None)
+            return Input(path, saved)
     found = studied(path, chosen, shown)
-    return Input(path, found.report, found.recording)
+    return Input(path, found.report, found)

@@ -41,8 +41,8 @@ def command(  # noqa: PLR0913  (one argument per option)
 ) -> int:
     """Show what is new, worse, better or fixed from BEFORE to AFTER.
 
-    Two memory snapshots are compared by stack, in bytes. Traces, and reports that profkit analyze
-    saved as JSON, are compared by step time, findings and kernels.
+    Two memory snapshots are compared by stack, in bytes. Traces, folders of the ranks of a job, and
+    reports that profkit analyze saved as JSON, are compared by step time, findings and kernels.
     """
     from profkit.api import compare, render
     from profkit.cli._next_command import after_difference

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._inputs import Input, plain_name, read_all
+from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
@@ -83,15 +83,17 @@ def command(
     root = str(Path(base).absolute() if base else Path.cwd())
     remarks: list[str] = []
     with progress() as shown:
-        reads = read_all(paths, chosen, shown)
         if format_ in _INTO_FOLDERS:
-            written = _into_folder(format_, reads, output)
+            written = _into_folder(format_, read_all(paths, chosen, shown), output)
             opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
             export.check(paths)
-            written, opened_by = export.write(reads), export.module.INFO.opened_by
+            info = export.module.INFO
+            joins_ranks = info.joins_ranks or info.shows == "report"
+            reads = (read_jobs if joins_ranks else read_all)(paths, chosen, shown)
+            written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks
     for remark in dict.fromkeys(remarks):
         click.echo(f"profkit: {remark}", err=True)
@@ -244,7 +246,7 @@ def _is_folder(output: str) -> bool:
 def _holds_several(path: str) -> bool:
     """Whether a path may be several recordings, which have names of their own."""
     is_folder = os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises for long names)
-    return is_folder or path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
+    return is_folder or is_archive(path)
 
 
 def _make_folder(folder: Path) -> None:

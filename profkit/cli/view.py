@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from profkit.cli._inputs import Input, read_all
+from profkit.cli._inputs import Input, read_jobs
 from profkit.cli._options import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
@@ -51,7 +51,7 @@ def command(
         check_target(output, force=force)
     with progress() as shown:
         products, names = [], []
-        for read in read_all(paths, chosen, shown):
+        for read in read_jobs(paths, chosen, shown):
             shown.writing(_FORMAT)
             products.append(_page(read))
             names.append(read.name)

@@ -30,9 +30,9 @@ def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
     names = renamed_devices(before, after)
     old = {
         (name, names.get(device or "", device)): value
-        for (name, device), value in _figures(before.summary, per_step=per_step)
+        for (name, device), value in _figures(before, per_step=per_step)
     }
-    new = dict(_figures(after.summary, per_step=per_step))
+    new = dict(_figures(after, per_step=per_step))
     return tuple(
         Figure(name, device, _unit(name), old.get((name, device)), new.get((name, device)))
         for name, device in {**new, **old}
@@ -62,8 +62,10 @@ def _unit(name: str) -> Unit:
     return "ns" if whole.endswith("_ns") else "count"
 
 
-def _figures(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+def _figures(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+    summary = report.summary
     yield from _of_steps(summary, per_step=per_step)
+    yield from _of_ranks(report, per_step=per_step)
     yield from _of_devices(summary, per_step=per_step)
     yield from _of_memory(summary)
 
@@ -79,6 +81,15 @@ def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | 
         lengths = [getattr(step, name) for step in steps]
         if None not in lengths:
             yield (f"{name}_per_step", None), round(sum(lengths) / len(steps))
+
+
+def _of_ranks(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+    """The means over the ranks of a job."""
+    ranks, ending = report.ranks, "_per_step" if per_step else ""
+    if ranks:
+        yield ("n_ranks", None), len(ranks)
+        for name in ("collective_wait_ns", "transfer_ns"):
+            yield (name + ending, None), round(sum(getattr(r, name) for r in ranks) / len(ranks))
 
 
 def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:

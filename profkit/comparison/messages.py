@@ -16,6 +16,8 @@ TITLES: Final[tuple[tuple[ChangeKind, str], ...]] = (
     ("operator", "Operators"),
 )
 _LABELS: Final = {
+    "collective_wait": "waiting for ranks",
+    "transfer": "transfer of collectives",
     "step": "step time", "window": "whole recording", "gpu_busy": "GPU busy",
     "gpu_idle": "GPU idle", "data_wait": "waiting for data", "memcpy": "copies",
     "n_memcpy": "number of copies", "host_rss": "host memory", "tensor": "live tensors",

@@ -46,6 +46,7 @@ class RendererInfo:
         shows: ``report`` for formats that ``profkit analyze --format`` offers too; ``recording``
             for formats that other programs read, by ``profkit export`` alone.
         opened_by: What opens such a file, as in ``ui.perfetto.dev``; empty where that is obvious.
+        joins_ranks: Whether the ranks of a job are one product also in a format of recordings.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RendererInfo:
     media_type: str
     shows: Literal["report", "recording"] = "report"
     opened_by: str = ""
+    joins_ranks: bool = False
 
 
 @dataclass(frozen=True)

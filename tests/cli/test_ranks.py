@@ -1,5 +1,6 @@
 """One report over the ranks of a job."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -157,3 +158,46 @@ def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: P
     rank_trace(0, tmp_path, world_size=7)
     with pytest.raises(SeveralTracesError):
         analyze(tmp_path)
+
+
+def test_export_writes_one_trace_of_all_ranks_and_stacks_of_each(job: Path, tmp_path: Path) -> None:
+    alone = rank_trace(0, tmp_path, world_size=9)
+    out = tmp_path / "out"
+    for format_ in ("chrome", "folded", "html", "json"):
+        assert main(["export", str(job), str(alone), "--to", format_, "-o", f"{out}/"]) == 0
+    assert sorted(each.name for each in out.iterdir()) == [
+        "job.html", "job.json", "job.trace.json.gz", "rank0-2.folded", "rank0.folded",
+        "rank0.html", "rank0.json", "rank0.trace.json.gz", "rank1.folded",
+    ]  # fmt: skip
+    events = json.loads(gzip.decompress((out / "job.trace.json.gz").read_bytes()))["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert {"rank 0 · node", "rank 1 · node"} <= names
+    assert json.loads((out / "job.json").read_text())["source"]["kind"] == "ranks"
+    assert 'id="data-timeline"' in (out / "job.html").read_text(), "of the first rank"
+    assert main(["export", str(job), "--to", "chrome", "-o", str(tmp_path / "one.json")]) == 0
+    assert json.loads((tmp_path / "one.json").read_text())["traceEvents"] == events
+
+
+def test_view_shows_one_page_of_the_job(job: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["view", str(job), "--no-open", "-o", str(page)]) == 0
+    text = page.read_text()
+    assert 'id="ranks-heat"' in text
+    assert 'id="ranks-view"' in text
+
+
+def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    even = tmp_path / "even"
+    even.mkdir()
+    for rank in (0, 1):
+        rank_trace(0, even).rename(even / "first.json.gz")
+        trace = json.loads(gzip.decompress((even / "first.json.gz").read_bytes()))
+        trace["distributedInfo"]["rank"] = rank
+        (even / f"rank{rank}.json").write_text(json.dumps(trace))
+    (even / "first.json.gz").unlink()
+    assert main(["diff", str(job), str(even), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    figures = {each["name"]: (each["before"], each["after"]) for each in found["figures"]}
+    assert figures["n_ranks"] == (2, 2)
+    assert figures["collective_wait_ns_per_step"] == (LATE_NS // 2, 0)
+    assert found["before"]["kind"] == found["after"]["kind"] == "ranks"

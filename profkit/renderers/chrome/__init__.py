@@ -28,6 +28,7 @@ INFO = RendererInfo(
     media_type="application/json",
     shows="recording",
     opened_by="https://ui.perfetto.dev or chrome://tracing",
+    joins_ranks=True,
 )
 
 
