@@ -8,6 +8,7 @@ from profkit._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from profkit.api import analyze as analyze
+    from profkit.api import check as check
     from profkit.api import compare as compare
     from profkit.api import render as render
     from profkit.api import what_if as what_if
@@ -28,6 +29,7 @@ _MODULES: Final = {
     "Report": "profkit.model.report",
     "allow_sync": "profkit.capture.syncs.guard",
     "analyze": "profkit.api",
+    "check": "profkit.api",
     "compare": "profkit.api",
     "load": "profkit.readers.open",
     "memory": "profkit.capture.memory.scope",
@@ -41,8 +43,8 @@ _MODULES: Final = {
 """Each public name and the module that defines it."""
 
 __all__ = [
-    "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "compare",
-    "load", "memory", "no_leak", "no_sync", "render", "steps", "trace", "what_if",
+    "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "check",
+    "compare", "load", "memory", "no_leak", "no_sync", "render", "steps", "trace", "what_if",
 ]  # fmt: skip
 
 

@@ -21,6 +21,9 @@ from profkit.arguments import (
     require,
     whole,
 )
+from profkit.budgets.baseline import read_baseline
+from profkit.budgets.check import check as checked
+from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
@@ -39,13 +42,14 @@ from profkit.engine.what_if import (
 )
 from profkit.errors import NotATraceError, SeveralTracesError, UsageError
 from profkit.index.compute.peaks import given_peak
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 from profkit.model.what_if import Prediction
-from profkit.present.renderer import LoadedRecording, accepted, render_difference, renderer
+from profkit.present.renderer import LoadedRecording, accepted, render_result, renderer
 from profkit.readers.open import load
 from profkit.readers.progress import OnProgress
 from profkit.readers.report import read_report
@@ -70,9 +74,11 @@ _WHAT_IF: Final = Arguments(
     scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **_COMMON,
 )  # fmt: skip
 _RENDER: Final = Arguments(
-    "profkit.render", report=instance_of((Report, Difference), "a report or a difference"),
+    "profkit.render",
+    report=instance_of((Report, Difference, Check), "a report, a difference or a check"),
     format=NAME,
 )  # fmt: skip
+_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **_COMMON)
 
 _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
 """The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
@@ -396,11 +402,51 @@ def what_if(
     return predict(ctx, changes)
 
 
-def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
-    """Render a report or a comparison.
+def check(
+    paths: Path | Report | Iterable[Path | Report],
+    budgets: Mapping[str, Any],
+    *,
+    baseline: Path | None = None,
+    thresholds: Overrides | None = None,
+    limit_bytes: int | None = None,
+) -> Check:
+    """Compare the figures of a program with its budgets.
 
     Args:
-        report: The report, or the result of :func:`profkit.compare`.
+        paths: A recording or a report, or several: of repeated runs, or the trace and the memory of
+            one run.
+        budgets: By name what a figure may be at most, as in ``[tool.profkit.budgets]``:
+            ``{"step_ms": 12.5, "syncs": 0, "peak": "2 GiB", "findings": "error"}``, or relative to
+            the baseline, ``{"gpu_ms": "+5%"}``.
+        baseline: What ``profkit check --update-baseline`` wrote, or a report saved as JSON.
+        thresholds: By rule name, thresholds that differ from the default.
+        limit_bytes: As for :func:`profkit.load`.
+
+    Raises:
+        LoadError: A file cannot be read, or is no recording and no report.
+        UsageError: A budget is not valid.
+    """
+    _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
+    wanted = budgets_of(budgets, "profkit.check: budgets")
+    kept = read_baseline(os.fspath(baseline)) if baseline is not None else None
+    every = [paths] if isinstance(paths, str | os.PathLike | Report) else list(paths)
+    require(ITERABLE, every, "profkit.check: paths")
+
+    def report_of(each: Path | Report) -> Report:
+        if isinstance(each, Report):
+            return each
+        place = place_of(each)
+        saved = None if is_folder(place) else read_report(place, limit_bytes)
+        return saved or analyze(each, thresholds=thresholds, limit_bytes=limit_bytes)
+
+    return checked(list(map(report_of, every)), wanted, kept)
+
+
+def render(report: Report | Difference | Check, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
+    """Render a report, a comparison or a check.
+
+    Args:
+        report: The report, or the result of :func:`profkit.compare` or :func:`profkit.check`.
         format: The renderer's name, such as ``text``, ``json``, ``md``.
         **options: The renderer's options, such as ``width=80``; others are ignored.
 
@@ -408,8 +454,8 @@ def render(report: Report | Difference, format: str = "text", **options: Any) ->
         UsageError: There is no such format, or an argument is invalid.
     """
     _RENDER.check(report=report, format=format)
-    if isinstance(report, Difference):
-        return render_difference(report, format, options)
+    if isinstance(report, Difference | Check):
+        return render_result(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))
 

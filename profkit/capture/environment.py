@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import socket
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from profkit.model.capture_info import (
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
+_CPUS: Final = Path("/proc/cpuinfo")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 mismatch: DeviceMismatch | None = None
 """The error that ends what is recorded, as :mod:`profkit.capture.device_mismatch` notes it; the
@@ -49,6 +52,8 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         argv=list(sys.argv),
         threads=host_threads(),
         mismatch=ended_by,
+        processor=processor(),
+        revision=revision(Path.cwd()),
         settings={
             name: os.environ[name]
             for name, values in DEBUG_SETTINGS.items()
@@ -96,6 +101,53 @@ def ranks() -> tuple[int | None, int | None]:
     with contextlib.suppress(KeyError, ValueError):
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return None, None
+
+
+def processor() -> str | None:
+    """Name of the processor, or None."""
+    with contextlib.suppress(OSError), _CPUS.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip() or None
+    return platform.processor() or None
+
+
+def revision(folder: Path) -> str | None:
+    """The git commit that is checked out in a folder or one around it, or None.
+
+    No process is started for it: the program is not to wait for one.
+
+    Source: ``gitrepository-layout`` in git's documentation.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for each in (folder, *folder.parents):
+            git = each / ".git"
+            if not git.exists():
+                continue
+            if git.is_file():  # of a worktree or a submodule
+                git = each / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            common = git / "commondir"
+            shared = git / common.read_text(encoding="utf-8").strip() if common.exists() else git
+            return _commit(git, shared, (git / "HEAD").read_text(encoding="utf-8").strip())
+    return None
+
+
+def _commit(git: Path, shared: Path, head: str) -> str | None:
+    """The commit of what ``HEAD`` has; branches are a file each, or lines of ``packed-refs``."""
+    name = head.partition("ref:")[2].strip()
+    if not name:
+        return head if _COMMIT.fullmatch(head) else None
+    for place in (git / name, shared / name):
+        if place.is_file():
+            commit = place.read_text(encoding="utf-8").strip()
+            return commit if _COMMIT.fullmatch(commit) else None
+    with contextlib.suppress(FileNotFoundError):
+        for line in (shared / "packed-refs").read_text(encoding="utf-8").splitlines():
+            commit, _, packed = line.partition(" ")
+            if packed == name and _COMMIT.fullmatch(commit):
+                return commit
+    return None
 
 
 def device_names() -> list[str]:

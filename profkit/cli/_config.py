@@ -1,4 +1,4 @@
-"""Reads ``[tool.profkit]`` of ``pyproject.toml``: rules, thresholds, and peaks of devices."""
+"""Reads ``[tool.profkit]`` of ``pyproject.toml``: rules, thresholds, peaks of devices, budgets."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _FILE: Final = "pyproject.toml"
 _TABLE: Final = "tool.profkit"
-_KEYS: Final = ("select", "ignore", "thresholds", "peaks")
+BUDGETS: Final = "budgets"
+_KEYS: Final = ("select", "ignore", "thresholds", "peaks", BUDGETS)
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,16 @@ class Config:
         thresholds: By rule name, thresholds that differ from the default.
         peaks: By device name, what it computes and moves at most, by
             :data:`~profkit.index.compute.peaks.PEAK_FIGURES`.
+        budgets: For ``profkit check``, by the figure's name what it may be at most.
+        file: The file that they are in; empty without one.
     """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    budgets: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
 
 
 def read_config(folder: Path | None = None) -> Config:
@@ -57,14 +62,36 @@ def read_config(folder: Path | None = None) -> Config:
     return Config()
 
 
+def read_budgets(file: Path) -> Mapping[str, Any]:
+    """The budgets of a TOML file: ``[tool.profkit.budgets]``, ``[budgets]``, or all of it.
+
+    Raises:
+        UsageError: The file cannot be read, or has none.
+    """
+    whole = _toml(file)
+    found = (_profkit(whole) or {}).get(BUDGETS) if "tool" in whole else whole.get(BUDGETS, whole)
+    if not isinstance(found, dict) or not found:
+        raise UsageError(f"{file} has no budgets.", f"Write them under [{_TABLE}.{BUDGETS}].")
+    return found
+
+
 def _table(file: Path) -> Any:  # noqa: ANN401  (any TOML value)
+    return _profkit(_toml(file))
+
+
+def _profkit(whole: Mapping[str, Any]) -> Any:  # noqa: ANN401  (any TOML value)
+    tool = whole.get("tool", {})
+    return tool.get("profkit") if isinstance(tool, dict) else None
+
+
+def _toml(file: Path) -> dict[str, Any]:
     try:
-        tool = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise UsageError(f"{file} is not valid TOML: {error}.") from error
-    return tool.get("profkit") if isinstance(tool, dict) else None
+    return found
 
 
 class _Reader:
@@ -90,7 +117,15 @@ class _Reader:
                 if rule.INFO.name in thresholds
             },
             self._peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
+            self._budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
+            str(self._file),
         )
+
+    def _budgets(self, key: str, table: object) -> dict[str, Any]:
+        """The table of budgets, which ``profkit check`` reads."""
+        if not isinstance(table, dict):
+            raise self._error(key, "must be a table", f"Write [{key}].")
+        return table
 
     def _peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
         from profkit.index.compute.peaks import PEAK_FIGURES

@@ -256,6 +256,8 @@ class CaptureInfo:
         threads: Threads and processes, or None where they were not recorded.
         settings: Those of :data:`DEBUG_SETTINGS` that were on, and their values.
         mismatch: The operator that ended the program since its tensors are on different devices.
+        processor: Name of the machine's processor, or None.
+        revision: The git commit of the folder of the program, or None outside a repository.
     """
 
     version: str
@@ -282,3 +284,5 @@ class CaptureInfo:
     threads: HostThreads | None = None
     settings: dict[str, str] = field(default_factory=dict)
     mismatch: DeviceMismatch | None = None
+    processor: str | None = None
+    revision: str | None = None

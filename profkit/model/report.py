@@ -73,6 +73,8 @@ class Source:
             ``other-step`` (stacks recorded in another step of the same loop), or None.
         cpu: Processor time spent during the window, if profkit recorded it.
         run_cost: What it cost the program, in the report at the end of ``profkit run``.
+        processor: Name of the machine's processor, or None where it was not recorded.
+        revision: The git commit of the program's folder, or None where it was not recorded.
     """
 
     path: str
@@ -89,6 +91,8 @@ class Source:
     lines_from: Literal["window", "other-step"] | None = None
     cpu: CpuTime | None = None
     run_cost: RunCost | None = None
+    processor: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,9 @@ class StepSummary:
             that is later, in nanoseconds from the trace's start; None unless the host runs ahead of
             the devices.
         device_dur_ns: From then until the devices completed the step, or None.
+        n_kernels: Kernels that were launched within the step, or None without devices.
+        n_syncs: Calls within the step that blocked the host until a device had finished; without
+            devices the operators that would, since they return a value to the program.
     """
 
     name: str
@@ -133,6 +140,8 @@ class StepSummary:
     parts: tuple[StepPart, ...] = ()
     device_start_ns: int | None = None
     device_dur_ns: int | None = None
+    n_kernels: int | None = None
+    n_syncs: int | None = None
 
     @property
     def time_ns(self) -> int:

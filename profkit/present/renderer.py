@@ -11,7 +11,8 @@ A module may have more functions:
   an array;
 - ``table_names(report, options)`` lists the tables, where an option ``table`` selects one;
 - ``remark(report, options)`` is a sentence that the product itself cannot contain;
-- ``render_difference(difference, options)`` renders a comparison of two recordings.
+- ``render_difference(difference, options)`` renders a comparison of two recordings;
+- ``render_check(check, options)`` renders a check of budgets.
 
 A module is named after its format, so that one format is found without importing the others. A word
 may follow an underscore, as in ``csv_tables``.
@@ -21,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from profkit.arguments import like, require
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.plugins import Plugin, discover, plugins
@@ -237,20 +239,28 @@ def together(module: Renderer, products: Sequence[bytes]) -> bytes:
     return b"\n".join(products)
 
 
-def render_difference(difference: Difference, name: str, options: dict[str, Any]) -> bytes:
-    """A comparison in some format; options that the renderer does not have are ignored.
+_PARTS: Final = {
+    Difference: ("render_difference", "A comparison"),
+    Check: ("render_check", "A check"),
+}
+"""What renders a result that is no report, and what such a result is."""
+
+
+def render_result(result: Difference | Check, name: str, options: dict[str, Any]) -> bytes:
+    """A comparison or a check in some format; options that the renderer does not have are ignored.
 
     Raises:
-        UsageError: Comparisons have no such format.
+        UsageError: There is no such format of it.
     """
+    part, what = _PARTS[type(result)]
     if name == "html":  # the fragment as a page: there is no recording to draw
         name, options = "fragment", options | {"is_page": True}
     module = renderer(name)
-    make = _optional(module, "render_difference")
+    make = _optional(module, part)
     if make is None:
-        names = {each.INFO.name for each in renderers() if _optional(each, "render_difference")}
+        names = {each.INFO.name for each in renderers() if _optional(each, part)}
         raise UsageError(
-            f"A comparison has no format {name!r}.",
+            f"{what} has no format {name!r}.",
             f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
         )
-    return bytes(make(difference, _options(module, options)))
+    return bytes(make(result, _options(module, options)))

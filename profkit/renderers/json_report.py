@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from profkit.model.change import ProgramChange
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.finding import Finding
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
@@ -45,9 +46,7 @@ def render(report: Report, options: Options) -> bytes:
     """The report as JSON in UTF-8, with a line end."""
     findings, health = _bare(report.findings), _bare(report.health)
     tree = msgspec.to_builtins(replace(report, findings=findings, health=health, lanes=None))
-    for part in (tree, *tree["findings"], *tree["health"]):
-        for name in INTERNAL:
-            part.pop(name, None)
+    _leave_out_internal([tree, *tree["findings"], *tree["health"]])
     return _encoded(tree, options)
 
 
@@ -59,6 +58,21 @@ def _bare(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 def render_difference(difference: Difference, options: Options) -> bytes:
     """A comparison as JSON in UTF-8, with a line end."""
     return _encoded(msgspec.to_builtins(difference), options)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """A check of budgets as JSON in UTF-8, with a line end."""
+    bare = [replace(each, causes=_bare(each.causes)) for each in check.results]
+    tree = msgspec.to_builtins(replace(check, results=tuple(bare)))
+    for result in tree["results"]:
+        _leave_out_internal(result["causes"])
+    return _encoded(tree, options)
+
+
+def _leave_out_internal(parts: list[dict[str, Any]]) -> None:
+    for part in parts:
+        for name in INTERNAL:
+            part.pop(name, None)
 
 
 def _encoded(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report
+from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
@@ -30,7 +32,7 @@ from profkit.present.renderer import RendererInfo
 from profkit.present.report_document import report_document
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
 
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
@@ -49,6 +51,11 @@ def render(report: Report, options: Options) -> bytes:
 def render_difference(difference: Difference, options: Options) -> bytes:
     """A comparison as Markdown in UTF-8."""
     return _laid_out(difference_document(difference, options), options)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """A check of budgets as Markdown in UTF-8."""
+    return _laid_out(check_document(check, options), options)
 
 
 def _laid_out(document: Document, options: Options) -> bytes:

@@ -23,10 +23,12 @@ import msgspec
 
 from profkit.engine.detector import Rule
 from profkit.engine.registry import rules
+from profkit.model.check import BudgetResult, Check
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
+from profkit.present.check_document import cause_text, outcome_text
 from profkit.present.finding_events import call_path
 from profkit.present.headline import cost_share, cost_text
 from profkit.present.renderer import RecordingOptions as Options
@@ -34,7 +36,7 @@ from profkit.present.renderer import RendererInfo
 from profkit.present.rule_page import Passage, rule_page
 from profkit.units import format_count
 
-__all__ = ["INFO", "Options", "render", "together"]
+__all__ = ["INFO", "Options", "render", "render_check", "together"]
 
 INFO = RendererInfo(name="sarif", suffix=".sarif", media_type="application/sarif+json")
 
@@ -45,6 +47,7 @@ MAX_CODE_FLOWS: Final = 100
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT: Final = "SRCROOT"
 _SECTIONS: Final = ("What it finds", "Why it matters", "How to fix it", "Example", "Use instead")
+_FINGERPRINTS: Final = ("primaryLocationLineHash", "profkitFinding/v1")
 _TAGS: Final = {"MEM": "memory"}
 
 Json = dict[str, Any]
@@ -79,6 +82,47 @@ def render(report: Report, options: Options) -> bytes:
     if base:
         run["originalUriBaseIds"] = {_ROOT: {"uri": f"{_absolute(base).rstrip('/')}/"}}
     return _log(run)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """The budgets that are not kept as SARIF, on the lines that explain them."""
+    base = options.base
+    path = check.paths[0] if check.paths else ""
+    run: Json = {
+        "tool": {
+            "driver": {
+                "name": "profkit",
+                "version": check.profkit,
+                "rules": [
+                    {"id": _budget_id(each), "shortDescription": {"text": f"Budget: {each.title}"}}
+                    for each in sorted(check.failed, key=_budget_id)
+                ],
+            }
+        },
+        "columnKind": "utf16CodeUnits",
+        "results": [_exceeded(each, path, base) for each in check.failed],
+    }
+    if base:
+        run["originalUriBaseIds"] = {_ROOT: {"uri": f"{_absolute(base).rstrip('/')}/"}}
+    return _log(run)
+
+
+def _budget_id(result: BudgetResult) -> str:
+    return f"budget/{visible(result.name)}"
+
+
+def _exceeded(result: BudgetResult, path: str, base: str) -> Json:
+    places = [where for cause in result.causes for where in cause.locations] or [Location()]
+    located = [_location(path, where, base) for where in places[: MAX_LOCATIONS + 1]]
+    texts = [outcome_text(result), *(cause_text(each, base) for each in result.causes)]
+    key = hashlib.sha256(_budget_id(result).encode()).hexdigest()[:16]
+    return {
+        "ruleId": _budget_id(result),
+        "level": "error",
+        "message": {"text": _text(" ".join(texts))},
+        "locations": located[:1],
+        "partialFingerprints": dict.fromkeys(_FINGERPRINTS, f"{key}:1"),
+    }
 
 
 def together(products: Sequence[bytes]) -> bytes:
@@ -177,17 +221,14 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
     cost = cost_text(report, finding)
     message = " ".join(part for part in (finding.message, finding.fix) if part)
     places = finding.locations[: MAX_LOCATIONS + 1] or (Location(),)
-    located = [_location(report, place, base) for place in places]
+    located = [_location(report.source.path, place, base) for place in places]
     fingerprint = f"{_fingerprint(finding, base)}:1"
     result: Json = {
         "ruleId": visible(finding.rule) or "unknown",
         "level": finding.severity,
         "message": {"text": _text(f"{message} ({cost})" if cost else message)},
         "locations": located[:1],
-        "partialFingerprints": {
-            "primaryLocationLineHash": fingerprint,
-            "profkitFinding/v1": fingerprint,
-        },
+        "partialFingerprints": dict.fromkeys(_FINGERPRINTS, fingerprint),
         "properties": _properties(finding),
     }
     share = cost_share(report, finding)
@@ -213,7 +254,11 @@ def _holder(chain: Sequence[str]) -> Json:
 def _flow(report: Report, path: Sequence[Frame], base: str) -> Json:
     """The call stack of a finding, outermost first; if too long, its innermost frames."""
     steps = [
-        {"location": _location(report, Location(each.file, each.line, each.function), base)}
+        {
+            "location": _location(
+                report.source.path, Location(each.file, each.line, each.function), base
+            )
+        }
         for each in path[-MAX_LOCATIONS:]
     ]
     return {"message": {"text": "Call stack"}, "threadFlows": [{"locations": steps}]}
@@ -229,7 +274,7 @@ def _properties(finding: Finding) -> Json:
     return found
 
 
-def _location(report: Report, where: Location, base: str) -> Json:
+def _location(recording: str, where: Location, base: str) -> Json:
     logical = [
         {"fullyQualifiedName": visible(name), "kind": kind}
         for name, kind in ((where.function, "function"), (where.module, "module"))
@@ -241,10 +286,9 @@ def _location(report: Report, where: Location, base: str) -> Json:
         found["physicalLocation"] = {"artifactLocation": _artifact(where.file, base)}
         if region:
             found["physicalLocation"]["region"] = region
-    elif report.source.path:
+    elif recording:
         # Code hosts refuse a result without a file.
-        recording = _artifact(report.source.path, base)
-        found["physicalLocation"] = {"artifactLocation": recording}
+        found["physicalLocation"] = {"artifactLocation": _artifact(recording, base)}
     if where.op:
         found["message"] = {"text": _text(where.op)}
     return found

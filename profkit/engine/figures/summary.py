@@ -29,11 +29,12 @@ from profkit.index.device.breakdown import (
     partition_time,
     parts_of_steps,
 )
-from profkit.index.device.syncs import outermost_calls
+from profkit.index.device.syncs import called_by_profiler, outermost_calls, user_reads
+from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
-from profkit.model.events import MISSING, Category
+from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
 from profkit.model.report import (
     CopySummary,
     Source,
@@ -81,6 +82,8 @@ def source_of(ctx: Context) -> Source:
         step_origin=ctx.steps.origin if len(ctx.steps) else None,
         lines_from=ctx.source.origin,
         cpu=trace.capture.cpu if trace.capture else None,
+        processor=trace.capture.processor if trace.capture else None,
+        revision=trace.capture.revision if trace.capture else None,
     )
 
 
@@ -199,6 +202,7 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     lengths = (steps.ends_ns - steps.starts_ns).tolist()
     by_step = parts_of_steps(starts_ns, ends_ns, parts)
+    n_kernels, n_syncs = _kernels_by_step(ctx), _syncs_by_step(ctx)
     return tuple(
         StepSummary(
             name=name,
@@ -211,9 +215,33 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
             parts=by_step[i],
             device_start_ns=int(starts_ns[i]) if on_device else None,
             device_dur_ns=times[i] if on_device else None,
+            n_kernels=n_kernels[i] if ctx.has_device_work else None,
+            n_syncs=n_syncs[i],
         )
         for i, name in enumerate(steps.names)
     )
+
+
+def _kernels_by_step(ctx: Context) -> list[int]:
+    """How many kernels each step launches; one whose launch is unknown counts where it starts."""
+    work, launch = ctx.launches.work, ctx.launches.launch
+    is_kernel = ctx.events.category[work] == Category.KERNEL
+    return _by_step(ctx, np.where(launch == NO_ROW, work, launch)[is_kernel])
+
+
+def _syncs_by_step(ctx: Context) -> list[int]:
+    if not ctx.has_device_work:
+        return _by_step(ctx, user_reads(ctx.events, ctx.tree))
+    rows = ctx.syncs.rows
+    is_own = called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)
+    return _by_step(ctx, rows[~is_own])
+
+
+def _by_step(ctx: Context, rows: Rows | Int32s) -> list[int]:
+    """How many of some rows begin in each step."""
+    step = ctx.step_of(rows)
+    found: list[int] = np.bincount(step[step != NO_STEP], minlength=len(ctx.steps)).tolist()
+    return found
 
 
 def _host_per_step_ns(ctx: Context) -> int | None:

@@ -11,9 +11,11 @@ from typing import Final
 
 from jinja2 import Environment
 
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
@@ -26,7 +28,7 @@ from profkit.present.markup import environment
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 
-__all__ = ["INFO", "Options", "render", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
 
 INFO = RendererInfo(
     name="fragment", suffix=".fragment.html", media_type="text/html", shows="recording"
@@ -58,6 +60,11 @@ def render(report: Report, options: Options) -> bytes:
 def render_difference(difference: Difference, options: Options) -> bytes:
     """A comparison as a ``<div>``, or as a page that runs and fetches nothing, in UTF-8."""
     return _filled(difference_document(difference, options), options)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """A check of budgets as HTML in UTF-8."""
+    return _filled(check_document(check, options), options)
 
 
 def _filled(document: Document, options: Options, command: str = "") -> bytes:

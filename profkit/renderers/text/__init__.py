@@ -17,9 +17,11 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
+from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Cell,
@@ -40,7 +42,7 @@ from profkit.present.report_document import report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
@@ -89,6 +91,11 @@ def render(report: Report, options: Options) -> bytes:
 def render_difference(difference: Difference, options: Options) -> bytes:
     """A comparison as text in UTF-8, or in ASCII without ``unicode``."""
     return _laid_out(difference_document(difference, options), options)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """A check of budgets as text in UTF-8, or in ASCII without ``unicode``."""
+    return _laid_out(check_document(check, options), options)
 
 
 def _laid_out(document: Document, options: Options) -> bytes:

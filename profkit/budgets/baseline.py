@@ -1,0 +1,111 @@
+"""Baselines: the figures of a program at one commit, in a small file that can be committed."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measured, rule_ids
+from profkit.errors import DamagedFileError
+from profkit.model.report import Report
+from profkit.readers.plain_json import UNREADABLE, decode_plain
+from profkit.readers.report import read_report
+from profkit.readers.stream import place_of, read_whole
+
+SCHEMA: Final = "profkit.baseline/1"
+_MAX_BYTES: Final = 1 << 24
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The figures that budgets are relative to.
+
+    Attributes:
+        devices: As in :class:`~profkit.model.check.Check`.
+        torch: PyTorch's version, or None.
+        revision: The program's git commit, or None.
+        figures: By name; those that were not recorded are missing.
+        findings: The number of findings by severity, and by rule id.
+        schema: Name and version of this layout.
+    """
+
+    devices: tuple[str, ...]
+    torch: str | None
+    revision: str | None
+    figures: Mapping[str, Measured] = field(default_factory=dict)
+    findings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    def of(self, figure: BudgetFigure) -> Measured | None:
+        """A figure, or None if it is not known."""
+        if not figure.severities:
+            return self.figures.get(figure.name)
+        own = rule_ids(figure.causes)
+        numbers = [
+            n
+            for severity in figure.severities
+            for rule, n in self.findings.get(severity, {}).items()
+            if rule in own
+        ]
+        return Measured(sum(numbers), 0, 1)
+
+
+def baseline_of(reports: Sequence[Report]) -> Baseline:
+    """The figures of some reports on recordings of one program."""
+    known = {figure.name: measured(figure, reports) for figure in FIGURES}
+    found: dict[str, Counter[str]] = {}
+    for report in reports:
+        here: dict[str, Counter[str]] = {}
+        for finding in report.findings:
+            here.setdefault(finding.severity, Counter())[finding.rule] += 1
+        for severity, counts in here.items():  # the most of any recording, as in measured()
+            found[severity] = found.get(severity, Counter()) | counts
+    return Baseline(
+        devices=devices_of(reports),
+        torch=first(report.source.torch for report in reports),
+        revision=first(report.source.revision for report in reports),
+        figures={name: value for name, value in known.items() if not isinstance(value, Unknown)},
+        findings={severity: dict(sorted(found[severity].items())) for severity in sorted(found)},
+    )
+
+
+def devices_of(reports: Sequence[Report]) -> tuple[str, ...]:
+    """The devices of some recordings: GPUs, or else the processor; each once."""
+    gpus = dict.fromkeys(name for report in reports for name in report.source.devices if name)
+    processors = dict.fromkeys(report.source.processor for report in reports)
+    return tuple(gpus) or tuple(name for name in processors if name)
+
+
+def first(values: Iterable[str | None]) -> str | None:
+    """The first value that is known, or None."""
+    return next((value for value in values if value), None)
+
+
+def read_baseline(path: str) -> Baseline:
+    """Read what ``--update-baseline`` wrote, or a report that was saved as JSON.
+
+    Raises:
+        DamagedFileError: It is neither, or incomplete.
+        LoadError: It cannot be read.
+    """
+    place = place_of(path)
+    report = read_report(place)
+    if report is not None:
+        return baseline_of([report])
+    try:
+        found = msgspec.convert(decode_plain(read_whole(place, _MAX_BYTES)), Baseline)
+    except UNREADABLE as error:
+        message = f"{path} is no baseline and no report: {error}."
+        hint = "Write it anew with `profkit check --update-baseline`."
+        raise DamagedFileError(message, hint) from error
+    if found.schema != SCHEMA:
+        message = f"{path} is a baseline of the layout {found.schema}, not {SCHEMA}."
+        raise DamagedFileError(message, "Write it anew with `profkit check --update-baseline`.")
+    return found
+
+
+def baseline_text(baseline: Baseline) -> bytes:
+    """A baseline as JSON, one figure a line, so that changes are readable in a commit."""
+    return msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n"

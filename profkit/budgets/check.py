@@ -1,0 +1,104 @@
+"""The outcome on each budget."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from profkit._version import __version__
+from profkit.budgets.baseline import Baseline, devices_of, first
+from profkit.budgets.figures import BudgetFigure, Measured, Unknown, causes_of, measured
+from profkit.budgets.limits import Budget
+from profkit.model.check import BudgetResult, Check, Outcome
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+
+_MAX_CAUSES: Final = 3
+_NO_BASELINE: Final = "It is relative to a baseline, and none is given: --baseline FILE."
+_NOT_IN_BASELINE: Final = "The baseline does not have it: write it anew with --update-baseline."
+_NOISY: Final = "It is beyond the limit by less than it varies: measure more steps or runs."
+
+
+def check(
+    reports: Sequence[Report], budgets: Sequence[Budget], baseline: Baseline | None = None
+) -> Check:
+    """Compare the figures of some recordings of one program with its budgets.
+
+    A count or a size is compared exactly. A time is beyond its limit only if it is so by more than
+    three standard errors: the limit is no measurement, but one relative to a baseline has the error
+    of that one too. Times on another device than the baseline's are not compared.
+
+    Args:
+        reports: Of repeated runs, or of the trace and the memory of one run.
+    """
+    devices = devices_of(reports)
+    return Check(
+        profkit=__version__,
+        paths=tuple(dict.fromkeys(report.source.path for report in reports if report.source.path)),
+        devices=devices,
+        torch=first(report.source.torch for report in reports),
+        revision=first(report.source.revision for report in reports),
+        results=tuple(_result(each, reports, devices, baseline) for each in budgets),
+    )
+
+
+def _result(
+    budget: Budget,
+    reports: Sequence[Report],
+    devices: tuple[str, ...],
+    baseline: Baseline | None,
+) -> BudgetResult:
+    figure = budget.figure
+    now = measured(figure, reports)
+    before = baseline.of(figure) if baseline is not None and budget.is_relative else None
+    limit = budget.limit(None if before is None else before.value)
+    if isinstance(now, Unknown):
+        outcome: Outcome = "unknown"
+        reason, value, error, n = now.reason, None, None, 0
+    else:
+        value, error, n = now.value, now.error if figure.is_time else None, now.n
+        if limit is None:
+            outcome, reason = "unknown", _NO_BASELINE if baseline is None else _NOT_IN_BASELINE
+        elif before is not None and figure.is_time and not _is_same(devices, baseline):
+            outcome, reason = "other-device", _devices_text(devices, baseline)
+        else:
+            outcome = _outcome(now, before, limit)
+            reason = _NOISY if outcome == "noisy" else ""
+    return BudgetResult(
+        name=figure.name,
+        title=figure.title,
+        unit=figure.unit,
+        value=value,
+        error=error,
+        n=n,
+        limit=limit,
+        baseline=None if before is None else before.value,
+        outcome=outcome,
+        reason=reason,
+        causes=_causes(figure, reports) if outcome == "over" else (),
+    )
+
+
+def _outcome(now: Measured, before: Measured | None, limit: int) -> Outcome:
+    if now.value <= limit:
+        return "ok"
+    share = limit / before.value if before is not None and before.value else 1.0
+    of_limit = 0.0 if before is None else before.error * share
+    return "over" if now.value - limit > math.hypot(now.error, of_limit) else "noisy"
+
+
+def _is_same(devices: tuple[str, ...], baseline: Baseline | None) -> bool:
+    return baseline is not None and bool(devices) and devices == baseline.devices
+
+
+def _devices_text(devices: tuple[str, ...], baseline: Baseline | None) -> str:
+    there = () if baseline is None else baseline.devices
+    names = [", ".join(each) or "not known" for each in (devices, there)]
+    return f"The device is {names[0]}; that of the baseline is {names[1]}."
+
+
+def _causes(figure: BudgetFigure, reports: Sequence[Report]) -> tuple[Finding, ...]:
+    """The first findings that explain a figure; the same line of several recordings once."""
+    found: dict[object, Finding] = {}
+    for finding in causes_of(figure, reports):
+        found.setdefault((finding.rule, finding.locations[:1]), finding)
+    return tuple(found.values())[:_MAX_CAUSES]

@@ -1,0 +1,236 @@
+"""The figures that a budget can limit."""
+
+import statistics
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.needs import MONITORED_STEPS
+from profkit.engine.registry import matches, rules
+from profkit.model.check import BudgetUnit
+from profkit.model.finding import SEVERITIES, Finding, Severity
+from profkit.model.report import Report, StepSummary
+
+FINDINGS: Final = "findings"
+GROWTH: Final = "growth"
+NO_STEPS: Final = "The recording has no steps."
+_NO_DEVICE: Final = "No work of a GPU was recorded."
+_NO_MEMORY: Final = "Memory was not recorded; `profkit run` and `profile_memory=True` do."
+_TOO_FEW_STEPS: Final = (
+    "Growth was not evaluated; `profkit run` does so in programs with enough steps."
+)
+_MANY: Final = 3
+"""From this number of recordings on, each is one measurement: steps of one run are alike, runs are
+not."""
+_PER_SIGMA: Final = 1.4826
+"""A normal distribution's standard deviation by its median absolute deviation."""
+_OF_MEDIAN: Final = 1.2533
+"""The standard error of a median by that of a mean, in a normal distribution: sqrt(pi / 2)."""
+_CERTAIN: Final = 3
+"""How many standard errors count as noise: fewer than three of a thousand checks without a change
+are beyond."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A figure that a recording does not have, and why."""
+
+    reason: str
+
+
+Values = Sequence[int] | Unknown
+"""One value for each step, or one for the recording."""
+
+
+@dataclass(frozen=True)
+class BudgetFigure:
+    """A figure that a budget can limit.
+
+    Attributes:
+        name: As in the configuration.
+        title: As shown to people, such as ``step time``.
+        unit: Of the figure in a report; names that end in ``_ms`` have limits in milliseconds.
+        of: Its values in a report.
+        causes: Ids, names or families of the rules that explain a higher figure; empty for all.
+        is_time: Whether it varies from run to run of the same program on the same device.
+        severities: Of a number of findings, the severities that count; else empty.
+    """
+
+    name: str
+    title: str
+    unit: BudgetUnit
+    of: Callable[[Report], Values]
+    causes: tuple[str, ...] = ()
+    is_time: bool = False
+    severities: tuple[Severity, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure over all recordings.
+
+    Attributes:
+        value: Of times the median, of others the most.
+        error: Of times three standard errors of the median, else 0.
+        n: Number of measurements.
+    """
+
+    value: int
+    error: int
+    n: int
+
+
+def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+    """A figure over all recordings that have it; unknown if none has."""
+    found = [figure.of(report) for report in reports]
+    known = [values for values in found if not isinstance(values, Unknown)]
+    if not known:
+        reasons = [values.reason for values in found if isinstance(values, Unknown)]
+        return Unknown(" ".join(dict.fromkeys(reasons)) or "There is no recording.")
+    every = [value for values in known for value in values]
+    if not figure.is_time:
+        return Measured(max(every), 0, len(every))
+    if len(known) >= _MANY:
+        every = [round(statistics.median(values)) for values in known]
+    middle = statistics.median(every)
+    deviation = statistics.median(abs(value - middle) for value in every)
+    error = _CERTAIN * _OF_MEDIAN * _PER_SIGMA * deviation / len(every) ** 0.5
+    return Measured(round(middle), round(error), len(every))
+
+
+def _of_steps(
+    value: Callable[[StepSummary], int | None], reason: str = NO_STEPS
+) -> Callable[[Report], Values]:
+    """A figure of each step."""
+
+    def of(report: Report) -> Values:
+        steps = report.summary.steps
+        known = [each for each in map(value, steps) if each is not None]
+        if not known:
+            return Unknown(reason if steps else NO_STEPS)
+        return known
+
+    return of
+
+
+def _exposed_ns(step: StepSummary) -> int | None:
+    if step.gpu_busy_ns is None and not any(part.kind == "communication" for part in step.parts):
+        return None
+    return sum(part.ns for part in step.parts if part.kind == "communication")
+
+
+def _number_of(rule: str, count: Callable[[Finding], int]) -> Callable[[Report], Values]:
+    """A number from the findings of a rule, which are complete: it has no least cost."""
+
+    def of(report: Report) -> Values:
+        own = rule_ids([rule])
+        skipped = [each for each in report.unchecked if each.rule in own]
+        if skipped:
+            return Unknown(skipped[0].reason)
+        return [sum(count(each) for each in report.findings if each.rule in own)]
+
+    return of
+
+
+def _peak(report: Report) -> Values:
+    """The highest allocated bytes of the device with most: GPUs, or else the host's tensors."""
+    memory = report.summary.memory
+    if memory is None:
+        return Unknown(_NO_MEMORY)
+    in_trace = [each.bytes for each in memory.peak if each.device != "cpu"]
+    in_trace = in_trace or [each.bytes for each in memory.peak]
+    in_snapshot = [each.peak_active_bytes for each in memory.devices]
+    in_steps = [step.allocated_bytes or step.tensor_bytes or 0 for step in memory.steps]
+    peak = max([*in_trace, *in_snapshot, *in_steps], default=0)
+    return [peak] if peak else Unknown(_NO_MEMORY)
+
+
+def _growth(report: Report) -> Values:
+    """Bytes per step by which memory grows, over all findings on growth."""
+    memory = report.summary.memory
+    if memory is None or not memory.n_evaluated_steps:
+        return Unknown(_TOO_FEW_STEPS)
+    own = _of_growth()
+    grown = [each.cost.per_step_bytes or 0 for each in report.findings if each.rule in own]
+    return [sum(grown)]
+
+
+def _of_growth() -> frozenset[str]:
+    """The rules that evaluate the memory of a monitored program."""
+    return frozenset(each.INFO.id for each in rules() if MONITORED_STEPS in each.INFO.needs)
+
+
+FIGURES: Final = (
+    BudgetFigure("step_ms", "step time", "ns", _of_steps(lambda step: step.time_ns), is_time=True),
+    BudgetFigure(
+        "gpu_ms", "GPU busy per step", "ns",
+        _of_steps(lambda step: step.gpu_busy_ns, _NO_DEVICE), ("KER", "CMP"), is_time=True,
+    ),
+    BudgetFigure(
+        "exposed_communication_ms", "exposed communication per step", "ns",
+        _of_steps(_exposed_ns, "No collectives were recorded."), ("COM",), is_time=True,
+    ),
+    BudgetFigure(
+        "kernels", "kernels per step", "count",
+        _of_steps(lambda step: step.n_kernels, _NO_DEVICE), ("KER", "CMP"),
+    ),
+    BudgetFigure(
+        "syncs", "host-device syncs per step", "count",
+        _of_steps(lambda step: step.n_syncs), ("SYN",),
+    ),
+    BudgetFigure(
+        "graph_breaks", "lines with graph breaks", "count",
+        _number_of("graph-breaks", lambda _: 1), ("graph-breaks",),
+    ),
+    BudgetFigure(
+        "recompiles", "recompilations", "count",
+        _number_of("recompiles", lambda finding: finding.n), ("recompiles",),
+    ),
+    BudgetFigure("peak", "peak memory", "bytes", _peak, ("MEM",)),
+    BudgetFigure(GROWTH, "memory growth per step", "bytes", _growth, ("MEM",)),
+)  # fmt: skip
+"""All but the numbers of findings."""
+
+
+def findings_figure(word: str) -> BudgetFigure | None:
+    """The number of findings of at least a severity, or of some rules; None if there are none.
+
+    Args:
+        word: A severity, or a rule's id, name or family.
+    """
+    is_severity = word in SEVERITIES
+    severe = SEVERITIES[SEVERITIES.index(word) :] if is_severity else SEVERITIES
+    causes = () if is_severity else (word,)
+    own = rule_ids(causes)
+    if not own:
+        return None
+    what = f"severity {' or '.join(severe)}" if is_severity else word
+    return BudgetFigure(
+        f"{FINDINGS}.{word}",
+        f"findings of {what}",
+        "count",
+        lambda report: [len(_among(report, own, severe))],
+        causes,
+        severities=severe,
+    )
+
+
+def rule_ids(words: Iterable[str]) -> frozenset[str]:
+    """The ids of the rules that some ids, names or families select; without any, of all."""
+    wanted = tuple(words)
+    return frozenset(
+        each.INFO.id
+        for each in rules()
+        if not wanted or any(matches(each.INFO, word) for word in wanted)
+    )
+
+
+def _among(report: Report, own: Container[str], severe: Container[str]) -> list[Finding]:
+    return [each for each in report.findings if each.rule in own and each.severity in severe]
+
+
+def causes_of(figure: BudgetFigure, reports: Sequence[Report]) -> list[Finding]:
+    """The findings that explain a higher figure, the costliest of each report first."""
+    own = _of_growth() if figure.name == GROWTH else rule_ids(figure.causes)
+    severe = figure.severities or SEVERITIES
+    return [finding for report in reports for finding in _among(report, own, severe)]

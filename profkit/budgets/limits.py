@@ -1,0 +1,133 @@
+"""Reads budgets: what a figure may be at most."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, findings_figure
+from profkit.errors import UsageError
+
+_MS: Final = 1_000_000
+_AMOUNT: Final = re.compile(
+    r"(?P<sign>\+)?\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|[a-zµ]+)?", re.IGNORECASE
+)
+_TIMES: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": _MS, "s": 1_000_000_000}
+_SIZES: Final = {"b": 1} | {
+    f"{prefix}{binary}b": base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for binary, base in (("", 1000), ("i", 1024))
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit on a figure.
+
+    Attributes:
+        most: What the figure may be at most, in its unit; None if it is relative alone.
+        more: By how much it may exceed the baseline's, in its unit; None if it is not relative to
+            one, or by a share.
+        more_share: The same as a share of the baseline's.
+    """
+
+    figure: BudgetFigure
+    most: int | None = None
+    more: int | None = None
+    more_share: float | None = None
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it needs a baseline."""
+        return self.most is None
+
+    def limit(self, baseline: int | None) -> int | None:
+        """What the figure may be at most; None without a baseline that it is relative to."""
+        if self.most is not None:
+            return self.most
+        if baseline is None:
+            return None
+        if self.more is not None:
+            return baseline + self.more
+        return baseline + round(baseline * (self.more_share or 0.0))
+
+
+def budgets_of(table: Mapping[str, Any], where: str) -> tuple[Budget, ...]:
+    """Read a table of budgets.
+
+    Args:
+        table: By the figure's name a limit: a number (milliseconds for names in ``_ms``, else bytes
+            or a count), a text with a unit (``"12 ms"``, ``"2 GiB"``), or relative to the baseline
+            (``"+5%"``, ``"+64 MiB"``, ``"+2"``). ``findings`` is a severity, of which there may be
+            none, or a table of limits by severity and rule.
+        where: What the table is, for errors.
+
+    Raises:
+        UsageError: A name or a limit is not valid.
+    """
+    known = {figure.name: figure for figure in FIGURES}
+    found: list[Budget] = []
+    for name, value in table.items():
+        if name == FINDINGS:
+            found += _of_findings(value, f"{where}: {name}")
+        elif name in known:
+            found.append(budget_of(known[name], value, f"{where}: {name}"))
+        else:
+            names = ", ".join([*known, FINDINGS])
+            raise UsageError(f"{where}: there is no budget {name!r}.", f"There are {names}.")
+    return tuple(found)
+
+
+def _of_findings(value: object, where: str) -> Iterator[Budget]:
+    if isinstance(value, str):
+        value = {value: 0}
+    if not isinstance(value, Mapping):
+        hint = 'Write "warning", or a table such as {warning = 0, item-sync = 2}.'
+        raise UsageError(f"{where} must be a severity or a table, not {value!r}.", hint)
+    for word, limit in value.items():
+        figure = findings_figure(str(word))
+        if figure is None:
+            hint = "See `profkit rules`; severities are note, warning and error."
+            raise UsageError(f"{where}: there is no severity or rule {word!r}.", hint)
+        yield budget_of(figure, limit, f"{where}.{word}")
+
+
+def budget_of(figure: BudgetFigure, value: object, where: str) -> Budget:
+    """Read one limit.
+
+    Args:
+        value: As for :func:`budgets_of`.
+        where: What it is, for errors.
+
+    Raises:
+        UsageError: It is not valid.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    match = _AMOUNT.fullmatch(f"{value}".strip()) if is_number or isinstance(value, str) else None
+    if match is None:
+        raise _error(figure, value, where)
+    number, unit, is_more = float(match["number"]), match["unit"], match["sign"] is not None
+    if unit == "%":
+        if not is_more:
+            raise _error(figure, value, where)
+        return Budget(figure, more_share=number / 100)
+    amount = round(number * _scale(figure, unit, value, where))
+    return Budget(figure, more=amount) if is_more else Budget(figure, most=amount)
+
+
+def _scale(figure: BudgetFigure, unit: str | None, value: object, where: str) -> int:
+    """How many of a figure's units one of a limit's is."""
+    if unit is None:
+        return _MS if figure.unit == "ns" else 1
+    scales: dict[str, int] = {"ns": _TIMES, "bytes": _SIZES, "count": {}}[figure.unit]
+    if unit.lower() not in scales:
+        raise _error(figure, value, where)
+    return scales[unit.lower()]
+
+
+def _error(figure: BudgetFigure, value: object, where: str) -> UsageError:
+    example = {"ns": '12.5, "12.5 ms"', "bytes": '"2 GiB"', "count": "0"}[figure.unit]
+    return UsageError(
+        f"{where} must be a limit, not {value!r}.",
+        f'Write {example}, or relative to the baseline "+5%".',
+    )

@@ -1,0 +1,82 @@
+"""``profkit check``: whether a program keeps its budgets, for CI."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from profkit.cli._options import reading_options
+from profkit.cli._output import STDOUT, check_target, deliver, layout
+
+_FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
+
+
+@click.command(
+    short_help="Fail if a program exceeds its budgets.",
+    epilog="\b\nExample: profkit check traces/train --baseline profkit-baseline.json",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--budget", "budget_file", metavar="FILE", type=click.Path(path_type=Path),
+              help="TOML file with the budgets; by default pyproject.toml.")  # fmt: skip
+@click.option("--baseline", metavar="FILE", type=click.Path(path_type=Path),
+              help="Baseline or report in JSON, for budgets such as +5%.")  # fmt: skip
+@click.option("--update-baseline", is_flag=True,
+              help="Write the figures to the baseline's file.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
+              help="Output format.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@reading_options
+def command(
+    *,
+    paths: tuple[str, ...],
+    budget_file: Path | None,
+    baseline: Path | None,
+    update_baseline: bool,
+    format_: str,
+    output: str,
+    force: bool,
+    chosen: Mapping[str, Any],
+) -> int:
+    """Compare a program's figures with its budgets, and exit with 1 if one is exceeded.
+
+    PATH is a trace, a memory record, a snapshot, a report in JSON, or a folder of them: those of
+    one run, or of repeated runs. Counts and sizes are compared exactly. Times are medians over the
+    steps; a time that is over its limit by less than it varies does not fail, nor does one that was
+    recorded on another device than the baseline's.
+    """
+    from profkit.api import render
+    from profkit.budgets.baseline import baseline_of, baseline_text, read_baseline
+    from profkit.budgets.check import check
+    from profkit.budgets.limits import budgets_of
+    from profkit.cli._config import read_budgets, read_config
+    from profkit.cli._inputs import read_all
+    from profkit.cli._progress import progress
+    from profkit.errors import UsageError
+
+    check_target(output, force=force)
+    if update_baseline and baseline is None:
+        raise UsageError("--update-baseline needs the file: --baseline FILE.")
+    if budget_file is not None:
+        budgets = budgets_of(read_budgets(budget_file), str(budget_file))
+    else:
+        config = read_config()
+        budgets = budgets_of(config.budgets, config.file)
+    if not budgets and not update_baseline:
+        hint = (
+            "Write [tool.profkit.budgets] in pyproject.toml, such as syncs = 0, or --budget FILE."
+        )
+        raise UsageError("There is no budget.", hint)
+    kept = read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
+    with progress() as shown:
+        reports = [each.report for each in read_all(paths, chosen, shown)]
+    if update_baseline:
+        new = baseline_of(reports)
+        deliver(baseline_text(new), str(baseline), force=True)
+        click.echo(f"profkit: wrote {baseline}", err=True)
+        kept = new
+    result = check(reports, budgets, kept)
+    deliver(render(result, format_, **layout(output)), output, force=force)
+    return int(not result.is_ok)

@@ -1,0 +1,88 @@
+"""The result of ``profkit check``: each budget's figure, limit and outcome.
+
+Times are integer nanoseconds, sizes integer bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from profkit.model.finding import Finding
+from profkit.model.renderable import Renderable
+
+SCHEMA = "profkit.check/1"
+
+Outcome = Literal["ok", "over", "noisy", "other-device", "unknown"]
+BudgetUnit = Literal["ns", "bytes", "count"]
+
+
+@dataclass(frozen=True)
+class BudgetResult:
+    """What is true of one budget.
+
+    Attributes:
+        name: The budget's name, such as ``step_ms`` or ``findings.warning``.
+        title: What it limits, such as ``step time``.
+        unit: Unit of the figures.
+        value: Of times the median over the steps, of counts and sizes the most in any step; None
+            where it is not known.
+        error: Three standard errors of a time's median, from its median absolute deviation; None
+            for other figures.
+        n: Number of measurements: steps, or with three or more recordings recordings.
+        limit: What the figure may be at most, or None where it is not known.
+        baseline: The same figure of the baseline, for limits that are relative to it.
+        outcome: ``ok``: within the limit. ``over``: beyond it. ``noisy``: beyond it by less than
+            the error of the two figures. ``other-device``: a time that was recorded on another
+            device than the baseline's. ``unknown``: the figure or its baseline is missing.
+        reason: Why the outcome is none of ``ok`` and ``over``; else empty.
+        causes: Findings that explain a figure beyond its limit, those with the highest cost first.
+    """
+
+    name: str
+    title: str
+    unit: BudgetUnit
+    value: int | None
+    error: int | None
+    n: int
+    limit: int | None
+    baseline: int | None
+    outcome: Outcome
+    reason: str = ""
+    causes: tuple[Finding, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it fails the check: a figure beyond its limit, or one that is not known."""
+        return self.outcome in {"over", "unknown"}
+
+
+@dataclass(frozen=True)
+class Check(Renderable):
+    """The budgets of a program, compared with some recordings of it.
+
+    Attributes:
+        profkit: profkit's version.
+        paths: The recordings.
+        devices: The devices on which they were recorded: GPUs, or else the processor.
+        torch: PyTorch's version, or None where it was not recorded.
+        revision: The program's git commit, or None where it was not recorded.
+        results: The budgets, in the order of the configuration.
+        schema: Name and version of this schema.
+    """
+
+    profkit: str
+    paths: tuple[str, ...]
+    devices: tuple[str, ...]
+    torch: str | None
+    revision: str | None
+    results: tuple[BudgetResult, ...]
+    schema: str = SCHEMA
+
+    @property
+    def failed(self) -> tuple[BudgetResult, ...]:
+        """The budgets that fail the check."""
+        return tuple(each for each in self.results if each.has_failed)
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether no budget fails."""
+        return not self.failed

@@ -1,0 +1,120 @@
+"""A check of budgets as a document, and its texts."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.comparison.messages import amount
+from profkit.engine.wording import counted
+from profkit.model.check import BudgetResult, Check, Outcome
+from profkit.model.finding import Finding
+from profkit.names import short_path
+from profkit.present.document import (
+    Document,
+    DocumentSection,
+    columns_of,
+    list_section,
+    one_line,
+    table_section,
+)
+from profkit.present.renderer import ReadersOptions
+
+OUTCOMES: Final[dict[Outcome, str]] = {
+    "ok": "ok",
+    "over": "OVER",
+    "noisy": "noisy",
+    "other-device": "not compared",
+    "unknown": "UNKNOWN",
+}
+"""How the outcomes are shown; those that fail the check in capitals."""
+_REVISION_LENGTH: Final = 12
+
+
+def check_document(check: Check, options: ReadersOptions) -> Document:
+    """A check of budgets as a document."""
+    revision = [check.revision[:_REVISION_LENGTH]] if check.revision else []
+    origin = [*check.devices, *([f"torch {check.torch}"] if check.torch else []), *revision]
+    return Document(
+        title="profkit check",
+        program=f"profkit {one_line(check.profkit)}",
+        paths=tuple(one_line(short_path(path, options.base)) for path in check.paths),
+        origin=tuple(map(one_line, origin)),
+        headline=check_headline(check),
+        sections=(*_budgets(check), *_causes(check, options), *_reasons(check)),
+    )
+
+
+def check_headline(check: Check) -> str:
+    """How many budgets are kept, and which are not."""
+    n = len(check.results)
+    if not n:
+        return "There is no budget."
+    if check.is_ok:
+        return f"The budget is kept: {check.results[0].title}." if n == 1 else _kept(check)
+    failed = ", ".join(each.title for each in check.failed)
+    return f"{len(check.failed)} of {counted(n, 'budget')} not kept: {failed}."
+
+
+def _kept(check: Check) -> str:
+    n_compared = sum(each.outcome == "ok" for each in check.results)
+    if n_compared == len(check.results):
+        return f"All {n_compared} budgets are kept."
+    return f"{n_compared} of {counted(len(check.results), 'budget')} kept, none exceeded."
+
+
+def _budgets(check: Check) -> Iterator[DocumentSection]:
+    has_baseline = any(each.baseline is not None for each in check.results)
+    rows = (
+        (
+            each.title,
+            figure_text(each),
+            amount(each.limit, each.unit) or "?",
+            *([amount(each.baseline, each.unit)] if has_baseline else []),
+            OUTCOMES[each.outcome],
+        )
+        for each in check.results
+    )
+    figures = ("figure", "limit", *(["baseline"] if has_baseline else []))
+    columns = columns_of("budget", figures, ["outcome"], "text")
+    yield from table_section(("Budgets", ""), columns, rows)
+
+
+def figure_text(result: BudgetResult) -> str:
+    """The figure with its error, as in ``12.3 ms ± 0.2 ms``; a question mark if unknown."""
+    text = amount(result.value, result.unit) or "?"
+    return f"{text} ± {amount(result.error, result.unit)}" if result.error else text
+
+
+def _causes(check: Check, options: ReadersOptions) -> Iterator[DocumentSection]:
+    for result in check.results:
+        lines = (cause_text(each, options.base) for each in result.causes)
+        yield from list_section(f"Why {result.title} is over", lines, is_detail=False)
+
+
+def cause_text(finding: Finding, base: str = "") -> str:
+    """A finding with its line: ``train.py:12: … (SYN001 item-sync)``."""
+    place = next((where for where in finding.locations if where.file), None)
+    line = ""
+    if place is not None:
+        number = "" if place.line is None else f":{place.line}"
+        line = f"{short_path(place.file or '', base)}{number}: "
+    return f"{line}{finding.message} ({finding.rule} {finding.name})"
+
+
+def _reasons(check: Check) -> Iterator[DocumentSection]:
+    lines = (f"{each.title}: {each.reason}" for each in check.results if each.reason)
+    yield from list_section("Not decided", lines, is_detail=False)
+
+
+def outcome_text(result: BudgetResult) -> str:
+    """One sentence, such as ``Step time is 13.1 ms, and its budget 12.0 ms.``."""
+    subject = f"{result.title[:1].upper()}{result.title[1:]}"
+    if result.value is None:
+        return f"{subject} is not known. {result.reason}"
+    limit = amount(result.limit, result.unit)
+    baseline = amount(result.baseline, result.unit)
+    text = f"{subject}: {figure_text(result)}"
+    if limit:
+        text += f", limit {limit}"
+    if baseline:
+        text += f", baseline {baseline}"
+    return f"{text}. {result.reason}".rstrip()

@@ -1,0 +1,115 @@
+"""JUnit XML, which CI systems show as test results: a test for each finding or each budget.
+
+Findings from a warning on and budgets that are not kept have failed. Notes have passed, and skipped
+checks and budgets without a outcome are skipped.
+
+Source: the JUnit schema of Jenkins' xUnit plugin (``junit-10.xsd``); GitLab, Buildkite and GitHub's
+reporters read the same elements.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from profkit.model.check import BudgetResult, Check
+from profkit.model.location import Location
+from profkit.model.report import Report
+from profkit.names import short_path, visible
+from profkit.present.check_document import cause_text, outcome_text
+from profkit.present.renderer import RecordingOptions as Options
+from profkit.present.renderer import RendererInfo
+
+__all__ = ["INFO", "Options", "render", "render_check"]
+
+INFO = RendererInfo(name="junit", suffix=".xml", media_type="application/xml")
+
+_INVALID: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 does not allow."""
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A test; ``outcome`` is ``failure``, ``error`` or ``skipped``, or empty if it has passed."""
+
+    name: str
+    outcome: str = ""
+    message: str = ""
+    details: str = ""
+    where: Location | None = None
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The findings and skipped checks as JUnit XML in UTF-8."""
+    tests = [
+        _Test(
+            f"{each.rule} {each.name} {_place(each.locations, options.base)}".rstrip(),
+            "" if each.severity == "note" else "failure",
+            each.title,
+            f"{each.message} {each.fix}",
+            next((where for where in each.locations if where.file), None),
+        )
+        for each in report.findings
+    ]
+    tests += [
+        _Test(each.rule, "skipped", f"{each.reason} {each.remedy}") for each in report.unchecked
+    ]
+    return _suite("profkit.findings", tests, options.base)
+
+
+def render_check(check: Check, options: Options) -> bytes:
+    """The budgets as JUnit XML in UTF-8."""
+    return _suite(
+        "profkit.budgets", [_of_budget(each, options.base) for each in check.results], options.base
+    )
+
+
+def _of_budget(result: BudgetResult, base: str) -> _Test:
+    outcome = {"ok": "", "over": "failure", "unknown": "error"}.get(result.outcome, "skipped")
+    places = (where for cause in result.causes for where in cause.locations)
+    return _Test(
+        result.name,
+        outcome,
+        outcome_text(result),
+        "\n".join(cause_text(each, base) for each in result.causes),
+        next((each for each in places if each.file), None),
+    )
+
+
+def _place(locations: Iterable[Location], base: str) -> str:
+    where = next((each for each in locations if each.file), None)
+    if where is None or where.file is None:
+        return ""
+    return f"{short_path(where.file, base)}:{where.line or 0}"
+
+
+def _suite(name: str, tests: list[_Test], base: str) -> bytes:
+    def counted(outcome: str) -> str:
+        return str(sum(each.outcome == outcome for each in tests))
+
+    figures = {
+        "tests": str(len(tests)),
+        "failures": counted("failure"),
+        "errors": counted("error"),
+        "skipped": counted("skipped"),
+        "time": "0",
+    }
+    suites = ET.Element("testsuites", {"name": "profkit", **figures})
+    suite = ET.SubElement(suites, "testsuite", {"name": name, **figures})
+    for test in tests:
+        facts = {"classname": name, "name": _text(test.name), "time": "0"}
+        if test.where is not None and test.where.file is not None:
+            facts["file"] = _text(short_path(test.where.file, base))
+            if test.where.line:
+                facts["line"] = str(test.where.line)
+        case = ET.SubElement(suite, "testcase", facts)
+        if test.outcome:
+            found = ET.SubElement(case, test.outcome, {"message": _text(test.message)})
+            found.text = "\n".join(map(_text, test.details.split("\n")))
+    ET.indent(suites)
+    return bytes(ET.tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _text(text: str) -> str:
+    return _INVALID.sub("?", visible(text))

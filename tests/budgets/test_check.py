@@ -1,0 +1,166 @@
+"""Outcomes: exact counts, times with their noise, baselines of the same device, and causes."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import profkit
+from profkit.budgets.baseline import baseline_of, baseline_text
+from profkit.errors import DamagedFileError
+from profkit.model.check import BudgetResult
+from profkit.model.report import Report, StepSummary
+from profkit.testing import TraceBuilder
+from tests.renderers import reports
+
+MS = 1_000_000
+
+
+def timed(*times_ms: float, device: str = "NVIDIA H100") -> Report:
+    """A report with steps of some lengths."""
+    steps = tuple(
+        StepSummary(f"step {n}", 0, round(ms * MS), 5 * MS, 5 * MS, 0, 0, n_kernels=40, n_syncs=1)
+        for n, ms in enumerate(times_ms)
+    )
+    report = reports.gpu_report()
+    source = replace(report.source, devices=(device,))
+    return replace(report, source=source, summary=replace(report.summary, steps=steps))
+
+
+def baseline_file(folder: Path, *reports_: Report) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "baseline.json"
+    path.write_bytes(baseline_text(baseline_of(reports_)))
+    return path
+
+
+def result(
+    every: Report | Sequence[Report], budgets: dict[str, object], baseline: Path | None = None
+) -> BudgetResult:
+    (only,) = profkit.check(every, budgets, baseline=baseline).results
+    return only
+
+
+def test_a_count_over_its_limit_fails_with_the_line_that_causes_it(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for n in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5 * MS)
+            for _ in range(1 + n // 3):
+                b.item()
+    found = result(profkit.analyze(b.write(tmp_path / "t.json")), {"syncs": 1})
+    assert (found.value, found.limit, found.outcome) == (2, 1, "over")  # the last step has two
+    assert [each.name for each in found.causes] == ["item-sync"]
+    assert found.causes[0].locations[0].place == "train_step (train.py:10)"
+
+
+def test_kernels_are_counted_in_the_step_that_launches_them(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for n in range(3):
+        with b.step():
+            for _ in range(2 + n):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=MS)
+    report = profkit.analyze(b.write(tmp_path / "t.json"))
+    assert [step.n_kernels for step in report.summary.steps] == [2, 3, 4]
+    assert result(report, {"kernels": 4}).outcome == "ok"
+    assert result(report, {"kernels": 3}).outcome == "over"
+
+
+def test_a_time_is_its_median_with_three_standard_errors() -> None:
+    times = [10.0, 10.2, 9.9, 10.1, 14.0, 10.0, 9.8, 10.3]
+    found = result(timed(*times), {"step_ms": 10.0})
+    middle = statistics.median(times)
+    deviation = statistics.median(abs(each - middle) for each in times)
+    error = 3 * (3.141592653589793 / 2) ** 0.5 * 1.4826 * deviation / len(times) ** 0.5
+    assert found.value == round(middle * MS)
+    assert found.error == pytest.approx(error * MS, rel=1e-4)
+    assert (found.n, found.outcome) == (8, "noisy")
+    assert result(timed(*times), {"step_ms": 9.0}).outcome == "over"
+    assert result(timed(*times), {"step_ms": 10.1}).outcome == "ok"
+
+
+def test_three_runs_are_three_measurements() -> None:
+    runs = [timed(*[10 + run] * 50) for run in (0.0, 0.5, 0.2)]
+    found = result(runs, {"step_ms": 10.1})
+    assert (found.value, found.n, found.outcome) == (round(10.2 * MS), 3, "noisy")
+
+
+def test_a_time_relative_to_a_baseline_has_the_noise_of_both(tmp_path: Path) -> None:
+    kept = baseline_file(tmp_path, timed(9.9, 10.0, 10.1, 10.0))
+    exact = baseline_file(tmp_path / "exact", timed(10.0, 10.0, 10.0, 10.0))
+    now = timed(10.6, 10.6, 10.6, 10.6)
+    assert result(now, {"step_ms": "+10%"}, kept).outcome == "ok"
+    assert result(now, {"step_ms": "+5%"}, exact).outcome == "over"
+    assert result(now, {"step_ms": "+5%"}, kept).outcome == "noisy"
+
+
+def test_times_of_another_device_are_not_compared_but_counts_are(tmp_path: Path) -> None:
+    kept = baseline_file(tmp_path, timed(10.0, device="NVIDIA A100"))
+    slow = result(timed(99.0), {"step_ms": "+5%"}, kept)
+    assert (slow.outcome, slow.has_failed) == ("other-device", False)
+    assert "NVIDIA A100" in slow.reason
+    fast = result(timed(1.0), {"step_ms": "+5%"}, kept)
+    assert fast.outcome == "other-device"
+    assert result(timed(99.0), {"kernels": "+0"}, kept).outcome == "ok"
+    assert result(timed(99.0), {"step_ms": 5}, kept).outcome == "over"
+
+
+def test_what_was_not_recorded_fails_and_says_why(tmp_path: Path) -> None:
+    growth = result(timed(1.0), {"growth": 0})
+    assert (growth.outcome, growth.value, growth.has_failed) == ("unknown", None, True)
+    assert "Growth was not evaluated" in growth.reason
+    relative = result(timed(1.0), {"kernels": "+0"})
+    assert (relative.outcome, relative.limit) == ("unknown", None)
+    assert "--baseline" in relative.reason
+    no_steps = replace(timed(), summary=replace(timed().summary, steps=()))
+    assert result(no_steps, {"kernels": 1}).reason == "The recording has no steps."
+    older = baseline_file(tmp_path, no_steps)
+    assert "--update-baseline" in result(timed(1.0), {"kernels": "+0"}, older).reason
+
+
+def test_one_of_several_recordings_may_have_the_figure() -> None:
+    growing = reports.watched_report()
+    both = [timed(10.0), growing]
+    n_bytes = result(both, {"growth": 0})
+    assert n_bytes.outcome == "over"
+    assert n_bytes.value == sum(each.cost.per_step_bytes or 0 for each in n_bytes.causes)
+    assert result(both, {"kernels": 40}).outcome == "ok"
+
+
+def test_findings_by_severity_and_rule_against_those_of_the_baseline(tmp_path: Path) -> None:
+    report = reports.gpu_report()
+    n = sum(each.severity in {"warning", "error"} for each in report.findings)
+    assert n
+    over = result(report, {"findings": "warning"})
+    assert (over.value, over.outcome) == (n, "over")
+    assert {each.severity for each in over.causes} <= {"warning", "error"}
+    kept = baseline_file(tmp_path, report)
+    assert result(report, {"findings": {"warning": "+0"}}, kept).outcome == "ok"
+    rule = report.findings[0].name
+    fewer = replace(report, findings=report.findings[1:])
+    kept = baseline_file(tmp_path, fewer)
+    more = result(report, {"findings": {rule: "+0"}}, kept)
+    assert (more.baseline, more.value, more.outcome) == (0, 1, "over")
+
+
+def test_a_saved_report_is_a_baseline_too(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(profkit.render(timed(10.0, 10.0), "json"))
+    assert result(timed(11.0, 11.0), {"step_ms": "+5%"}, path).outcome == "over"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": "profkit.baseline/1"}', "[1]", "\x80"])
+def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(DamagedFileError, match="baseline"):
+        profkit.check(timed(1.0), {"syncs": 0}, baseline=path)
+
+
+def test_a_baseline_of_another_layout_is_refused(tmp_path: Path) -> None:
+    path = baseline_file(tmp_path, timed(1.0))
+    path.write_text(path.read_text().replace("profkit.baseline/1", "profkit.baseline/9"))
+    with pytest.raises(DamagedFileError, match=r"layout profkit\.baseline/9"):
+        profkit.check(timed(1.0), {"syncs": 0}, baseline=path)

@@ -1,0 +1,57 @@
+"""The git commit of a program's folder, as git itself tells it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from profkit.capture.environment import processor, revision
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    done = subprocess.run(
+        ["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "one")
+    return folder
+
+
+def test_a_branch_packed_detached_and_in_a_worktree(repository: Path) -> None:
+    inner = repository / "src" / "deep"
+    inner.mkdir(parents=True)
+    head = git(repository, "rev-parse", "HEAD")
+    assert revision(repository) == revision(inner) == head
+    git(repository, "worktree", "add", "-q", "-b", "other", str(repository.parent / "tree"))
+    git(repository.parent / "tree", "commit", "-q", "--allow-empty", "-m", "two")
+    other = git(repository.parent / "tree", "rev-parse", "HEAD")
+    assert revision(repository.parent / "tree") == other != head
+    git(repository, "pack-refs", "--all")
+    assert revision(repository) == head
+    assert revision(repository.parent / "tree") == other
+    git(repository, "checkout", "-q", "--detach", other)
+    assert revision(repository) == other
+
+
+def test_no_repository_no_commit_and_a_damaged_one(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    assert revision(empty) is None  # nothing is committed yet
+    (empty / ".git" / "HEAD").write_bytes(b"\xff\xfe")
+    assert revision(empty) is None
+    (empty / ".git" / "HEAD").unlink()
+    assert revision(empty) is None
+
+
+def test_this_machine_has_a_processor() -> None:
+    assert processor()
