@@ -85,6 +85,19 @@ def test_the_timeline_marks_the_last_rank(opened: Opener, small: Path) -> None:
     expect(details).to_contain_text(format_ns(LATE_NS))
 
 
+def test_a_search_finds_the_lane_of_a_rank(opened: Opener, report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "many.html"
+    path.write_bytes(render(many_ranks(report, 200, 2), "html"))
+    page = drawn(opened(path, reduced_motion="reduce"))
+    page.locator("#ranks-search").fill("rank 15")
+    expect(page.locator("#ranks-found")).to_have_text("rank 15 · other")
+    lane = page.locator("#ranks .lane-name", has_text="rank 15 ·")
+    page.locator("#ranks-view").scroll_into_view_if_needed()
+    expect(lane).to_be_in_viewport()
+    page.locator("#ranks-search").fill("rank 999")
+    expect(page.locator("#ranks-found")).to_have_text("no match")
+
+
 @pytest.mark.parametrize("width", [400, 1400])
 def test_a_thousand_ranks_fit_the_page(
     opened: Opener, report: Report, tmp_path: Path, width: int

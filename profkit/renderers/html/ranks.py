@@ -64,7 +64,7 @@ def section(report: Report, options: Options) -> Section | None:
         matched=matched_text(report.collectives),
         unmatched=unmatched_texts(report.collectives),
         tables=tables,
-        **(elements(shown, _ID, "Timeline of the ranks", "all-reduce, compute")
+        **(elements(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
            if shown is not None else {}),
     )  # fmt: skip
     return Section(_ID, "Ranks", body, scripts=scripts, data=data)
@@ -88,11 +88,16 @@ def _heat(found: HeatMap, report: Report) -> dict[str, Any]:
 
 
 def _ranks(report: Report) -> SortableTable:
+    data = (SortableColumn("Waiting for data", "ns", "data_wait_ns", "per step"),)
+    clocks = (
+        SortableColumn("Clock", "ns", "offset_ns", "what its clock shows more than the first"),
+        SortableColumn("Clock error", "ns", "error_ns", "deviation of single ends from that"),
+    )
     columns = (
-        SortableColumn("Rank", "name", lambda each: str(each.rank)),
+        SortableColumn("Rank", "text", lambda each: str(each.rank)),
         SortableColumn("Step", "ns", "step_ns", "mean step time"),
         SortableColumn("Compute", "ns", "compute_ns", "per step, without collectives"),
-        SortableColumn("Waiting for data", "ns", "data_wait_ns", "per step"),
+        *(data if any(each.data_wait_ns for each in report.ranks) else ()),
         SortableColumn(
             "Waiting for ranks", "ns", "collective_wait_ns",
             "per step, in collectives until the last rank had started",
@@ -102,8 +107,7 @@ def _ranks(report: Report) -> SortableTable:
         SortableColumn(
             "Late", "ns", "late_ns", "in these, after the median of the other ranks, in total"
         ),
-        SortableColumn("Clock", "ns", "offset_ns", "what its clock shows more than the first"),
-        SortableColumn("Clock error", "ns", "error_ns", "deviation of single ends from that"),
+        *(clocks if any(each.offset_ns or each.error_ns for each in report.ranks) else ()),
         SortableColumn("Host", "text", "host"),
         SortableColumn("File", "place", lambda each: short_path(each.file, report.source.path)),
     )  # fmt: skip

@@ -8,7 +8,7 @@
     share: profkit.formatShare,
     number: profkit.formatNumber,
   };
-  const collator = new Intl.Collator('en');
+  const collator = new Intl.Collator('en', { numeric: true });
   const hasTimeline = document.getElementById('timeline') !== null;
 
   /** One table: adds sorting, search and paging to a figure with a heading and a table. */

@@ -310,6 +310,15 @@
       else show(whole.from, whole.to, true);
     });
 
+    /** Scroll to the lane that a text names, such as `rank 12`. */
+    function findLane(text) {
+      const lane = recorded.lanes.findIndex(({ label }) => (
+        `${label} `.toLowerCase().startsWith(`${text} `)));
+      if (lane < 0) return 'no match';
+      lanes.scrollTop = layout.top[lane];
+      return recorded.lanes[lane].label;
+    }
+
     /** Highlight slices whose name, line or operator contains a text, and sum them. */
     function find() {
       const text = search.value.trim().toLowerCase();
@@ -328,7 +337,7 @@
           totalNs += sites.totalNs[site];
         }
         found.textContent = n
-          ? `${profkit.formatCount(n)} events, ${profkit.formatNs(totalNs)} total` : 'no match';
+          ? `${profkit.formatCount(n)} events, ${profkit.formatNs(totalNs)} total` : findLane(text);
         next.disabled = n === 0;
       }
       draw();
