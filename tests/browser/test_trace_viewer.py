@@ -15,6 +15,8 @@ import torch_tb_profiler
 from playwright.sync_api import Browser, Page, Route
 
 from profkit.api import render, study
+from tests import job_traces
+from tests.job_traces import KERNEL
 from tests.renderers.test_chrome import gpu_program
 from tests.renderers.trace_viewer import events_of, ours
 
@@ -130,3 +132,20 @@ def test_chromes_importer_imports_the_added_events_and_the_unchanged_recording(
     counters = {name: n for name, n in after.counters.items() if name not in before.counters}
     assert {name.split(maxsplit=1)[1]: n for name, n in counters.items()} == points
     assert names
+
+
+def test_the_trace_of_a_job_has_the_rows_of_all_ranks(viewer: Importer, tmp_path: Path) -> None:
+    report = job_traces.job(tmp_path, 3)
+    shown = viewer(render(report, "chrome"))
+    assert shown.warnings == []
+    alone = [viewer(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
+    assert shown.n_arrows == sum(each.n_arrows for each in alone)
+    reduces = [rows for rows in shown.rows.values() if any(each[0] == KERNEL for each in rows)]
+    ends = [[start + dur for name, start, dur in rows if name == KERNEL] for rows in reduces]
+    assert len(ends) == 3
+    assert ends[0] == pytest.approx(ends[1])
+    assert ends[0] == pytest.approx(ends[2])
+    assert report.lanes is not None
+    n_added = sum(int((lane.slices.row > 0).sum()) for lane in report.lanes.lanes)
+    n_recorded = sum(len(rows) for each in alone for rows in each.rows.values())
+    assert sum(map(len, shown.rows.values())) == n_recorded + n_added
