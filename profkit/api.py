@@ -1,13 +1,26 @@
 """The public functions: analyze, compare, render and predict."""
 
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from profkit.analysis.several import Order, Scale, analyze_all
+from profkit.analysis.study import (
+    ANALYZE,
+    COMMON,
+    Path,
+    Peaks,
+    Study,
+    chosen_rules,
+    context_of,
+    no_stage,
+    paths_in,
+    plain,
+    report_of,
+    study,
+)
 from profkit.arguments import (
-    CALLABLE,
     FLAG,
     ITERABLE,
     MAPPING,
@@ -19,7 +32,6 @@ from profkit.arguments import (
     names_in,
     optional,
     require,
-    whole,
 )
 from profkit.budgets.baseline import read_baseline
 from profkit.budgets.check import check as checked
@@ -27,11 +39,8 @@ from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
-from profkit.engine.detector import Rule
-from profkit.engine.job import job_report, jobs_of, rank_report
-from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.registry import chosen, rules
-from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
+from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.engine.what_if import (
     checked_factors,
     in_graphs,
@@ -40,48 +49,32 @@ from profkit.engine.what_if import (
     scaled,
     without_data_waits,
 )
-from profkit.errors import NotATraceError, SeveralTracesError, UsageError
-from profkit.index.compute.peaks import given_peak
+from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
-from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
-from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 from profkit.model.what_if import Prediction
-from profkit.present.renderer import LoadedRecording, accepted, render_result, renderer
-from profkit.readers.open import load
+from profkit.present.renderer import accepted, render_result, renderer
 from profkit.readers.progress import OnProgress
+from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report
 from profkit.readers.stream import is_folder, place_of
 
-Path = str | os.PathLike[str]
-Peaks = Mapping[str, Mapping[str, float]]
+__all__ = ["Study", "analyze", "check", "compare", "render", "study", "what_if"]
 
-_COMMON: Final = {
-    "thresholds": optional(MAPPING),
-    "limit_bytes": optional(whole()),
-    "on_progress": optional(CALLABLE),
-}
-_ANALYZE: Final = Arguments(
-    "profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), peaks=optional(MAPPING),
-    tokens_per_step=optional(whole(1)), parameters=optional(whole(1)), **_COMMON,
-)  # fmt: skip
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
-_COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **_COMMON)
+_COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **COMMON)
 _WHAT_IF: Final = Arguments(
     "profkit.what_if", recording=either(PATH, instance_of((Trace,), "a trace")),
-    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **_COMMON,
+    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **COMMON,
 )  # fmt: skip
 _RENDER: Final = Arguments(
     "profkit.render",
     report=instance_of((Report, Difference, Check), "a report, a difference or a check"),
     format=NAME,
 )  # fmt: skip
-_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **_COMMON)
-
-_KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
-"""The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
+_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **COMMON)
 
 
 def analyze(  # noqa: PLR0913  (options, by name)
@@ -96,6 +89,8 @@ def analyze(  # noqa: PLR0913  (options, by name)
     peaks: Peaks | None = None,
     tokens_per_step: int | None = None,
     parameters: int | None = None,
+    workers: int | None = None,
+    client: Any = None,  # noqa: ANN401  (distributed.Client, of an extra)
 ) -> Report:
     """Read a recording and report why the program is slow or its memory grows.
 
@@ -103,7 +98,8 @@ def analyze(  # noqa: PLR0913  (options, by name)
 
     Args:
         path: A trace, a snapshot or a memory record, as for :func:`profkit.load`; several files of
-            one program, one of each kind; or the traces of the ranks of a job, or their folder.
+            one program, one of each kind; or the traces of the ranks of a job, their folder, or a
+            glob.
         select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
         ignore: Rules not to run, in the same form.
         thresholds: By rule name, thresholds that differ from the default.
@@ -115,174 +111,75 @@ def analyze(  # noqa: PLR0913  (options, by name)
             without devices.
         tokens_per_step: Tokens that a step processes in all, for model FLOP utilization.
         parameters: Parameters of the model that each token uses, for the same.
+        workers: Number of processes that analyze several recordings; by default as many as there
+            are cores and memory for, and none for a few small files.
+        client: A ``distributed.Client`` of a Dask cluster that analyzes several recordings instead
+            of processes of this machine. In a task of a cluster it is that cluster's by default.
 
     Raises:
-        LoadError: A file cannot be read, or is not a recording.
-        UsageError: There is no such rule, threshold or peak, or there are two files of one kind
-            that are not ranks of one job.
+        LoadError: A file cannot be read, or is not a recording. Of a job, it is in the report.
+        UsageError: There is no such rule, threshold or peak, or there are recordings of several
+            programs.
         PluginError: A rule of another package cannot be used.
     """
+    ANALYZE.check(
+        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
+        peaks=peaks, tokens_per_step=tokens_per_step, parameters=parameters, workers=workers,
+    )  # fmt: skip
+    chosen = {
+        "select": names_in(select, "profkit.analyze: select"),
+        "ignore": names_in(ignore, "profkit.analyze: ignore"),
+        "thresholds": plain(thresholds),
+        "strict": strict,
+        "limit_bytes": limit_bytes,
+        "peaks": plain(peaks),
+        "tokens_per_step": tokens_per_step,
+        "parameters": parameters,
+    }
+    paths = paths_in(path)
+    recordings = _of_one_program(paths) or find_recordings(paths)
+    found = analyze_all(
+        recordings, Order(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
+    )
+    if len(found.reports) == 1 and (found.reports[0].is_job or not found.unread):
+        return found.reports[0].report
+    if found.unread:
+        raise found.unread[0][1]
+    one, other = (each.paths[0] for each in found.reports[:2])
+    message = f"{one} and {other} are recordings of several programs."
+    hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
+    if len(paths) > 1:
+        raise UsageError(message, hint)
+    raise SeveralTracesError(message, hint, [each.paths[0] for each in found.reports])
 
-    def one(files: Path | Iterable[Path]) -> Study:
-        return study(
-            files,
-            select=select,
-            ignore=ignore,
-            thresholds=thresholds,
-            strict=strict,
-            on_stage=on_stage,
-            limit_bytes=limit_bytes,
-            peaks=peaks,
-            tokens_per_step=tokens_per_step,
-            parameters=parameters,
-        )
 
-    paths = [path] if isinstance(path, str | os.PathLike) else _paths(path)
+def _of_one_program(paths: list[str]) -> list[Recording]:
+    """Several files as one recording if they are of different kinds; nothing if they are not."""
+    if not 1 < len(paths) <= len(KINDS):
+        return []
     try:
-        return one(paths).report
-    except (SeveralTracesError, _SameKindError) as several:
-        found = _of_ranks(several.members, one)
-        if found is None:
-            raise
-        return found
+        kinds = {kind_of(place_of(path)) for path in paths}
+    except LoadError:
+        return []
+    return [Recording(tuple(paths))] if len(kinds) == len(paths) else []
 
 
 @dataclass(frozen=True)
-class Study:
-    """A report and the recording that it was made from.
+class _Stages:
+    """Passes on the stages of all recordings."""
 
-    Attributes:
-        recording: For ``render(report, format, recording=…)``, with formats that display it.
-        choice: The rules that were to run.
-    """
+    on_stage: OnStage
 
-    report: Report
-    recording: LoadedRecording
-    choice: RuleChoice
+    def reading(self, path: str) -> None:
+        """Do nothing."""
 
-    def rank_report(self) -> RankReport | None:
-        """The report with what joins it to those of other ranks; None if its rank is not known."""
-        return rank_report(self.recording.context, self.report, self.choice)
+    def on_progress(self, n_bytes: int, of_bytes: int) -> None:
+        """Do nothing."""
 
-
-def study(  # noqa: PLR0913  (options, by name)
-    path: Path | Iterable[Path],
-    *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    thresholds: Overrides | None = None,
-    strict: bool = False,
-    on_stage: OnStage | None = None,
-    on_progress: OnProgress | None = None,
-    limit_bytes: int | None = None,
-    peaks: Peaks | None = None,
-    tokens_per_step: int | None = None,
-    parameters: int | None = None,
-) -> Study:
-    """Return what :func:`analyze` does, with the recording; arguments and errors are the same.
-
-    Args:
-        on_progress: As for :func:`profkit.load`.
-    """
-    _ANALYZE.check(
-        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
-        on_progress=on_progress, peaks=peaks, tokens_per_step=tokens_per_step,
-        parameters=parameters,
-    )  # fmt: skip
-    wanted = _chosen("profkit.analyze", select, ignore)
-    on_stage = on_stage or _no_stage
-    paths = [path] if isinstance(path, str | os.PathLike) else _paths(path)
-    ctx = replace(
-        _context(paths, limit_bytes, on_stage, on_progress),
-        peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
-        tokens_per_step=tokens_per_step,
-        parameters=parameters,
-    )
-    report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
-    ids = tuple(rule.INFO.id for rule in wanted)
-    choice = RuleChoice(ids, thresholds or {}, strict)
-    return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)), choice)
-
-
-class _SameKindError(UsageError):
-    """Several files are of one kind.
-
-    Args:
-        members: All files.
-    """
-
-    def __init__(self, message: str, hint: str, members: Iterable[Path]) -> None:
-        super().__init__(message, hint)
-        self.members = tuple(members)
-
-
-def _of_ranks(paths: Iterable[Path], one: Callable[[Path], Study]) -> Report | None:
-    """The report over the ranks of one job, or None if the files are not that.
-
-    One recording is in memory at a time. Files that are no recordings are skipped.
-
-    Args:
-        one: Analyzes one file.
-    """
-    ranks = []
-    for path in paths:
-        try:
-            rank = one(path).rank_report()
-        except NotATraceError:
-            continue
-        if rank is None:
-            return None
-        ranks.append(rank)
-    jobs = jobs_of(ranks)
-    return job_report(jobs[0]) if len(jobs) == 1 and len(jobs[0]) == len(ranks) else None
-
-
-def _context(
-    paths: list[Path], limit_bytes: int | None, on_stage: OnStage, on_progress: OnProgress | None
-) -> Context:
-    """Load files of one program.
-
-    Raises:
-        UsageError: There are two of one kind, or none.
-    """
-    found: dict[str, Any] = {}
-    for path in paths:
-        loaded = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
-        kind = _KINDS[type(loaded)]
-        if kind in found:
-            message = f"{found[kind][0]} and {path} are both a {kind}."
-            hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
-            raise _SameKindError(message, hint, paths)
-        found[kind] = (path, loaded)
-        if not isinstance(loaded, LiveMemory):
-            for stage, ns in loaded.notes.stages_ns.items():
-                on_stage(stage, ns)
-    if not found:
-        raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
-    return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
-
-
-def _no_stage(stage: str, ns: int) -> None:
-    """Do nothing after a stage."""
-
-
-def _report(
-    ctx: Context,
-    wanted: tuple[Rule, ...],
-    thresholds: Overrides,
-    *,
-    strict: bool,
-    on_stage: OnStage,
-) -> Report:
-    began = time.perf_counter_ns()
-    ctx.relate()
-    on_stage("index", time.perf_counter_ns() - began)
-    outcome = run_rules(ctx, wanted, thresholds, strict=strict, on_stage=on_stage)
-    began = time.perf_counter_ns()
-    health_ids = {rule.INFO.id for rule in wanted if rule.INFO.is_health}
-    report = report_on(ctx, outcome, health_ids)
-    on_stage("summarize", time.perf_counter_ns() - began)
-    return report
+    def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:  # noqa: ARG002  (of a listener)
+        """Pass on the stages of another process."""
+        for stage, ns in stages_ns.items():
+            self.on_stage(stage, ns)
 
 
 def compare(
@@ -318,7 +215,7 @@ def compare(
         before=before, after=after, thresholds=thresholds, limit_bytes=limit_bytes,
         on_progress=on_progress,
     )  # fmt: skip
-    wanted = _chosen("profkit.compare", select, ignore)
+    wanted = chosen_rules("profkit.compare", select, ignore)
 
     def side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
@@ -328,12 +225,12 @@ def compare(
         if saved is not None:
             return Side(saved, path=str(recording))
         try:
-            ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+            ctx = context_of([recording], limit_bytes, no_stage, on_progress)
         except SeveralTracesError:
             report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
                              limit_bytes=limit_bytes)  # fmt: skip
             return Side(report, path=str(recording))
-        report = _report(ctx, wanted, thresholds or {}, strict=False, on_stage=_no_stage)
+        report = report_of(ctx, wanted, thresholds or {}, strict=False, on_stage=no_stage)
         return Side(report, ctx.snapshot, str(recording))
 
     return differ(side(before), side(after))
@@ -389,12 +286,12 @@ def what_if(
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
-        ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+        ctx = context_of([recording], limit_bytes, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
     changes = [*(scaled(ctx, pattern, factor) for pattern, factor in factors)]
     for word, found in wanted:
-        results = run_rules(ctx, found, thresholds or {}, on_stage=_no_stage)
+        results = run_rules(ctx, found, thresholds or {}, on_stage=no_stage)
         skipped = results.unchecked[0] if len(results.unchecked) == len(found) else None
         changes.append(removed(ctx, word, results.findings, skipped))
     changes += [in_graphs(ctx)] if graph else []
@@ -432,14 +329,14 @@ def check(
     every = [paths] if isinstance(paths, str | os.PathLike | Report) else list(paths)
     require(ITERABLE, every, "profkit.check: paths")
 
-    def report_of(each: Path | Report) -> Report:
+    def report_on(each: Path | Report) -> Report:
         if isinstance(each, Report):
             return each
         place = place_of(each)
         saved = None if is_folder(place) else read_report(place, limit_bytes)
         return saved or analyze(each, thresholds=thresholds, limit_bytes=limit_bytes)
 
-    return checked(list(map(report_of, every)), wanted, kept)
+    return checked(list(map(report_on, every)), wanted, kept)
 
 
 def render(report: Report | Difference | Check, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
@@ -458,24 +355,3 @@ def render(report: Report | Difference | Check, format: str = "text", **options:
         return render_result(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))
-
-
-def _chosen(function: str, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules that are selected and not ignored.
-
-    Raises:
-        UsageError: A word selects no rule, or is no string.
-    """
-    return chosen(
-        rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
-    )
-
-
-def _paths(paths: Iterable[Path]) -> list[Path]:
-    """Several paths.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    require(ITERABLE, paths, "profkit.analyze: path")
-    return list(paths)

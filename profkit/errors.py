@@ -11,7 +11,8 @@
     │   │   └── SeveralTracesError           it contains several traces
     │   ├── DamagedFileError                 it is too damaged to be read
     │   ├── RefusedPickleError               it is a pickle that names code
-    │   └── TooLargeError                    it exceeds the size limit
+    │   ├── TooLargeError                    it exceeds the size limit
+    │   └── LostProcessError                 the process that read it died
     ├── CaptureError                     4   recording cannot start or stop
     ├── GuardError                       4   the program violates a guard
     │   ├── LeakError                        memory grows with every step
@@ -25,7 +26,7 @@ raises them; only ``profkit.cli`` prints them and exits.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ProfkitError(Exception):
@@ -45,6 +46,19 @@ class ProfkitError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".rstrip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes, whatever arguments their classes have."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[ProfkitError], args: tuple[object, ...], state: dict[str, object]
+) -> ProfkitError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(ProfkitError):
@@ -93,6 +107,10 @@ class RefusedPickleError(LoadError):
 
 class TooLargeError(LoadError):
     """The file, or an event in it, exceeds the size limit."""
+
+
+class LostProcessError(LoadError):
+    """The process or the worker that read the file died."""
 
 
 class CaptureError(ProfkitError):

@@ -9,6 +9,7 @@ import click
 from profkit.cli._progress import Progress
 
 if TYPE_CHECKING:
+    from profkit.analysis.several import Analyses, Order, Scale
     from profkit.api import Study
     from profkit.engine.job_context import RankReport
     from profkit.model.report import Report
@@ -140,6 +141,23 @@ def each_of(paths: Sequence[str], read: Callable[[str], T], shown: Progress) -> 
         raise skipped[0]
     for skip in skipped:
         click.echo(f"profkit: skipped: {skip}", err=True)
+
+
+def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress) -> "Analyses":
+    """Analyze the recordings of some paths; those of the ranks of a job are one.
+
+    What could not be read, and what is no recording, is said on stderr.
+    """
+    from profkit.analysis.several import analyze_all
+    from profkit.readers.recordings import find_recordings
+
+    found = analyze_all(find_recordings(paths), order, scale, shown)
+    for path, error in found.unread:
+        text = str(error) if path in error.message else f"{path}: {error}"
+        click.echo(f"profkit: not read: {text}", err=True)
+    for skipped in found.skipped:
+        click.echo(f"profkit: skipped: {skipped}", err=True)
+    return found
 
 
 def studied(path: str, chosen: Mapping[str, Any], shown: Progress) -> "Study":

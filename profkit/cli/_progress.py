@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -52,6 +52,14 @@ class Progress:
     def on_stage(self, stage: str, ns: int) -> None:
         """End a stage of reading or analysis, such as a rule, and count its duration."""
         self.took[stage] += ns
+
+    def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:  # noqa: ARG002  (used on a terminal)
+        """Count the stages of a recording that another process has analyzed.
+
+        Args:
+            n: How many recordings are finished, of all.
+        """
+        self.took.update(stages_ns)
 
     def writing(self, what: str) -> None:
         """Start writing an output, such as a format by its name."""
@@ -114,6 +122,12 @@ class _OnTerminal(Progress):
 
         done, of = self._done + 1, len(rules())
         self._update(done, of, f"{format_count(done)} of {format_count(of)} rules")
+
+    def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:
+        super().finished(n, of, stages_ns)
+        if not n:
+            self._begin(_ANALYZING)
+        self._update(n, of, f"{format_count(n)} of {format_count(of)} recordings")
 
     def writing(self, what: str) -> None:
         self._begin(f"writing {visible(what)}")

@@ -3,21 +3,18 @@
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from profkit.cli._inputs import each_of, studied
+from profkit.cli._inputs import analyzed, studied
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, at_least, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import progress
+from profkit.cli._scale import Place, scale_options
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
-
-if TYPE_CHECKING:
-    from profkit.model.report import Report
-    from profkit.present.renderer import LoadedRecording
 
 
 @click.command(
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
               help="Output file; - is stdout.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @reading_options
+@scale_options
 @click.option("--tokens-per-step", metavar="N", type=click.IntRange(min=1),
               help="Tokens that a step processes in all, for model FLOP utilization.")  # fmt: skip
 @click.option("--parameters", metavar="N", type=click.IntRange(min=1),
@@ -53,6 +51,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     output: str,
     force: bool,
     chosen: Mapping[str, Any],
+    place: Place,
     tokens_per_step: int | None,
     parameters: int | None,
     top: int,
@@ -63,8 +62,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     """Report why a recorded program is slow or memory-hungry, highest cost first.
 
     PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
-    record of profkit run, or a folder or an archive of them. There is one report per file, or one
-    over the ranks of a job. It needs neither a GPU nor torch.
+    record of profkit run, a URL, or a folder, a glob or an archive of them. There is one report per
+    recording, or one over the ranks of a job. It needs neither a GPU nor torch.
     """
     from profkit.readers.snapshot.worker_process import start_early
 
@@ -72,10 +71,11 @@ def command(  # noqa: PLR0913  (one argument per option)
     check_target(output, force=force)
     start_early(paths[0])
 
+    from dataclasses import fields
+
+    from profkit.analysis.several import Order
     from profkit.api import render
-    from profkit.cli._jobs import Analyzed, with_jobs
     from profkit.present.renderer import renderer, together
-    from profkit.readers.stream import is_folder, place_of
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
@@ -85,41 +85,34 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
-    is_alone = len(paths) == 1 and not is_folder(place_of(paths[0]))
-    with progress() as shown:
-
-        def show(report: "Report", recording: "LoadedRecording") -> bytes:
+    draws = any(each.name == "recording" for each in fields(module.Options))
+    order = Order(chosen, format_ if draws else "", options)
+    with place.scale() as scale, progress() as shown:
+        found = analyzed(paths, order, scale, shown)
+        products = []
+        for each in found.reports:
             began = time.perf_counter_ns()
             shown.writing(format_)
-            product = render(report, format_, recording=recording, **options)
+            if each.product is None and draws:
+                recording = studied(each.paths[0], chosen, shown).recording
+                products.append(render(each.report, format_, recording=recording, **options))
+            else:
+                products.append(each.product or render(each.report, format_, **options))
             shown.took["render"] += time.perf_counter_ns() - began
-            return product
-
-        def analyzed(path: str) -> Analyzed:
-            study = studied(path, chosen, shown)
-            rank = None if is_alone else study.rank_report()
-            # What may be one rank of a job is shown when all files are known.
-            product = show(study.report, study.recording) if rank is None else None
-            return Analyzed((path,), study.report, rank, product)
-
-        every = with_jobs(list(each_of(paths, analyzed, shown)))
-        products = [
-            show(each.report, studied(each.paths[0], chosen, shown).recording)
-            if each.product is None
-            else each.product
-            for each in every
-        ]
         product = together(module, products)
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
         _print_stages(shown.took, time.perf_counter_ns() - entered)
-    if len(every) == 1:
-        after_report(every[0].report, *every[0].paths, output=output, format_=format_)
+    if len(found.reports) == 1:
+        (one,) = found.reports
+        after_report(one.report, *one.paths, output=output, format_=format_)
     severe = at_least(fail_on)
-    findings = (finding for each in every for finding in each.report.findings)
-    return int(any(finding.severity in severe for finding in findings))
+    findings = (finding for each in found.reports for finding in each.report.findings)
+    if any(finding.severity in severe for finding in findings):
+        return 1
+    return found.unread[0][1].exit_code if found.unread else 0
 
 
 def _print_stages(took: Mapping[str, int], total_ns: int) -> None:

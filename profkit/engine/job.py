@@ -46,6 +46,26 @@ def rank_report(
     )
 
 
+def reduced(rank: RankReport) -> RankReport:
+    """A report without what is only shown of the lowest rank of a job.
+
+    It is a tenth as large, and reports on all ranks are in memory together.
+    """
+
+    def own(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        return tuple(replace(each, spans=(), change=None) for each in findings)
+
+    report = rank.report
+    summary = replace(
+        report.summary,
+        top_kernels=(), top_ops=(), modules=(), lines=(), regions=(), sync_sites=None, copies=(),
+        memory=None, critical_path=None,
+    )  # fmt: skip
+    findings, health = own(report.findings), own(report.health)
+    slim = replace(report, summary=summary, findings=findings, health=health, unchecked=())
+    return replace(rank, report=slim)
+
+
 def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
     """Which reports are of one job: of the same number of ranks, each once, at the same time.
 

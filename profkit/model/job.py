@@ -124,3 +124,16 @@ class CollectivesSummary:
     matched_share: float | None
     unmatched: tuple[UnmatchedCalls, ...] = ()
     groups: tuple[CollectiveGroup, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnreadFile:
+    """A file that is perhaps a rank's, and could not be read.
+
+    Attributes:
+        file: Its path.
+        why: What is wrong with it, or what happened to the process that read it.
+    """
+
+    file: str
+    why: str

@@ -10,7 +10,7 @@ from profkit.model.capture_info import CpuTime
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
-from profkit.model.job import CollectivesSummary, RankSummary
+from profkit.model.job import CollectivesSummary, RankSummary, UnreadFile
 from profkit.model.location import Location
 from profkit.model.memory_summary import MemorySummary
 from profkit.model.rank_lanes import JobLanes
@@ -610,6 +610,7 @@ class Report(Renderable):
         missing_ranks: The ranks of the job that were not recorded.
         collectives: The collectives between the ranks, or None in a report on one recording.
         lanes: What the ranks did when; None in a report on one recording or from JSON.
+        unread: Files in the folders of a job that could not be read.
         schema: Name and version of this schema.
     """
 
@@ -623,4 +624,5 @@ class Report(Renderable):
     missing_ranks: tuple[int, ...] = ()
     collectives: CollectivesSummary | None = None
     lanes: JobLanes | None = field(default=None, compare=False, repr=False)
+    unread: tuple[UnreadFile, ...] = ()
     schema: str = SCHEMA

@@ -12,6 +12,7 @@ from profkit.model.job import (
     RankSummary,
 )
 from profkit.model.report import Report
+from profkit.names import short_path
 from profkit.present.document import (
     Block,
     DocumentSection,
@@ -44,6 +45,7 @@ _REASONS: Final = {
 _MOSTLY: Final = 0.5
 _UNEVEN: Final = 1.2
 """The longest computation of a rank divided by the median from which ranks are called uneven."""
+_MAX_UNREAD: Final = 3
 
 
 def job_headline(report: Report) -> Iterator[str]:
@@ -67,6 +69,12 @@ def job_headline(report: Report) -> Iterator[str]:
         verb = "was" if len(missing) == 1 else "were"
         total = len(missing) + len(report.ranks)
         yield f"{len(missing)} of {total} ranks {verb} not recorded ({rank_list(missing)})."
+    for lost in report.unread[:_MAX_UNREAD]:
+        name = short_path(lost.file, report.source.path)
+        why = lost.why.replace(lost.file, name)
+        yield f"Not read: {one_line(why if name in why else f'{name}: {why}')}"
+    if more := len(report.unread[_MAX_UNREAD:]):
+        yield f"Not read: {counted(more, 'other file')}."
 
 
 def _uneven(report: Report) -> Iterator[str]:

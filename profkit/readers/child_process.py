@@ -7,11 +7,19 @@ multiprocessing's spawn would run the user's script again. Nothing heavy is impo
 import os
 import subprocess
 import sys
-from typing import IO
+from pathlib import Path
+from typing import IO, Final
+
+_WITHOUT_WORKING_FOLDER: Final = "import sys; '' in sys.path and sys.path.remove(''); "
+"""``python -c`` imports from the working folder first, where a user's ``queue.py`` may be."""
 
 
 def start(
-    code: str, *arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL, pipe_bytes: int = -1
+    code: str,
+    *arguments: str,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    pipe_bytes: int = -1,
+    start_new_session: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start this Python with some code of the package.
 
@@ -20,12 +28,15 @@ def start(
         arguments: Those of the program, in ``sys.argv``.
         stdin: A file, or ``subprocess.PIPE``.
         pipe_bytes: Capacity of the pipes; -1 leaves it to the system.
+        start_new_session: As for ``subprocess.Popen``: no Ctrl-C of a terminal reaches it.
     """
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", _WITHOUT_WORKING_FOLDER + code, *arguments],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": path},
         pipesize=pipe_bytes,
+        start_new_session=start_new_session,
     )

@@ -5,26 +5,20 @@ from pathlib import Path
 from typing import Final
 
 from profkit.arguments import CALLABLE, PATH, Arguments, optional, whole
-from profkit.errors import LoadError, MissingFileError, SeveralTracesError, UnreadableFileError
+from profkit.errors import SeveralTracesError
 from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 from profkit.readers.kineto.read import read_kineto
-from profkit.readers.live_memory import is_live, read_live
+from profkit.readers.live_memory import read_live
 from profkit.readers.progress import OnProgress
+from profkit.readers.recordings import folder_files, kind_of
 from profkit.readers.snapshot.read import read_snapshot
-from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
-from profkit.readers.stream import is_folder, open_plain, place_of
+from profkit.readers.stream import is_folder, place_of
 
 _ARGUMENTS: Final = Arguments(
     "profkit.load", path=PATH, limit_bytes=optional(whole()), on_progress=optional(CALLABLE)
 )
-_START_BYTES: Final = 256
-_PATTERNS: Final = (
-    ("*.pt.trace.json", "*.pt.trace.json.gz", "*.snapshot.pickle", "*.snapshot.pickle.gz"),
-    ("*.json", "*.json.gz", "*.pickle", "*.pickle.gz"),
-)
-"""Names of recordings in a folder: as profilers name them, or else anything that may be one."""
 
 
 def load(
@@ -54,25 +48,12 @@ def load(
     _ARGUMENTS.check(path=path, limit_bytes=limit_bytes, on_progress=on_progress)
     place = place_of(path)
     if isinstance(place, Path) and is_folder(place):
-        raise _folder_error(place)
-    with open_plain(place) as stream:
-        start = stream.read(_START_BYTES)
-    if start.startswith(PICKLE_MAGIC):
+        found = folder_files(str(place))
+        message = f"{place} is a folder with {len(found)} possible recordings."
+        raise SeveralTracesError(message, f"Give one of them, such as {found[-1]}.", found)
+    kind = kind_of(place)
+    if kind == "snapshot":
         return read_snapshot(place, limit_bytes, on_progress)
-    if is_live(start):
+    if kind == "live":
         return read_live(place, limit_bytes)
     return read_kineto(place, limit_bytes, on_progress)
-
-
-def _folder_error(folder: Path) -> LoadError:
-    for patterns in _PATTERNS:
-        try:
-            found = sorted(path for pattern in patterns for path in folder.rglob(pattern))
-        except OSError as error:
-            message = f"The folder {folder} cannot be read: {error.strerror or error}."
-            return UnreadableFileError(message, "Give one of its files.")
-        if found:
-            message = f"{folder} is a folder with {len(found)} possible recordings."
-            hint = f"Give one of them, such as {found[-1]}."
-            return SeveralTracesError(message, hint, [str(path) for path in found])
-    return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")

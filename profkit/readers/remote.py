@@ -30,13 +30,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         TooLargeError: While it is read: the server announces no size, and does not end.
         UnreadableFileError: It cannot be reached, or the package for its protocol is missing.
     """
-    try:
-        import fsspec  # noqa: PLC0415  (an extra, needed for URLs only)
-    except ImportError:
-        raise UnreadableFileError(
-            f"{url} is a URL, and reading URLs needs a package that is not installed.",
-            "pip install 'profkit[remote]'",
-        ) from None
+    fsspec = _import_fsspec(url)
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **_options(url))
         block_bytes = 0 if url.startswith(_STREAMED) else _BLOCK_BYTES
@@ -45,6 +39,17 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         raise _load_error(url, error) from error
     with opened as raw:
         yield cast("BinaryIO", _RemoteFile(raw, url))
+
+
+def _import_fsspec(url: str) -> Any:  # noqa: ANN401  (a module)
+    try:
+        import fsspec  # noqa: PLC0415  (an extra, needed for URLs only)
+    except ImportError:
+        raise UnreadableFileError(
+            f"{url} is a URL, and reading URLs needs a package that is not installed.",
+            "pip install 'profkit[remote]'",
+        ) from None
+    return fsspec
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -62,11 +67,40 @@ def _options(url: str) -> dict[str, Any]:
 
 def url_n_bytes(url: str) -> int:
     """The size of the file at a URL; 0 if the server does not report it."""
-    import fsspec  # noqa: PLC0415
-
-    try:
-        filesystem, path = fsspec.core.url_to_fs(url, **_options(url))
+    with _filesystem_of(url) as (filesystem, path):
         return int(filesystem.size(path) or 0)
+
+
+def urls_in(url: str) -> list[str] | None:
+    """The files in a folder and the folders in it, by name; None if it is none.
+
+    Raises:
+        LoadError: It cannot be listed.
+    """
+    with _filesystem_of(url) as (filesystem, path):
+        if not filesystem.isdir(path):
+            return None
+        folder = path.rstrip("/")
+        return sorted(url.rstrip("/") + each[len(folder) :] for each in filesystem.find(path))
+
+
+def glob_urls(url: str) -> list[str]:
+    """The files that a URL with wildcards matches, by name.
+
+    Raises:
+        LoadError: They cannot be listed.
+    """
+    with _filesystem_of(url) as (filesystem, path):
+        return sorted(map(filesystem.unstrip_protocol, filesystem.glob(path)))
+
+
+@contextmanager
+def _filesystem_of(url: str) -> Iterator[tuple[Any, str]]:
+    """The filesystem of a URL and the path in it; errors within become ours."""
+    try:
+        yield _import_fsspec(url).core.url_to_fs(url, **_options(url))
+    except LoadError:
+        raise
     except Exception as error:
         raise _load_error(url, error) from error
 

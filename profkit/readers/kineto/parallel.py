@@ -44,6 +44,15 @@ class PartialRead:
     clean: bool
 
 
+_most: int | None = None
+
+
+def limit_processes(most: int | None) -> None:
+    """Read each file with at most so many processes, since others use the cores; None to choose."""
+    global _most  # noqa: PLW0603  (of this process)
+    _most = most
+
+
 def processes_for(place: Place) -> int:
     """The number of processes to read a file with; 1 for files on other machines."""
     if not isinstance(place, Path) or not is_file(place):
@@ -53,6 +62,7 @@ def processes_for(place: Place) -> int:
     except OSError:
         return 1  # reading it fails too, and says why
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    processors = processors if _most is None else min(processors, _most)
     useful = n_bytes // _BYTES_PER_PROCESS
     return max(1, min(processors, useful, _MAX_PROCESSES) if sys.executable else 1)
 

@@ -1,0 +1,392 @@
+"""Analyzes many recordings, each in a process of its own, and joins those of the ranks of a job.
+
+Only plain results come back from a process: a report, and of a rank what joins it to others. One
+process has the events of one recording at a time.
+"""
+
+import os
+import pickle
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from profkit._version import __version__
+from profkit.analysis.study import Study, study
+from profkit.engine.job import job_report, jobs_of, reduced
+from profkit.engine.job_context import RankReport
+from profkit.errors import (
+    InternalError,
+    LoadError,
+    MissingFileError,
+    NotATraceError,
+    ProfkitError,
+    SeveralTracesError,
+    UsageError,
+)
+from profkit.model.job import UnreadFile
+from profkit.model.report import Report
+from profkit.present.renderer import LoadedRecording, accepted, renderer
+from profkit.readers.kineto import parallel
+from profkit.readers.progress import OnProgress
+from profkit.readers.recordings import Recording, grouped, may_be_ranks, stored_bytes
+from profkit.readers.remote import is_url, url_n_bytes
+from profkit.scale.cluster import client_of_this_worker, on_cluster
+from profkit.scale.processes import can_start, in_processes
+from profkit.scale.resources import n_cores, processes_for
+from profkit.scale.worker import outcome_of
+
+_FUNCTION: Final = "profkit.analysis.several:analyze_item"
+_BASE_BYTES: Final = 160 << 20
+"""Memory of a process that has imported what an analysis needs."""
+_PER_TEXT_BYTE: Final = 0.5
+"""Memory of an analysis per byte of a trace's text, rounded up."""
+_COMPRESSION_RATIO: Final = 16
+_PLAIN: Final = (".json", ".pickle", ".pkl")
+_WORTH_BYTES: Final = 50 << 20
+"""A process takes about as long to start as this much text, twice, to analyze."""
+_IN_MEMORY: Final = "memory://"
+"""Files of this process alone."""
+_AT_ONCE: Final = 16
+"""Requests to a server for the sizes of its files."""
+
+
+class Listener(Protocol):
+    """Follows an analysis."""
+
+    def reading(self, path: str) -> None:
+        """A file is read."""
+
+    def on_progress(self, n_bytes: int, of_bytes: int) -> None:
+        """As for :func:`profkit.load`."""
+
+    def on_stage(self, stage: str, ns: int) -> None:
+        """A stage of reading or analyzing has ended."""
+
+    def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:
+        """So many of all recordings were analyzed by other processes; the last took so long."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to do with each recording. It is sent to other processes.
+
+    Attributes:
+        chosen: Arguments of :func:`~profkit.analysis.study.study`.
+        format: Of recordings that are no ranks of a job, the product is made in this format with
+            these ``options`` as long as the recording is loaded; empty for none.
+    """
+
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    format: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where recordings are analyzed.
+
+    Attributes:
+        workers: Number of processes of this machine; None to choose by its cores and memory, and
+            to use none for a few small files.
+        client: A ``distributed.Client`` of a Dask cluster to use instead, or None.
+    """
+
+    workers: int | None = None
+    client: Any = None
+
+
+@dataclass(frozen=True)
+class Analyzed:
+    """A report on a recording, or over the ranks of a job.
+
+    Attributes:
+        paths: Its files; of a job those of the rank that is shown, and then those of the others.
+        product: The report in the ordered format, or None where it is still to be made.
+    """
+
+    paths: tuple[str, ...]
+    report: Report
+    product: bytes | None = None
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is over the ranks of a job."""
+        return self.report.source.kind == "ranks"
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """All reports on some paths.
+
+    Attributes:
+        reports: In the order of the paths; one per job.
+        unread: Files that could not be read, and why.
+        skipped: Files of folders that are no recordings.
+    """
+
+    reports: tuple[Analyzed, ...]
+    unread: tuple[tuple[str, ProfkitError], ...]
+    skipped: tuple[NotATraceError, ...]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What a process needs to know to analyze a recording.
+
+    Attributes:
+        may_be_rank: Whether it may be shown as a part of a job, so that no product is made of it.
+        root: The working folder of paths, where that of the process is another one.
+        n_readers: How many processes may read it together.
+        version: That of profkit, which has to be the same everywhere.
+    """
+
+    recording: Recording
+    order: Order
+    may_be_rank: bool
+    root: str
+    n_readers: int | None
+    version: str = __version__
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What comes back.
+
+    Attributes:
+        report: Pickled and compressed, a tenth of its size in memory: of most ranks it is not
+            needed.
+        rank: What joins it to other ranks, or None.
+        product: As in :class:`Analyzed`.
+        stages_ns: How long each stage took.
+    """
+
+    report: bytes
+    rank: RankReport | None
+    product: bytes | None
+    stages_ns: Mapping[str, int]
+
+    def whole_report(self) -> Report:
+        """The report."""
+        found: Report = pickle.loads(zlib.decompress(self.report))  # noqa: S301  (our own)
+        return found
+
+
+def analyze_all(
+    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+) -> Analyses:
+    """Analyze some recordings, and join those of the ranks of a job.
+
+    Raises:
+        LoadError: Nothing could be read, or a path that was given does not exist or is no
+            recording.
+        UsageError: As for :func:`profkit.analyze`.
+    """
+    found: list[tuple[Recording, _Result]] = []
+    failed: list[tuple[Recording, ProfkitError]] = []
+    for recording, result in _results(recordings, order, scale, listener):
+        if isinstance(result, ProfkitError):
+            failed.append((recording, result))
+        else:
+            found.append((recording, result))
+    unread = [each for each in failed if not isinstance(each[1], NotATraceError)]
+    if not found and not failed:
+        raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
+    if not found:
+        raise (unread or failed)[0][1]
+    return Analyses(
+        tuple(_joined(found, unread)),
+        tuple((recording.paths[0], error) for recording, error in unread),
+        tuple(error for _, error in failed if isinstance(error, NotATraceError)),
+    )
+
+
+def _results(
+    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+) -> Iterator[tuple[Recording, _Result | ProfkitError]]:
+    """The result of each recording, and of each one in archives, in order."""
+    results: list[Any] = [None] * len(recordings)
+    for index, result in _unordered(recordings, order, scale, listener):
+        if isinstance(result, ProfkitError):
+            _raise_if_of_all(recordings[index], result, order)
+        results[index] = result
+    for recording, result in zip(recordings, results, strict=True):
+        if isinstance(result, SeveralTracesError):
+            members = grouped((member, True) for member in result.members)
+            yield from _results(members, order, scale, listener)
+        else:
+            yield recording, result
+
+
+def _raise_if_of_all(recording: Recording, error: ProfkitError, order: Order) -> None:
+    """Raise an error that is no matter of one file among others."""
+    is_members = recording.is_member and isinstance(error, NotATraceError | MissingFileError)
+    is_archive = isinstance(error, SeveralTracesError)
+    is_path = isinstance(error, NotATraceError | MissingFileError) and not is_archive
+    is_bug = isinstance(error, InternalError)
+    if is_path and not is_members:
+        raise error
+    if not isinstance(error, LoadError) and (not is_bug or order.chosen.get("strict")):
+        raise error
+
+
+def _unordered(
+    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+) -> Iterator[tuple[int, _Result | ProfkitError]]:
+    """The result of each recording by index, wherever it is made."""
+    if len(recordings) == 1 and scale.client is None:
+        item = _Item(recordings[0], order, may_be_rank=False, root="", n_readers=None)
+        try:
+            yield 0, analyze_item(item, listener)
+        except SeveralTracesError as error:
+            yield 0, error
+        return
+    with client_of_this_worker() if scale.client is None else nullcontext(scale.client) as client:
+        texts = _text_bytes(recordings)
+        shared = not any(p.startswith(_IN_MEMORY) for each in recordings for p in each.paths)
+        is_worth_it = scale.workers is not None or sum(texts) >= _WORTH_BYTES
+        n, n_readers = 0, (None if client is None else 1)
+        needs = [_BASE_BYTES + int(_PER_TEXT_BYTE * n_bytes) for n_bytes in texts]
+        if client is None and is_worth_it and shared and can_start():
+            n = processes_for(needs, scale.workers)
+            n_readers = max(1, n_cores() // n)
+        root = os.getcwd() if client is not None else ""  # noqa: PTH109  (a text)
+        shows = may_be_ranks(recordings) if order.format else [True] * len(recordings)
+        items = [
+            _Item(recording, order, may_be_rank, root, n_readers)
+            for recording, may_be_rank in zip(recordings, shows, strict=True)
+        ]
+        if client is None and not n:
+            for index, item in enumerate(items):
+                yield index, outcome_of(lambda one: analyze_item(one, listener), item)
+            return
+        # The largest first, so that none is left at the end.
+        by_size = sorted(range(len(items)), key=lambda index: -texts[index])
+        ordered = [items[index] for index in by_size]
+        if client is not None:
+            made = on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
+        else:
+            made = in_processes(_FUNCTION, ordered, n)
+        listener.finished(0, len(items), {})
+        for done, (place, result) in enumerate(made, start=1):
+            stages_ns = result.stages_ns if isinstance(result, _Result) else {}
+            listener.finished(done, len(items), stages_ns)
+            yield by_size[place], result
+
+
+def _text_bytes(recordings: Sequence[Recording]) -> list[int]:
+    """About how many bytes each recording has when it is decompressed."""
+    paths = [(number, path) for number, each in enumerate(recordings) for path in each.paths]
+    sizes = [0] * len(recordings)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for (number, path), n_bytes in zip(
+            paths, threads.map(_n_bytes, (path for _, path in paths)), strict=True
+        ):
+            is_plain = path.lower().endswith(_PLAIN)
+            sizes[number] += n_bytes * (1 if is_plain else _COMPRESSION_RATIO)
+    return sizes
+
+
+def _n_bytes(path: str) -> int:
+    try:
+        return url_n_bytes(path) if is_url(path) else stored_bytes(path)
+    except LoadError:
+        return 0  # reading it fails too, and says why
+
+
+class _Stages:
+    """Counts stages, and passes everything on to another listener if there is one."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+        self.ns: Counter[str] = Counter()
+
+    def on_stage(self, stage: str, ns: int) -> None:
+        self.ns[stage] += ns
+        if self._listener is not None:
+            self._listener.on_stage(stage, ns)
+
+    @property
+    def on_progress(self) -> OnProgress | None:
+        return None if self._listener is None else self._listener.on_progress
+
+
+def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
+    """Analyze a recording, in whatever process.
+
+    Raises:
+        LoadError: It cannot be read.
+        UsageError: This process has another version of profkit.
+    """
+    if item.version != __version__:
+        message = f"A worker has profkit {__version__}, and this program {item.version}."
+        raise UsageError(message, "Install the same version.")
+    parallel.limit_processes(item.n_readers)
+    stages = _Stages(listener)
+    paths = item.recording.paths
+    if listener is not None:
+        listener.reading(paths[0])
+    found = study(
+        [path if is_url(path) else os.path.join(item.root, path) for path in paths],  # noqa: PTH118  (as given)
+        on_stage=stages.on_stage,
+        on_progress=stages.on_progress,
+        **item.order.chosen,
+    )
+    if item.root:
+        found = _named(found, paths)
+    rank = found.rank_report()
+    product = None
+    if item.order.format and (rank is None or not item.may_be_rank):
+        product = _rendered(found, item.order)
+    if rank is not None:
+        rank = reduced(replace(rank, path=paths[0]))
+    packed = zlib.compress(pickle.dumps(found.report, pickle.HIGHEST_PROTOCOL), 1)
+    return _Result(packed, rank, product, dict(stages.ns))
+
+
+def _named(found: Study, paths: tuple[str, ...]) -> Study:
+    """A study of files whose paths were made absolute, with the paths as they were given."""
+    source = replace(found.report.source, path=paths[0])
+    recording = LoadedRecording(found.recording.context, paths)
+    return replace(found, report=replace(found.report, source=source), recording=recording)
+
+
+def _rendered(found: Study, order: Order) -> bytes:
+    module = renderer(order.format)
+    options = {**order.options, "recording": found.recording}
+    return module.render(found.report, module.Options(**accepted(module, options)))
+
+
+def _joined(
+    found: Sequence[tuple[Recording, _Result]], unread: Sequence[tuple[Recording, ProfkitError]]
+) -> Iterator[Analyzed]:
+    """One report in place of those on the ranks of a job, where the first of them was.
+
+    Files that could not be read are in the report on a job with files of the same folder.
+    """
+    by_rank = {id(result.rank): (recording, result) for recording, result in found}
+    job_of = {
+        id(rank): job
+        for job in jobs_of(result.rank for _, result in found if result.rank is not None)
+        for rank in job
+    }
+    joined: set[int] = set()
+    for recording, result in found:
+        job = job_of.get(id(result.rank))
+        if job is None:
+            yield Analyzed(recording.paths, result.whole_report(), result.product)
+        elif id(job) not in joined:
+            joined.add(id(job))
+            paths = [path for rank in job for path in by_rank[id(rank)][0].paths]
+            folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120  (also of a URL)
+            shown = replace(job[0], report=by_rank[id(job[0])][1].whole_report())
+            report = job_report([shown, *job[1:]])
+            lost = tuple(
+                UnreadFile(each.paths[0], error.message)
+                for each, error in unread
+                if os.path.dirname(each.paths[0]) in folders  # noqa: PTH120
+            )
+            yield Analyzed(tuple(paths), replace(report, unread=lost))

@@ -1,0 +1,196 @@
+"""Analyzes one recording."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from profkit.arguments import (
+    CALLABLE,
+    FLAG,
+    ITERABLE,
+    MAPPING,
+    PATH,
+    Arguments,
+    names_in,
+    optional,
+    require,
+    whole,
+)
+from profkit.engine.context import Context
+from profkit.engine.detector import Rule
+from profkit.engine.job import rank_report
+from profkit.engine.job_context import RankReport, RuleChoice
+from profkit.engine.registry import chosen, rules
+from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
+from profkit.errors import UsageError
+from profkit.index.compute.peaks import given_peak
+from profkit.model.live_memory import LiveMemory
+from profkit.model.report import Report
+from profkit.model.snapshot import MemorySnapshot
+from profkit.model.trace import Trace
+from profkit.present.renderer import LoadedRecording
+from profkit.readers.open import load
+from profkit.readers.progress import OnProgress
+
+Path = str | os.PathLike[str]
+Peaks = Mapping[str, Mapping[str, float]]
+
+COMMON: Final = {
+    "thresholds": optional(MAPPING),
+    "limit_bytes": optional(whole()),
+    "on_progress": optional(CALLABLE),
+}
+"""Arguments of several public functions."""
+ANALYZE: Final = Arguments(
+    "profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), peaks=optional(MAPPING),
+    tokens_per_step=optional(whole(1)), parameters=optional(whole(1)), workers=optional(whole(1)),
+    **COMMON,
+)  # fmt: skip
+_KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
+"""The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A report and the recording that it was made from.
+
+    Attributes:
+        recording: For ``render(report, format, recording=…)``, with formats that display it.
+        choice: The rules that were to run.
+    """
+
+    report: Report
+    recording: LoadedRecording
+    choice: RuleChoice
+
+    def rank_report(self) -> RankReport | None:
+        """The report with what joins it to those of other ranks; None if its rank is not known."""
+        return rank_report(self.recording.context, self.report, self.choice)
+
+
+def study(  # noqa: PLR0913  (options, by name)
+    path: Path | Iterable[Path],
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    thresholds: Overrides | None = None,
+    strict: bool = False,
+    on_stage: OnStage | None = None,
+    on_progress: OnProgress | None = None,
+    limit_bytes: int | None = None,
+    peaks: Peaks | None = None,
+    tokens_per_step: int | None = None,
+    parameters: int | None = None,
+) -> Study:
+    """Return what :func:`profkit.analyze` does of one recording, with the recording.
+
+    Arguments and errors are the same.
+
+    Args:
+        on_progress: As for :func:`profkit.load`.
+    """
+    ANALYZE.check(
+        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
+        on_progress=on_progress, peaks=peaks, tokens_per_step=tokens_per_step,
+        parameters=parameters,
+    )  # fmt: skip
+    wanted = chosen_rules("profkit.analyze", select, ignore)
+    on_stage = on_stage or no_stage
+    paths = paths_in(path)
+    ctx = replace(
+        context_of(paths, limit_bytes, on_stage, on_progress),
+        peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
+        tokens_per_step=tokens_per_step,
+        parameters=parameters,
+    )
+    report = report_of(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
+    ids = tuple(rule.INFO.id for rule in wanted)
+    choice = RuleChoice(ids, thresholds or {}, strict)
+    return Study(report, LoadedRecording(ctx, tuple(paths)), choice)
+
+
+def context_of(
+    paths: Iterable[Path],
+    limit_bytes: int | None,
+    on_stage: OnStage,
+    on_progress: OnProgress | None,
+) -> Context:
+    """Load files of one program.
+
+    Raises:
+        UsageError: There are two of one kind, or none.
+    """
+    found: dict[str, Any] = {}
+    for path in paths:
+        loaded = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
+        kind = _KINDS[type(loaded)]
+        if kind in found:
+            message = f"{found[kind][0]} and {path} are both a {kind}."
+            hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
+            raise UsageError(message, hint)
+        found[kind] = (path, loaded)
+        if not isinstance(loaded, LiveMemory):
+            for stage, ns in loaded.notes.stages_ns.items():
+                on_stage(stage, ns)
+    if not found:
+        raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
+    return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
+
+
+def no_stage(stage: str, ns: int) -> None:
+    """Do nothing after a stage."""
+
+
+def report_of(
+    ctx: Context,
+    wanted: tuple[Rule, ...],
+    thresholds: Overrides,
+    *,
+    strict: bool,
+    on_stage: OnStage,
+) -> Report:
+    """Run some rules on a recording."""
+    began = time.perf_counter_ns()
+    ctx.relate()
+    on_stage("index", time.perf_counter_ns() - began)
+    outcome = run_rules(ctx, wanted, thresholds, strict=strict, on_stage=on_stage)
+    began = time.perf_counter_ns()
+    health_ids = {rule.INFO.id for rule in wanted if rule.INFO.is_health}
+    report = report_on(ctx, outcome, health_ids)
+    on_stage("summarize", time.perf_counter_ns() - began)
+    return report
+
+
+def chosen_rules(function: str, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules that are selected and not ignored.
+
+    Raises:
+        UsageError: A word selects no rule, or is no string.
+    """
+    return chosen(
+        rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
+    )
+
+
+def paths_in(paths: Path | Iterable[Path]) -> list[str]:
+    """One path or several.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if isinstance(paths, str | os.PathLike):
+        return [os.fspath(paths)]
+    require(ITERABLE, paths, "profkit.analyze: path")
+    listed = list(paths)
+    for each in listed:
+        require(PATH, each, "profkit.analyze: path")
+    return [os.fspath(each) for each in listed]
+
+
+def plain(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Settings by name as dictionaries, which can be sent to another process."""
+    if values is None:
+        return None
+    return {name: dict(own) if isinstance(own, Mapping) else own for name, own in values.items()}

@@ -1,0 +1,70 @@
+"""The options that say where many recordings are analyzed."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from profkit.analysis.several import Scale
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to analyze, as on the command line: see :func:`scale_options`."""
+
+    workers: int | None
+    cluster: str | None
+    scheduler_file: str | None
+
+    @contextmanager
+    def scale(self) -> "Iterator[Scale]":
+        """The processes or the connected cluster, during a block.
+
+        Raises:
+            UsageError: There is no such cluster.
+        """
+        from profkit.analysis.several import Scale
+
+        if self.cluster is None and self.scheduler_file is None:
+            yield Scale(self.workers)
+            return
+        from profkit.scale.cluster import connected
+
+        def say(text: str) -> None:
+            click.echo(f"profkit: {text}", err=True)
+
+        with connected(self.cluster, self.scheduler_file, say) as client:
+            yield Scale(self.workers, client)
+
+
+def scale_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say where several recordings are analyzed.
+
+    Args:
+        command: The command's function. Its argument ``place`` gets a :class:`Place`.
+    """
+
+    @functools.wraps(command)
+    def with_place(
+        *, workers: int | None, cluster: str | None, scheduler_file: str | None, **others: object
+    ) -> int:
+        if cluster is not None and scheduler_file is not None:
+            raise click.UsageError("--cluster and --scheduler-file name the same thing: give one.")
+        return command(place=Place(workers, cluster, scheduler_file), **others)
+
+    options = (
+        click.option("--workers", metavar="N", type=click.IntRange(min=1),
+                     help="Processes for several recordings.  [default: by cores and memory]"),
+        click.option("--cluster", metavar="ADDRESS",
+                     help="Analyze several recordings on a Dask cluster, such as tcp://HOST:8786."),
+        click.option("--scheduler-file", metavar="FILE", type=click.Path(),
+                     help="The same, by the file that its scheduler has written."),
+    )  # fmt: skip
+    with_options: Callable[..., int] = with_place
+    for option in reversed(options):
+        with_options = option(with_options)
+    return with_options

@@ -1,0 +1,184 @@
+"""Carries out calls on the workers of a Dask cluster.
+
+A worker starts a process for each call, as on one machine: calls in threads would wait for each
+other's interpreter, and one that lacks memory would end the worker with the results of others.
+
+Source: Dask.distributed's documentation: "Futures", "Launch Tasks from Tasks", "Resilience".
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from profkit.errors import LostProcessError, MissingFileError, UnreadableFileError, UsageError
+from profkit.scale.processes import WorkerProcess
+from profkit.scale.resources import MemoryBudget, planned_bytes
+
+_TIMEOUT_S: Final = 30
+INSTALL: Final = "pip install 'profkit[dask]'"
+_RETRIES: Final = 1
+
+
+@contextlib.contextmanager
+def connected(
+    address: str | None, scheduler_file: str | None, say: Callable[[str], None]
+) -> Iterator[Any]:
+    """A client of a running cluster, during a block.
+
+    Args:
+        address: Of the scheduler, such as ``tcp://10.0.0.1:8786``.
+        scheduler_file: What ``dask scheduler --scheduler-file`` has written.
+        say: Is called with messages to the user.
+
+    Raises:
+        UsageError: Dask is not installed, or there is no such scheduler.
+    """
+    try:
+        from distributed import Client  # noqa: PLC0415  (an extra)
+    except ImportError:
+        raise UsageError("A cluster needs a package that is not installed.", INSTALL) from None
+    try:
+        client = Client(
+            address, scheduler_file=scheduler_file, timeout=_TIMEOUT_S, set_as_default=False
+        )
+    except (OSError, ValueError, TimeoutError) as error:
+        place = address or scheduler_file
+        message = f"There is no Dask scheduler at {place}: {error}."
+        raise UsageError(message, "Give the address that it printed when it started.") from error
+    with client:
+        say(f"Dask dashboard: {client.dashboard_link}")
+        if not client.nthreads():
+            say("the cluster has no workers yet: waiting for them")
+        yield client
+
+
+@contextlib.contextmanager
+def client_of_this_worker() -> Iterator[Any]:
+    """During a block, the client of the cluster of which this is a task; None outside of one.
+
+    Meanwhile the task does not count as one of its worker's, which would wait for itself.
+    """
+    distributed = sys.modules.get("distributed")
+    try:
+        if distributed is not None:
+            distributed.get_worker()
+    except ValueError:
+        distributed = None
+    if distributed is None:
+        yield None
+        return
+    with distributed.worker_client() as client:
+        yield client
+
+
+def on_cluster(
+    function: str,
+    items: Sequence[object],
+    needs_bytes: Sequence[int],
+    client: Any,  # noqa: ANN401  (distributed.Client)
+) -> Iterator[tuple[int, Any]]:
+    """Call a function for each item, one task each.
+
+    A task whose process dies is repeated once; Dask repeats those of workers that die.
+
+    Args:
+        function: As ``module:name``; the workers have to have its package.
+        needs_bytes: Memory that the call of each item needs.
+
+    Yields:
+        The index of an item, and what the function returned for it, or the error that it raised.
+
+    Raises:
+        UsageError: The workers cannot import profkit, or the cluster has ended.
+    """
+    from distributed import as_completed  # noqa: PLC0415  (an extra)
+
+    if getattr(client, "asynchronous", False):
+        hint = "Give Client(..., asynchronous=False)."
+        raise UsageError("The client of the cluster is asynchronous.", hint)
+    futures = client.map(
+        call_on_worker,
+        [function] * len(items), items, needs_bytes,
+        pure=False, retries=_RETRIES,
+    )  # fmt: skip
+    index_of = {future.key: index for index, future in enumerate(futures)}
+    try:
+        for future in as_completed(futures, loop=client.loop, raise_errors=False):
+            yield index_of[future.key], _result(future)
+            future.release()
+    finally:
+        client.cancel([each for each in futures if not each.done()], force=True)
+
+
+def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
+    """A task's result or error.
+
+    Raises:
+        UsageError: It is one of the cluster, not of the item.
+    """
+    if future.status == "finished":
+        return future.result()
+    if future.cancelled():
+        raise UsageError("The Dask cluster has ended, or cancelled the tasks.", "Start it again.")
+    error = future.exception()
+    if isinstance(error, ModuleNotFoundError):
+        message = f"The workers of the Dask cluster cannot import profkit: {error}."
+        raise UsageError(message, f"Install it in their environment: {INSTALL}.")
+    if type(error).__name__ == "KilledWorker":
+        hint = "Often memory ran out: see the logs of the workers."
+        return LostProcessError("The workers that read it died.", hint)
+    return error
+
+
+def call_on_worker(function: str, item: object, needs_bytes: int) -> Any:  # noqa: ANN401  (what the function returns)
+    """Call a function in a process that this worker starts.
+
+    Raises:
+        LostProcessError: The process died.
+    """
+    with _idle.process(function, needs_bytes) as process:
+        found = process.call(item)
+    if isinstance(found, LostProcessError):
+        raise found
+    if isinstance(found, MissingFileError | UnreadableFileError):
+        from distributed import get_worker  # noqa: PLC0415  (an extra)
+
+        hint = (
+            f"The worker {get_worker().address} read it: files have to be where all workers see "
+            "them, at the same path or a URL."
+        )
+        return type(found)(found.message, hint)
+    return found
+
+
+class _IdleProcesses:
+    """The processes of a Dask worker, which has a thread for each task at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[WorkerProcess]] = {}
+        self._budget: MemoryBudget | None = None
+
+    @contextlib.contextmanager
+    def process(self, function: str, needs_bytes: int) -> Iterator[WorkerProcess]:
+        """A process that carries out one call, when there is memory for it."""
+        with self._lock:
+            if self._budget is None:
+                self._budget = MemoryBudget(planned_bytes())
+        with self._budget.taking(needs_bytes):
+            with self._lock:
+                waiting = self._idle.setdefault(function, [])
+                process = waiting.pop() if waiting else WorkerProcess(function)
+            try:
+                yield process
+            except BaseException:
+                process.end()
+                raise
+            with self._lock:
+                if process.is_alive:
+                    waiting.append(process)
+
+
+_idle: Final = _IdleProcesses()
