@@ -9,7 +9,8 @@ Source: Dask.distributed's documentation: "Futures", "Launch Tasks from Tasks", 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from profkit.errors import LostProcessError, MissingFileError, UnreadableFileError, UsageError
@@ -39,14 +40,16 @@ def connected(
         from distributed import Client  # noqa: PLC0415  (an extra)
     except ImportError:
         raise UsageError("A cluster needs a package that is not installed.", INSTALL) from None
+    hint = "Give the address that it printed when it started, or the file that it has written."
     try:
+        if scheduler_file is not None:
+            Path(scheduler_file).open().close()  # Dask would wait for it
         client = Client(
             address, scheduler_file=scheduler_file, timeout=_TIMEOUT_S, set_as_default=False
         )
     except (OSError, ValueError, TimeoutError) as error:
-        place = address or scheduler_file
-        message = f"There is no Dask scheduler at {place}: {error}."
-        raise UsageError(message, "Give the address that it printed when it started.") from error
+        message = f"There is no Dask scheduler at {address or scheduler_file}: {error}."
+        raise UsageError(message, hint) from error
     with client:
         say(f"Dask dashboard: {client.dashboard_link}")
         if not client.nthreads():
@@ -78,7 +81,7 @@ def on_cluster(
     items: Sequence[object],
     needs_bytes: Sequence[int],
     client: Any,  # noqa: ANN401  (distributed.Client)
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """Call a function for each item, one task each.
 
     A task whose process dies is repeated once; Dask repeats those of workers that die.

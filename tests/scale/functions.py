@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from profkit.errors import DamagedFileError, SeveralTracesError
+from profkit.errors import DamagedFileError, MissingFileError, SeveralTracesError
 
 HERE = "tests.scale.functions"
 
@@ -50,3 +50,14 @@ def asleep(path: str) -> None:
 def search_path(_: object) -> list[str]:
     """Where modules are imported from."""
     return sys.path
+
+
+def missing(_: object) -> None:
+    """Raise the error of a file that is not there."""
+    raise MissingFileError("There is no file a.", "Did you mean b?")
+
+
+def slowly(number: int) -> int:
+    """Return a number after a while."""
+    time.sleep(0.3)
+    return number
