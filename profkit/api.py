@@ -97,9 +97,9 @@ def analyze(  # noqa: PLR0913  (options, by name)
     Needs neither a GPU nor torch.
 
     Args:
-        path: A trace, a snapshot or a memory record, as for :func:`profkit.load`; several files of
-            one program, one of each kind; or the traces of the ranks of a job, their folder, or a
-            glob.
+        path: A trace, a snapshot, a memory record or a FlightRecorder dump, as for
+            :func:`profkit.load`; several files of one program, one of each kind; or the traces or
+            dumps of the ranks of a job, their folder, or a glob.
         select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
         ignore: Rules not to run, in the same form.
         thresholds: By rule name, thresholds that differ from the default.
@@ -151,6 +151,19 @@ def analyze(  # noqa: PLR0913  (options, by name)
     if len(paths) > 1:
         raise UsageError(message, hint)
     raise SeveralTracesError(message, hint, [each.paths[0] for each in found.reports])
+
+
+def report_on_ranks(files: Iterable[Iterable[str]], chosen: Mapping[str, Any]) -> Report | None:
+    """The report on the ranks of a job, or None if fewer than two have recorded at the same time.
+
+    Args:
+        files: The files of each rank: its trace, its memory record, its dumps.
+        chosen: Rules, thresholds and peaks, as for :func:`analyze`.
+    """
+    recordings = [Recording(tuple(own)) for own in files]
+    found = analyze_all(recordings, Order(chosen), Scale(), _Stages(no_stage))
+    jobs = [each.report for each in found.reports if each.is_job]
+    return max(jobs, key=lambda each: len(each.ranks), default=None)
 
 
 def _of_one_program(paths: list[str]) -> list[Recording]:

@@ -20,12 +20,13 @@ from profkit.arguments import (
 )
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.job import rank_report
+from profkit.engine.job import job_report, rank_report
 from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.registry import chosen, rules
 from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
+from profkit.model.flight_record import FlightRecord
 from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
@@ -108,6 +109,9 @@ def study(  # noqa: PLR0913  (options, by name)
     report = report_of(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
     ids = tuple(rule.INFO.id for rule in wanted)
     choice = RuleChoice(ids, thresholds or {}, strict)
+    dump = rank_report(ctx, report, choice)
+    if dump is not None and report.source.kind == "flight-recorder":
+        report = job_report([dump])
     return Study(report, LoadedRecording(ctx, tuple(paths)), choice)
 
 
@@ -123,20 +127,24 @@ def context_of(
         UsageError: There are two of one kind, or none.
     """
     found: dict[str, Any] = {}
+    flights: list[FlightRecord] = []
     for path in paths:
         loaded = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
+        if isinstance(loaded, FlightRecord):
+            flights.append(loaded)
+            continue
         kind = _KINDS[type(loaded)]
         if kind in found:
             message = f"{found[kind][0]} and {path} are both a {kind}."
             hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
             raise UsageError(message, hint)
         found[kind] = (path, loaded)
-        if not isinstance(loaded, LiveMemory):
+        if isinstance(loaded, Trace | MemorySnapshot):
             for stage, ns in loaded.notes.stages_ns.items():
                 on_stage(stage, ns)
-    if not found:
+    if not (found or flights):
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
-    return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
+    return Context(flights=tuple(flights), **{kind: each for kind, (_, each) in found.items()})
 
 
 def no_stage(stage: str, ns: int) -> None:

@@ -52,13 +52,19 @@ def is_known(device: OnlyDevice) -> bool:
 
 
 def enter(
-    name: str, limit: int, options: Options, schedule: Schedule | None, steps: StepKind
+    name: str,
+    limit: int,
+    options: Options,
+    schedule: Schedule | None,
+    steps: StepKind,
+    first_step: int = 0,
 ) -> Session | contextlib.AbstractContextManager[Any] | None:
     """Open a block: as the capture, as a region of the open one, or (None) not at all.
 
     Args:
         limit: How often the name is recorded in this process.
         schedule: Which steps to record, or None for the whole block.
+        first_step: The number of the first step, from 0.
     """
     global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
     with _lock:
@@ -68,7 +74,7 @@ def enter(
             _note_limit(name, limit, quiet=options.quiet)
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
-        session = opened = Session(name, options, schedule, steps)
+        session = opened = Session(name, options, schedule, steps, first_step)
         signals.on_sigterm(_finish_early)
     opened.begin()
     return opened

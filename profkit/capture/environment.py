@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from profkit._version import __version__
-from profkit.capture import devices
+from profkit.capture import devices, job
 from profkit.model.capture_info import (
     DEBUG_SETTINGS,
     CaptureInfo,
@@ -98,9 +98,7 @@ def ranks() -> tuple[int | None, int | None]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    with contextlib.suppress(KeyError, ValueError):
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return None, None
+    return job.launched_rank() or (None, None)
 
 
 def processor() -> str | None:

@@ -1,7 +1,8 @@
 r"""Names of trace files, and writing them.
 
-``<folder>/<name>/<host>_<pid>[_rank<r>].<ns>.pt.trace.json.gz``: one folder per name, so that the
-folder above is a TensorBoard logdir and this one a folder of ranks.
+``<folder>/<name>/<host>_<pid>[_<job>][_restart<n>][_rank<r>].<ns>.pt.trace.json.gz``: one folder
+per name, so that the folder above is a TensorBoard logdir and this one a folder of ranks. The job's
+id and how often its ranks were restarted are there if torchrun has started the program.
 
 Source: torch-tb-profiler takes the worker and the span from file names that match
 ``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``). A program's monitored
@@ -51,12 +52,29 @@ def trace_folder(folder: str | None, name: str) -> Path:
 
 
 def trace_file(folder: Path) -> Path:
-    """A file name that no other capture has: by machine, process, rank and time."""
+    """A file name that no other capture has: by machine, process, job, rank and time."""
     worker = f"{safe_name(socket.gethostname())}_{os.getpid()}"
+    launch = torchrun_job()
+    if launch is not None:
+        job_id, n_restarts = launch
+        worker += f"_{safe_name(job_id)}" if job_id else ""
+        worker += f"_restart{n_restarts}"
     rank, _ = environment.ranks()
     if rank is not None:
         worker += f"_rank{rank}"
     return folder / f"{worker}.{time.time_ns()}{SUFFIX}"
+
+
+def torchrun_job() -> tuple[str, int] | None:
+    """The job's id, empty without one, and the number of restarts; None without torchrun.
+
+    Source: ``torch.distributed.run``, "Environment Variables"; ``none`` is the default id.
+    """
+    job_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    n_restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if job_id is None or not (n_restarts.isascii() and n_restarts.isdigit()):
+        return None
+    return ("" if job_id == "none" else job_id), int(n_restarts)
 
 
 def beside(trace: str | Path, suffix: str) -> Path:

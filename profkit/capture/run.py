@@ -66,6 +66,7 @@ class RunResult:
         why_not: Why there is neither a trace nor monitored memory, in one sentence.
         memory: The file of the program's monitored memory, or None.
         snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
+        flights: Dumps of the FlightRecorder: beside the trace, and at the end.
         recording_ns: Processor time that recording took.
         is_of_child: Whether this process is a child that the program forked. The files are its
             parent's.
@@ -76,6 +77,7 @@ class RunResult:
     why_not: str = ""
     memory: str | None = None
     snapshot: str | None = None
+    flights: tuple[str, ...] = ()
     recording_ns: int = 0
     is_of_child: bool = False
 
@@ -137,6 +139,7 @@ class _Run:
         self._has_torch = "torch" in sys.modules
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
+        self._flight: str | None = None
 
     @property
     def is_parent(self) -> bool:
@@ -151,6 +154,19 @@ class _Run:
         """
         if self._finder is not None:
             self._finder.finish(stopped_by)
+            self._dump_collectives(stopped_by)
+
+    def _dump_collectives(self, stopped_by: str) -> None:
+        """Write the last collectives of this rank, now that it calls no more.
+
+        Args:
+            stopped_by: The exception or signal that ended the program early, or empty.
+        """
+        from profkit.capture import files, flight_recorder
+
+        if self.is_parent:
+            trace = files.trace_file(self._folder())
+            self._flight = flight_recorder.write(trace, is_end=True, stopped_by=stopped_by)
 
     def drop(self) -> None:
         """Write nothing: the program does not exist."""
@@ -190,7 +206,8 @@ class _Run:
             self._oom = OomMonitor(folder, self._plan.name, quiet=quiet, stacks_of="alloc")
             self._oom.__enter__()
 
-    def _on_sigterm(self, _signal: str) -> bool:
+    def _on_sigterm(self, signal: str) -> bool:
+        self._dump_collectives(signal)
         if self._killed is not None and self.is_parent:
             self._killed(self.result(None))
         return True
@@ -220,7 +237,8 @@ class _Run:
         from profkit.capture import session
 
         snapshot = None if self._oom is None else self._oom.path
-        return RunResult(error, path, why_not, memory, snapshot, session.spent_ns)
+        flights = tuple(file for file in (self._finder.flight, self._flight) if file is not None)
+        return RunResult(error, path, why_not, memory, snapshot, flights, session.spent_ns)
 
     def _write_memory(self, finder: "StepFinder", path: str | None) -> str | None:
         """Write the monitored memory, if there is any, beside the trace; returns its file."""

@@ -18,6 +18,7 @@ from profkit.capture import (
     console,
     environment,
     files,
+    flight_recorder,
     profiler,
     program_profilers,
     signals,
@@ -39,6 +40,8 @@ thread may run a long operator meanwhile."""
 _MAX_WAIT_FOR_END_S: Final = 60.0
 """The same once the thread is ending it."""
 _WAKE_AFTER_S: Final = 0.1
+_OTHER_PROFILER: Final = "another profiler"
+"""What ends a recording while the program goes on."""
 
 spent_ns: int = 0
 """Processor time that all sessions of this process took in their own methods."""
@@ -60,32 +63,42 @@ class Session:
 
     Args:
         schedule: Which steps to record, or None for the whole block.
+        first_step: The number of the first step, from 0: more where other ranks have begun before.
 
     Attributes:
         path: The last trace file, or None.
+        flight: The dump of the FlightRecorder beside it, or None.
         pid: The process that opened it; a forked child does not touch it.
         thread: The thread that opened it.
         is_busy: Whether it is inside one of its own methods, so that a signal must wait.
         made_way: Whether it ended early for a profiler of the program.
         limit: Ends the recording of steps where it would cost too much, or None.
+        is_shared: Whether other ranks record the same steps, so that the first one cannot wait.
     """
 
     def __init__(
-        self, name: str, options: Options, schedule: Schedule | None, steps: StepKind
+        self,
+        name: str,
+        options: Options,
+        schedule: Schedule | None,
+        steps: StepKind,
+        first_step: int = 0,
     ) -> None:
         self.name = name
         self.path: str | None = None
+        self.flight: str | None = None
         self.pid = os.getpid()
         self.thread = threading.get_ident()
         self.over = False
         self.made_way = False
         self.limit: StepLimit | None = None
+        self.is_shared = False
         self._options = options
         self._schedule = schedule
         self._steps: StepKind = steps
         self._phase = Phase.OFF
         self._cycle = 0
-        self._step = 0
+        self._step = first_step
         self._n_waited = 0
         self._annotation: Any = None
         self._main: profiler.ProfilerRecording | None = None
@@ -136,7 +149,7 @@ class Session:
             if self._schedule is None:
                 self._enter(0, Phase.RECORD)
             else:
-                self._enter(*self._schedule.phase_of(0, lines=self._needs_lines))
+                self._enter(*self._schedule.phase_of(self._step, lines=self._needs_lines))
 
     def step(self) -> None:
         """End one step of the loop and begin the next."""
@@ -246,6 +259,8 @@ class Session:
             return cycle, phase
         if n_recorded:
             return cycle + 1, Phase.OFF
+        if self.is_shared:
+            return cycle, phase
         self._n_waited += 1
         return cycle, Phase.OFF
 
@@ -353,7 +368,7 @@ class Session:
             f"the program uses a profiler itself ({name}), so {ends}: only one can record."
         )
         if is_worth_writing:
-            self.end("another profiler")
+            self.end(_OTHER_PROFILER)
         else:
             self.abandon()
 
@@ -510,6 +525,8 @@ class Session:
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
         target = files.trace_file(self._folder())
+        ends = stopped_by not in {"", _OTHER_PROFILER}
+        self.flight = flight_recorder.write(target, is_end=ends, stopped_by=stopped_by)
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"
             main.export(exported)

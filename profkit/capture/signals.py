@@ -47,6 +47,11 @@ def deferred() -> Iterator[None]:
             resend_pending()
 
 
+def is_pending() -> bool:
+    """Whether SIGTERM has arrived and was deferred."""
+    return _is_pending
+
+
 def on_sigterm(finish: Finish) -> None:
     """Call ``finish`` on SIGTERM, before the program's own handler.
 

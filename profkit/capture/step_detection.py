@@ -44,6 +44,7 @@ from profkit.capture.recording_budget import RecordingBudget
 from profkit.capture.run_window import OPS, STACKS, RunWindow, Window
 from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
+from profkit.capture.shared_steps import SharedSteps
 from profkit.capture.step_limit import StepLimit
 from profkit.model.capture_info import StepKind
 from profkit.model.live_memory import LiveMemory
@@ -71,6 +72,8 @@ class StepFinder:
         self._on_leading_call = unless_paused(self._on_module)
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
+        self._shared = SharedSteps(plan.name)
+        self._n_ended = self._n_late = 0
         self._leader = LeadingOptimizer()
         self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
         self.program_profiler = ""
@@ -79,6 +82,11 @@ class StepFinder:
     def path(self) -> str | None:
         """The trace file, once the program has ended."""
         return None if self._session is None else self._session.path
+
+    @property
+    def flight(self) -> str | None:
+        """The dump of the FlightRecorder beside the trace, or None."""
+        return None if self._session is None else self._session.flight
 
     @property
     def why_less(self) -> str:
@@ -253,8 +261,15 @@ class StepFinder:
             return True
         self._budget.step_ended()
         self._freeze()
-        is_asked_for = self._plan.schedule != DEFAULT_SCHEDULE
-        return is_asked_for or self._budget.affords_steps(self._measured_ns())
+        if self._plan.schedule != DEFAULT_SCHEDULE:
+            return True
+        self._n_ended += 1
+        is_affordable = self._budget.affords_steps(self._measured_ns())
+        n_late = self._shared.begins(self._n_ended, is_affordable=is_affordable)
+        # Too late for the steps of the others, other ones are better than none.
+        n_before = DEFAULT_SCHEDULE.wait + DEFAULT_SCHEDULE.warmup
+        self._n_late = n_late if n_late is not None and n_late < n_before else 0
+        return n_late is not None
 
     def _measured_ns(self) -> tuple[int, int]:
         """CPU time of the program in the recording of the run and that of its stop, or zeros."""
@@ -347,10 +362,11 @@ class StepFinder:
             if self._plan.schedule == DEFAULT_SCHEDULE:
                 n_steps = schedule.active or 1
                 limit = StepLimit(self._budget, is_measured=is_measured, n_steps=n_steps)
-        opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
+        opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind, self._n_late)
         self._session = opened if isinstance(opened, Session) else None
         if self._session is not None:
             self._session.limit = limit
+            self._session.is_shared = self._shared.is_agreed
         if window is not None and self._session is not None:
             self._budget.recording_begins()
             self._window = RunWindow(self._session, window, self._budget)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from profkit.cli._exit_codes import flush
 from profkit.cli._options import chosen_rules
 
 if TYPE_CHECKING:
+    from profkit.capture.job import RankOfJob, RankState
     from profkit.capture.run import RunResult
     from profkit.model.report import Report
 
@@ -57,17 +58,30 @@ def command(  # noqa: PLR0913  (one argument per option)
     Steps are optimizer steps, else DataLoader iterations, else the whole run. Memory is monitored
     over all steps. The report is written to stderr, and the exit code is the program's own.
     If PROGRAM uses a torch profiler itself, recording ends before that begins.
+
+    With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
+    record the same steps, and rank 0 reports on all of them.
     """
     from profkit.capture.options import Options
     from profkit.capture.plan import Plan
     from profkit.capture.program import CannotStartError
     from profkit.capture.run import ProgramTarget, run
     from profkit.capture.schedule import Schedule
+    from profkit.capture.torchrun import is_torchrun, run_on_every_rank
+    from profkit.cli._ranks_report import rank_of_job
 
     if json_file is not None:
         json_file = _checked(json_file)
     chosen = chosen_rules()
     target = ProgramTarget(program, args, kind or "script")
+    if is_torchrun(target.name, target.kind):
+        own = _options(wait, warmup, active, folder, json_file)
+        flags = {
+            "--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python,
+        }  # fmt: skip
+        error = run_on_every_rank(args, [*own, *(name for name, is_set in flags.items() if is_set)])
+        _show_error(error)
+        return _exit_like(error)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -78,15 +92,29 @@ def command(  # noqa: PLR0913  (one argument per option)
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
+    rank = None if no_trace and no_leaks else rank_of_job(plan)
+
+    def report(outcome: "RunResult", *, is_killed: bool) -> None:
+        _report(outcome, json_file, chosen, rank, is_killed=is_killed)
+
     try:
-        outcome = run(target, plan, killed=lambda ended: _report(ended, json_file, chosen))
+        outcome = run(target, plan, killed=lambda ended: report(ended, is_killed=True))
     except CannotStartError as error:
         click.echo(error, err=True)
         return error.exit_code
     _show_error(outcome.error)
     if not (outcome.is_of_child or (no_trace and no_leaks)):
-        _report(outcome, json_file, chosen)
+        report(outcome, is_killed=False)
     return _exit_like(outcome.error)
+
+
+def _options(
+    wait: int, warmup: int, active: int, folder: str | None, json_file: str | None
+) -> list[str]:
+    """The options of this command as words, for the command on every rank."""
+    words = ["--wait", str(wait), "--warmup", str(warmup), "--active", str(active)]
+    words += ["--dir", folder] if folder is not None else []
+    return [*words, "--json", json_file] if json_file is not None else words
 
 
 def _checked(json_file: str) -> str:
@@ -102,28 +130,80 @@ def _checked(json_file: str) -> str:
     return str(Path(json_file).resolve())
 
 
-def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, Any]) -> None:
+def _report(
+    outcome: "RunResult",
+    json_file: str | None,
+    chosen: Mapping[str, Any],
+    rank: "RankOfJob | None",
+    *,
+    is_killed: bool,
+) -> None:
     """Print the report to stderr, and write it as JSON if requested.
 
     An error in it does not change how the program ends.
+
+    Args:
+        rank: This process as a rank of a job, of which one reports on all, or None.
+        is_killed: Whether the process is about to end by a signal.
     """
-    if not outcome.files:
-        click.echo(f"profkit: {outcome.why_not}", err=True)
+    if rank is None:
+        if outcome.files:
+            _print_report(outcome, json_file, chosen)
+        else:
+            click.echo(f"profkit: {outcome.why_not}", err=True)
         return
+    from profkit.capture import signals
+    from profkit.cli._ranks_report import wait_for_ranks
+
+    rank.end((*outcome.files, *outcome.flights), outcome.why_not)
+    if not rank.reports():
+        return
+    # torchrun ends all ranks when one has failed, and waits for them.
+    signals.on_sigterm(_go_on)
+    try:
+        with signals.deferred():
+            states = wait_for_ranks(rank, is_killed=is_killed)
+            if any(state.files for state in states):
+                _print_report(outcome, json_file, chosen, states)
+    finally:
+        signals.remove(_go_on)
+
+
+def _go_on(_signal: str) -> bool:
+    """Leave a signal to its effect in the program."""
+    return True
+
+
+def _print_report(
+    outcome: "RunResult",
+    json_file: str | None,
+    chosen: Mapping[str, Any],
+    states: "Sequence[RankState]" = (),
+) -> None:
+    """Print the report on a program, or on the ranks of a job.
+
+    Args:
+        states: What the ranks have written.
+    """
     began_ns = time.process_time_ns()
     from profkit.api import render, study
     from profkit.cli._exit_codes import print_bug, print_error
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
+    from profkit.cli._ranks_report import job_report
     from profkit.errors import ProfkitError
 
     try:
-        with progress() as shown:
-            shown.reading(outcome.files[0])
-            report = study(
-                outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
-            ).report
+        report = job_report(states, chosen) if states else None
+        if report is None and outcome.files:
+            with progress() as shown:
+                shown.reading(outcome.files[0])
+                report = study(
+                    outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
+                ).report
+        if report is None:
+            return
         report = _with_cost(report, outcome, began_ns)
         click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:

@@ -4,7 +4,8 @@ What it finds:
     A process group of which some ranks call a collective of another kind, element type or size than
     the others, or another number of them. Where torch numbers the collectives of a group, it is the
     first number that is of different calls; otherwise the first step in which the ranks call
-    different ones.
+    different ones. Of a job that hangs, dumps of torch's FlightRecorder tell which ranks wait in
+    which collective, and which have not called it.
 
 Why it matters:
     The ranks of a group have to call the same collectives in the same order. NCCL does not check
@@ -32,26 +33,32 @@ Use instead:
 
 Reads:
     Kind, element type, number of elements, process group and number of the collectives of all
-    ranks, and when the host called them.
+    ranks, and when the host called them; dumps of the FlightRecorder (``/tmp/nccl_trace_rank_*``,
+    or those that profkit writes beside traces and at the end of a run), with their Python frames.
 
 When to ignore this:
     Recordings without process groups are not judged, nor are sizes of all-to-alls, gathers and
     scatters, which may differ. Where torch does not number collectives, events that the profiler
-    lost look like calls that were not made.
+    lost look like calls that were not made. Dumps of a job that did not hang, taken at different
+    moments, may show a rank that has not come yet.
 
 Source:
     ``torch.distributed`` in PyTorch's documentation (its debugging section, and
     ``torch.distributed.algorithms.Join``); "Collective Communication Functions" in NVIDIA's
-    documentation of NCCL, which require the same count and type on all ranks.
+    documentation of NCCL, which require the same count and type on all ranks; "Flight Recorder for
+    Debugging Stuck Jobs" in PyTorch's tutorials.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives import blocked
 from profkit.engine.job_context import JobContext
 from profkit.engine.wording import counted, the_group, the_ranks
+from profkit.index.ranks.blocked import BlockedCollective
 from profkit.index.ranks.disagreements import CollectiveCall, Disagreement
 from profkit.model.finding import Finding
 from profkit.names import visible
@@ -94,6 +101,34 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
                 "calls": [_call(call) for call, _ in each.calls],
                 "ranks": [" ".join(map(str, ranks)) for _, ranks in each.calls],
             },
+        )
+
+    yield from _blocked(job, {each.group.name for each in job.disagreements})
+
+
+def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for the first collective of each set of ranks that others wait for.
+
+    Args:
+        known: Names of groups that have a finding.
+    """
+    found = [each for each in job.blocked if each.group.name not in known]
+    records = job.last_records
+    by_cause: dict[tuple[str, tuple[int, ...]], list[BlockedCollective]] = defaultdict(list)
+    for each in found:
+        by_cause[each.reason, each.absent].append(each)
+    for (reason, absent), (first, *others) in by_cause.items():
+        is_late = reason in {"absent", "waiting"} and first.waited_ns is None
+        has_timed_out = any(call.has_timed_out for call in first.called.values())
+        yield INFO.finding(
+            severity="warning" if reason == "waiting" else "error",
+            confidence="medium" if is_late and not has_timed_out else "high",
+            message=blocked.message(first, records),
+            fix=blocked.FIXES[reason],
+            locations=blocked.locations(first),
+            n=1 + len(others),
+            ranks=tuple(sorted({*first.called, *absent})),
+            evidence=blocked.evidence(first, others),
         )
 
 

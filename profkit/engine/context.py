@@ -43,6 +43,7 @@ from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Basis, Cost
+from profkit.model.flight_record import FlightRecord
 from profkit.model.live_memory import LiveMemory
 from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot
@@ -74,6 +75,7 @@ class Context:
         trace: The trace; one without events where there is none.
         snapshot: The allocator's memory snapshot, or None.
         live: The monitored memory of the running program, or None.
+        flights: What torch's FlightRecorder kept of the calls of collectives of this process.
         peaks: By device name, the peaks that the user states; ``cpu`` for a run without devices.
         tokens_per_step: Tokens that one step processes, or None if the user does not state it.
         parameters: Parameters of the model that each token uses, or None.
@@ -82,6 +84,7 @@ class Context:
     trace: Trace = NO_TRACE
     snapshot: MemorySnapshot | None = None
     live: LiveMemory | None = None
+    flights: tuple[FlightRecord, ...] = ()
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     tokens_per_step: int | None = None
     parameters: int | None = None
@@ -91,7 +94,9 @@ class Context:
         """The analyzed file; empty for a program that was only monitored."""
         if self.has_trace:
             return self.trace.path
-        return self.snapshot.path if self.snapshot is not None else ""
+        if self.snapshot is not None:
+            return self.snapshot.path
+        return self.flights[0].path if self.flights else ""
 
     @property
     def has_trace(self) -> bool:

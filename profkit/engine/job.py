@@ -12,11 +12,14 @@ from profkit.engine.needs import RANKS
 from profkit.engine.rank_lanes import job_lanes, own_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
-from profkit.index.ranks.calls import collective_calls
+from profkit.index.ranks.calls import NO_CALLS, collective_calls
 from profkit.index.ranks.matching import RankCalls
 from profkit.model.finding import Finding
+from profkit.model.flight_record import FlightRecord
 from profkit.model.report import Report
 
+_DUMP_SLACK_NS: Final = 3_600_000_000_000
+"""How far apart the calls of ranks of which some are blocked may be: longer than timeouts are."""
 _MAX_RANKS: Final = 1 << 20
 """A file that states more ranks is wrong."""
 
@@ -24,12 +27,14 @@ _MAX_RANKS: Final = 1 << 20
 def rank_report(
     ctx: Context, report: Report, choice: RuleChoice | None = None
 ) -> RankReport | None:
-    """The report with the collectives of its trace; None if its rank is not known.
+    """The report with the collectives of its trace or dump; None if its rank is not known.
 
     Args:
         choice: The rules that are to run over the job; by default all.
     """
-    trace = ctx.trace
+    trace, choice = ctx.trace, choice or RuleChoice()
+    if not ctx.has_trace and ctx.flights:
+        return _dump_report(ctx.flights, report, choice)
     if trace.rank is None or not len(ctx.events):
         return None
     calls = collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
@@ -42,7 +47,30 @@ def rank_report(
         RankCalls(trace.rank, trace.host, calls),
         own_time(ctx, report.summary.steps),
         report,
-        choice or RuleChoice(),
+        choice,
+        ctx.flights,
+    )
+
+
+def _dump_report(
+    flights: tuple[FlightRecord, ...], report: Report, choice: RuleChoice
+) -> RankReport | None:
+    """The report on dumps of a rank without a trace."""
+    first = flights[0]
+    if first.rank is None:
+        return None
+    times = [call.created_ns for each in flights for call in each.calls if call.created_ns]
+    times += [each.written_ns for each in flights if each.written_ns]
+    return RankReport(
+        first.path,
+        min(times, default=0),
+        max(times, default=0),
+        first.world_size,
+        RankCalls(first.rank, first.host, NO_CALLS),
+        None,
+        report,
+        choice,
+        flights,
     )
 
 
@@ -71,25 +99,46 @@ def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
 
     A rank that was recorded several times has several windows, each with those of the other ranks.
 
+    Dumps of the FlightRecorder belong to the traces of the same time. Those without one are jobs.
+
     Returns:
-        The reports of each job with more than one rank, by rank.
+        The reports of each job with more than one, by rank, traces first.
     """
     open_jobs: list[list[RankReport]] = []
-    for each in sorted(reports, key=lambda one: (one.start_ns, one.calls.rank)):
+    in_order = sorted(reports, key=lambda one: (not one.has_trace, one.start_ns, one.calls.rank))
+    for each in in_order:
         fitting = (job for job in open_jobs if _belongs(each, job))
         job = next(fitting, None)
         if job is None:
             open_jobs.append([each])
         else:
             job.append(each)
-    return [sorted(job, key=lambda one: one.calls.rank) for job in open_jobs if len(job) > 1]
+    shown_first = [
+        sorted(job, key=lambda one: (not one.has_trace, one.calls.rank)) for job in open_jobs
+    ]
+    return [job for job in shown_first if len(job) > 1]
 
 
 def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
-    others = {each.calls.rank for each in job}
-    same_size = one.world_size == job[0].world_size
-    overlaps = any(one.start_ns < each.end_ns and each.start_ns < one.end_ns for each in job)
-    return same_size and one.calls.rank not in others and overlaps
+    slack_ns = 0 if one.has_trace else _DUMP_SLACK_NS
+    overlaps = any(
+        one.start_ns - slack_ns < each.end_ns and each.start_ns < one.end_ns + slack_ns
+        for each in job
+    )
+    sizes = {each.world_size for each in (one, job[0])}
+    own = [each for each in job if each.calls.rank == one.calls.rank]
+    if one.has_trace:
+        return len(sizes) == 1 and not own and overlaps
+    return len(sizes - {None}) < 2 and overlaps and all(_may_be_one(one, each) for each in own)  # noqa: PLR2004  (they agree)
+
+
+def _may_be_one(dump: RankReport, other: RankReport) -> bool:
+    """Whether a dump is of the same process as another recording of its rank."""
+    pids = {(each.host, each.pid) for each in (*dump.flights, *other.flights)}
+    if len(pids) == 1 and other.flights:
+        return None not in pids.pop()
+    is_at_once = dump.start_ns < other.end_ns and other.start_ns < dump.end_ns
+    return other.has_trace and is_at_once
 
 
 def job_report(job: Sequence[RankReport]) -> Report:
@@ -98,21 +147,29 @@ def job_report(job: Sequence[RankReport]) -> Report:
     What is of one recording, such as steps and kernels, is that of the lowest rank.
 
     Args:
-        job: By rank.
+        job: By rank; dumps of the FlightRecorder besides the traces.
 
     Raises:
         InternalError: A rule crashed, and its choice is strict.
     """
-    ctx, shown = JobContext(tuple(job)), job[0]
-    seen = {each.calls.rank for each in job}
+    ctx = JobContext.of(job)
+    shown = ctx.ranks[0]
+    if shown.has_trace and len(ctx.ranks) == 1:
+        return shown.report
+    traced = [each for each in ctx.ranks if each.has_trace]
+    # Without a trace there may be memory.
+    ruled = [each for each in ctx.ranks if each.report.source.kind != "flight-recorder"]
+    times = [(each.path, each.time) for each in ctx.ranks if each.time is not None]
+    seen = {each.calls.rank for each in ctx.ranks}
     world_size = shown.world_size or 0
     listed = range(world_size if world_size <= _MAX_RANKS else 0)
+    names = (name for each in traced for name in each.report.source.devices)
     source = replace(
         shown.report.source,
         path=ctx.path,
-        kind="ranks",
-        n_events=sum(each.report.source.n_events for each in job),
-        devices=tuple(dict.fromkeys(name for each in job for name in each.report.source.devices)),
+        kind="ranks" if ruled else "flight-recorder",
+        n_events=sum(each.report.source.n_events for each in ctx.ranks),
+        devices=tuple(dict.fromkeys(names)),
     )
     results = _checked(ctx)
     over_ranks = {rule.INFO.id for rule in rules() if RANKS in rule.INFO.needs}
@@ -120,13 +177,13 @@ def job_report(job: Sequence[RankReport]) -> Report:
     return replace(
         shown.report,
         source=source,
-        findings=ranked((*_merged(job, "findings"), *results.findings)),
+        findings=ranked((*_merged(ruled, "findings"), *results.findings)),
         unchecked=(*skipped, *results.unchecked),
-        health=ranked(_merged(job, "health")),
-        ranks=rank_summaries(ctx),
+        health=ranked(_merged(ruled, "health")),
+        ranks=rank_summaries(ctx) if traced else (),
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
-        collectives=collectives_summary(ctx),
-        lanes=job_lanes([(each.path, each.time) for each in job], ctx.matches, ctx.delays),
+        collectives=collectives_summary(ctx) if traced else None,
+        lanes=job_lanes(times, ctx.matches, ctx.delays) if times else None,
     )
 
 

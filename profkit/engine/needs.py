@@ -43,7 +43,7 @@ def _knows_compute_capability(ctx: Context) -> bool:
 
 TRACE: Final = Need(
     name="trace",
-    reason="There is no trace: only memory was recorded.",
+    reason="There is no trace.",
     remedy="Record a trace with `profkit.trace` or `torch.profiler`.",
     is_met=lambda ctx: ctx.has_trace,
 )

@@ -26,7 +26,7 @@ WorkCategory = Literal[
     "optimizer", "copy", "communication", "other",
 ]  # fmt: skip
 """The kind of work of a kernel or operator: see :class:`CategorySummary`."""
-SourceKind = Literal["trace", "snapshot", "ranks", "live"]
+SourceKind = Literal["trace", "snapshot", "ranks", "live", "flight-recorder"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Source:
 
     Attributes:
         path: The file or folder; empty for a live report.
-        kind: ``trace``, ``snapshot``, ``ranks`` (a folder of ranks) or ``live``.
-        n_events: Number of entries in ``traceEvents``, of every kind.
+        kind: ``trace``, ``snapshot``, ``ranks`` (a folder of ranks), ``live`` or
+            ``flight-recorder`` (dumps of torch's FlightRecorder alone).
+        n_events: Number of entries in ``traceEvents``, of every kind; of dumps number of calls.
         torch: PyTorch's version, or None where it was not recorded.
         devices: Names of the devices.
         rank: Rank in a distributed job, or None.

@@ -285,6 +285,9 @@ def _unrecorded_work(report: Report, breakdown: Breakdown | None) -> str:
 
 
 def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
+    if report.source.kind == "flight-recorder":
+        calls = counted(report.source.n_events, "call")
+        return f"These are dumps of torch's FlightRecorder, with {calls} of collectives."
     if breakdown is None or not breakdown.total_ns:
         return "No event time could be attributed."
     if breakdown.per_step_ns is None and breakdown.on_device:

@@ -6,14 +6,16 @@ from typing import Final
 
 from profkit.arguments import CALLABLE, PATH, Arguments, optional, whole
 from profkit.errors import SeveralTracesError
+from profkit.model.flight_record import FlightRecord
 from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
+from profkit.readers.flight_recorder import read_dump
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.live_memory import read_live
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import folder_files, kind_of
-from profkit.readers.snapshot.read import read_snapshot
+from profkit.readers.snapshot.read import read_pickle
 from profkit.readers.stream import is_folder, place_of
 
 _ARGUMENTS: Final = Arguments(
@@ -26,15 +28,15 @@ def load(
     *,
     limit_bytes: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Trace | MemorySnapshot | LiveMemory:
+) -> Trace | MemorySnapshot | LiveMemory | FlightRecord:
     """Load a recording of any kind.
 
     Args:
         path: A Kineto trace, an autograd profiler's array, a snapshot of the CUDA caching
-            allocator, or a memory record of ``profkit run``. A file, or a URL (with the extra
-            ``remote``); uncompressed, or compressed by gzip or Zstandard (with the extra
-            ``zstd``), or in a zip or tar archive. One member of an archive of several is
-            ``ranks.tar!rank0.json``.
+            allocator, a memory record of ``profkit run``, or a dump of torch's FlightRecorder (a
+            pickle, or JSON). A file, or a URL (with the extra ``remote``); uncompressed, or
+            compressed by gzip or Zstandard (with the extra ``zstd``), or in a zip or tar archive.
+            One member of an archive of several is ``ranks.tar!rank0.json``.
         limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
         on_progress: Called while a trace or a snapshot is read, with the number of bytes read and
             the file's size (0 if not known).
@@ -53,7 +55,11 @@ def load(
         raise SeveralTracesError(message, f"Give one of them, such as {found[-1]}.", found)
     kind = kind_of(place)
     if kind == "snapshot":
-        return read_snapshot(place, limit_bytes, on_progress)
+        return read_pickle(place, limit_bytes, on_progress)
     if kind == "live":
         return read_live(place, limit_bytes)
+    if kind == "flight":
+        record = read_dump(place, limit_bytes)
+        if record is not None:
+            return record
     return read_kineto(place, limit_bytes, on_progress)

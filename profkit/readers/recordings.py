@@ -15,22 +15,26 @@ from typing import Final, Literal
 
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.readers.archives import MEMBER
+from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.live_memory import is_live
 from profkit.readers.remote import glob_urls, is_url, urls_in
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
 from profkit.readers.stream import Place, is_folder, open_plain, place_of
 
-FileKind = Literal["trace", "snapshot", "live"]
+FileKind = Literal["trace", "snapshot", "live", "flight"]
 """Equal to the source kinds of a report."""
 
 ENDING: Final = re.compile(
-    r"\.(?:(?P<trace>pt\.trace\.json)|(?P<snapshot>snapshot\.pickle)|(?P<live>memory\.json))"
+    r"\.(?:(?P<trace>pt\.trace\.json)|(?P<snapshot>snapshot\.pickle)|(?P<live>memory\.json)"
+    r"|(?P<flight>flight\.json))"
     r"(?:\.gz|\.zst)?$"
 )
 """File names of recordings. ``tensorboard_trace_handler`` also writes ``.pt.trace.json``."""
-KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live")
+KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live", "flight")
 """A recording of several files has the first of these kinds."""
-_ANY: Final = re.compile(r"\.(?:json|pickle)(?:\.gz|\.zst)?$")
+_DUMP: Final = re.compile(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
+"""File names of the FlightRecorder's dumps: by default, and in PyTorch's tutorial."""
+_ANY: Final = re.compile(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
 """What else a recording may be called."""
 _GLOB: Final = re.compile(r"[*?\[]")
 _FILE: Final = re.compile(r"\.(json|gz|zst|pickle|pkl|zip|tar|tgz)$", re.IGNORECASE)
@@ -132,7 +136,7 @@ def folder_files(folder: str) -> list[str]:
         UnreadableFileError: It cannot be read.
     """
     try:
-        files = sorted(str(path) for path in Path(folder).rglob("*") if "." in path.name)
+        files = sorted(str(path) for path in Path(folder).rglob("*") if _has_type(path.name))
     except OSError as error:
         message = f"The folder {folder} cannot be read: {error.strerror or error}."
         raise UnreadableFileError(message, "Give one of its files.") from error
@@ -142,13 +146,17 @@ def folder_files(folder: str) -> list[str]:
     return found
 
 
+def _has_type(name: str) -> bool:
+    return "." in name or _ANY.search(name) is not None
+
+
 def possible(files: Iterable[str]) -> list[str]:
     """Those of some files that may be recordings: that profilers named, or else any others."""
     named = [(file, file.replace("\\", "/").rpartition("/")[2]) for file in files]
     named = [each for each in named if not each[1].startswith(".")]
-    found = [(file, ending) for file, name in named if (ending := ENDING.search(name))]
-    if any(ending.lastgroup != "live" for _, ending in found):
-        return [file for file, _ in found]
+    found = [(file, ENDING.search(name) or _DUMP.search(name)) for file, name in named]
+    if any(ending is not None and ending.lastgroup != "live" for _, ending in found):
+        return [file for file, ending in found if ending is not None]
     return [file for file, name in named if _ANY.search(name)]
 
 
@@ -162,7 +170,9 @@ def kind_of(place: Place) -> FileKind:
         start = stream.read(_START_BYTES)
     if start.startswith(PICKLE_MAGIC):
         return "snapshot"
-    return "live" if is_live(start) else "trace"
+    if is_live(start):
+        return "live"
+    return "flight" if may_be_dump(start) else "trace"
 
 
 def may_be_ranks(recordings: Sequence[Recording]) -> list[bool]:

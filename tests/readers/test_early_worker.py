@@ -10,9 +10,16 @@ from typing import IO, Any
 import pytest
 
 from profkit.errors import RefusedPickleError, TooLargeError
+from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.snapshot import read, worker_process
-from profkit.readers.snapshot.read import read_snapshot
+from profkit.readers.snapshot.read import read_pickle
 from profkit.testing import SnapshotBuilder
+
+
+def read_snapshot(path: Path, **options: Any) -> MemorySnapshot:  # noqa: ANN401
+    found = read_pickle(path, **options)
+    assert isinstance(found, MemorySnapshot)
+    return found
 
 
 @pytest.fixture

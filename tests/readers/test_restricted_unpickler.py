@@ -220,7 +220,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
         data = data or bytearray(b"\x80")
     with _limit_restored():
         found = unpickled(io.BytesIO(bytes(data)), ProcessLimits().allow)
-    assert (found.snapshot is None) == bool(found.fault)
+    assert (found.recording is None) == bool(found.fault)
 
 
 @settings(max_examples=300, deadline=None)
@@ -228,7 +228,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
 def test_any_bytes_give_a_result(data: bytes) -> None:
     with _limit_restored():
         found = unpickled(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
-    assert (found.snapshot is None) == bool(found.fault)
+    assert (found.recording is None) == bool(found.fault)
 
 
 @pytest.mark.slow

@@ -50,7 +50,8 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
         parts = breakdown.parts if breakdown is not None else ()
         steps = each.report.summary.steps
         n_steps = max(len(steps), 1)
-        windows = each.start_ns + np.array(each.time.steps, dtype=np.int64).reshape(-1, 2)
+        own_steps = each.time.steps if each.time is not None else ()
+        windows = each.start_ns + np.array(own_steps, dtype=np.int64).reshape(-1, 2)
         here = np.full(len(windows), clock, dtype=np.int32)
         bounds = (clocks.corrected(here, windows[:, i]) for i in range(2))
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]

@@ -38,6 +38,7 @@ from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
 from profkit.model.report import (
     CopySummary,
     Source,
+    SourceKind,
     StepSummary,
     Summary,
     SyncSiteSummary,
@@ -100,14 +101,19 @@ def _step_definition(ctx: Context) -> str:
 def _source_of_memory(ctx: Context) -> Source:
     """The analyzed recording, if it has no trace."""
     live, snapshot = ctx.live, ctx.snapshot
+    flight = ctx.flights[0] if ctx.flights else None
+    n_events = 0 if snapshot is None else len(snapshot.history)
+    kind: SourceKind = "live" if snapshot is None else "snapshot"
+    if flight is not None and snapshot is None and live is None:
+        kind, n_events = "flight-recorder", len(flight.calls)
     return Source(
         path=ctx.path,
-        kind="live" if snapshot is None else "snapshot",
-        n_events=0 if snapshot is None else len(snapshot.history),
+        kind=kind,
+        n_events=n_events,
         torch=live.torch if live else None,
         devices=live.devices if live else (),
-        rank=None,
-        world_size=None,
+        rank=flight.rank if flight else None,
+        world_size=flight.world_size if flight else None,
         recorded_with=RecordedWith(),
         step_definition=step_label(live.step_definition) if live and live.n_steps else "",
     )

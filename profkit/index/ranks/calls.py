@@ -58,6 +58,7 @@ class CollectiveCalls:
         source: The rank that this one receives from, or :data:`MISSING`. Shape ``(k,)``.
         target: The rank that this one sends to, or :data:`MISSING`. Shape ``(k,)``.
         issued_ns: When the host called it, or :data:`MISSING`. Shape ``(k,)``.
+        returned_ns: When that call returned, or :data:`MISSING`. Shape ``(k,)``.
         launched_ns: When the host had launched it, or :data:`MISSING`; on the host when it was
             called. Shape ``(k,)``.
         start_ns: When it started to run or, on the host, to wait for its turn. Shape ``(k,)``.
@@ -83,6 +84,7 @@ class CollectiveCalls:
     source: Int64s
     target: Int64s
     issued_ns: Int64s
+    returned_ns: Int64s
     launched_ns: Int64s
     start_ns: Int64s
     end_ns: Int64s
@@ -94,6 +96,21 @@ class CollectiveCalls:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+_NONE: Final = np.zeros(0, dtype=np.int64)
+NO_CALLS: Final = CollectiveCalls(
+    rows=np.zeros(0, dtype=np.intp), kind=(), group=np.zeros(0, dtype=np.int32), element_type=(),
+    comms_id=(), on_device=np.zeros(0, dtype=np.bool_), groups=(),
+    **dict.fromkeys(
+        (
+            "n_in", "n_out", "seq", "source", "target", "issued_ns", "returned_ns", "launched_ns",
+            "start_ns", "end_ns", "idle_ns", "data_wait_ns", "step",
+        ),
+        _NONE,
+    ),
+)  # fmt: skip
+"""The collectives of a rank without a trace."""
 
 
 def collective_calls(
@@ -111,14 +128,14 @@ def collective_calls(
     described = np.concatenate((described, host_ops)).astype(np.int32)
     called = np.concatenate((np.where(ops == NO_ROW, launch, ops), host_ops)).astype(np.int32)
     launched = _at(events.end_ns, launch)
-    issued = _at(events.ts_ns, called)
+    issued, returned = _at(events.ts_ns, called), _at(events.end_ns, called)
     starts = events.ts_ns[rows].copy()
     waiting = issued[len(kernels) :]
     starts[len(kernels) :] = np.where(waiting == MISSING, starts[len(kernels) :], waiting)
     launched = np.concatenate((launched, waiting))
     order = np.argsort(starts, kind="stable")
     rows, described, starts = rows[order], described[order], starts[order]
-    issued, launched = issued[order], launched[order]
+    issued, returned, launched = issued[order], returned[order], launched[order]
     groups, group = _groups(trace, described)
     at_ns = np.where(issued == MISSING, starts, issued)
     return CollectiveCalls(
@@ -133,6 +150,7 @@ def collective_calls(
         source=_values(events.source_rank, described),
         target=_values(events.target_rank, described),
         issued_ns=_absolute(trace, issued),
+        returned_ns=_absolute(trace, returned),
         launched_ns=_absolute(trace, launched),
         start_ns=starts + trace.base_ns,
         end_ns=events.end_ns[rows] + trace.base_ns,

@@ -1,4 +1,4 @@
-"""Reads a snapshot of the CUDA caching allocator."""
+"""Reads pickles: snapshots of the CUDA caching allocator, and dumps of the FlightRecorder."""
 
 import contextlib
 import pickle
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
+from profkit.model.flight_record import FlightRecord
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.flight_recorder import rank_in
 from profkit.readers.progress import OnProgress, Stages
 from profkit.readers.snapshot import worker_process
 from profkit.readers.snapshot.worker import WorkerResult
@@ -19,16 +21,18 @@ from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plai
 _REPORT_EVERY_S: Final = 0.1
 
 
-def read_snapshot(
+def read_pickle(
     place: Place, limit_bytes: int | None = None, on_progress: OnProgress | None = None
-) -> MemorySnapshot:
-    """Read what ``torch.cuda.memory._dump_snapshot`` wrote without running any code in it.
+) -> MemorySnapshot | FlightRecord:
+    """Read what ``torch.cuda.memory._dump_snapshot`` or the FlightRecorder wrote.
+
+    No code in it is run.
 
     Arguments are as for ``readers.open.load``.
 
     Raises:
         RefusedPickleError: The pickle names code, which was not run.
-        LoadError: It cannot be read, or is not a snapshot.
+        LoadError: It cannot be read, or is neither.
     """
     stages = Stages()
     limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
@@ -44,11 +48,14 @@ def read_snapshot(
             chunks = Chunks(stream, limit, stages)
             result = _sent_to_worker(chunks, stages)
             n_bytes, truncated = chunks.n_bytes, chunks.truncated
-    if result is None or result.snapshot is None:
+    recording = None if result is None else result.recording
+    if result is None or recording is None:
         raise _load_error(result, str(place), truncated=truncated)
+    if isinstance(recording, FlightRecord):
+        return replace(recording, path=str(place), rank=rank_in(str(place)))
     stages_ns = {**stages.ns, **result.stages_ns}
-    notes = replace(result.snapshot.notes, uncompressed_bytes=n_bytes, stages_ns=stages_ns)
-    return replace(result.snapshot, path=str(place), notes=notes)
+    notes = replace(recording.notes, uncompressed_bytes=n_bytes, stages_ns=stages_ns)
+    return replace(recording, path=str(place), notes=notes)
 
 
 def _sent_to_worker(chunks: Chunks, stages: Stages) -> WorkerResult | None:
@@ -111,11 +118,12 @@ def _load_error(result: WorkerResult | None, name: str, *, truncated: bool) -> L
     if result is not None and result.fault == "refused":
         return RefusedPickleError(
             f"{name} is a pickle that names {result.reason}; none of its code was run.",
-            "Memory snapshots contain only plain data: do not trust this file.",
+            "Snapshots and FlightRecorder dumps are plain data: do not trust this file.",
         )
     if result is not None and result.fault == "other":
-        message = f"{name} is a pickle, but not a memory snapshot: it has no segments."
-        return NotATraceError(message, "profkit reads what torch.cuda.memory._dump_snapshot wrote.")
+        message = f"{name} is a pickle, but not a memory snapshot or a FlightRecorder dump."
+        hint = "profkit reads what torch.cuda.memory._dump_snapshot and the FlightRecorder wrote."
+        return NotATraceError(message, hint)
     if truncated:
         reason = "is truncated"
     else:

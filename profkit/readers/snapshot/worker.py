@@ -1,4 +1,4 @@
-"""Unpickles a snapshot in a process of its own: reads stdin, writes a :class:`WorkerResult`."""
+"""Unpickles a recording in a process of its own: reads stdin, writes a :class:`WorkerResult`."""
 
 import gc
 import os
@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
+from profkit.model.flight_record import FlightRecord
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.flight_recorder import flight_record, is_dump, n_rows
 from profkit.readers.snapshot.columns import is_snapshot, snapshot_of
 from profkit.readers.snapshot.restricted_unpickler import Broken, ProcessLimits, Refused, plain_data
 
@@ -19,25 +21,26 @@ class WorkerResult:
     """The result of unpickling.
 
     Attributes:
-        fault: Why there is none: the pickle names code, is broken, or is not a snapshot.
+        recording: A snapshot, or a dump of the FlightRecorder; without its path.
+        fault: Why there is none: the pickle names code, is broken, or is neither.
         reason: What it names, or what is wrong with it.
     """
 
-    snapshot: MemorySnapshot | None = None
+    recording: MemorySnapshot | FlightRecord | None = None
     fault: Literal["", "refused", "broken", "other"] = ""
     reason: str = ""
     stages_ns: dict[str, int] = field(default_factory=dict)
 
 
 def unpickled(raw: BinaryIO, allow: Callable[[int], None]) -> WorkerResult:
-    """Unpickle a snapshot; arguments as for ``restricted_unpickler.plain_data``."""
+    """Unpickle a recording; arguments as for ``restricted_unpickler.plain_data``."""
     began = time.perf_counter_ns()
     try:
         data, n_bytes = plain_data(raw, allow)
         decoded = time.perf_counter_ns()
-        if not is_snapshot(data):
+        recording = _recording(data, n_bytes)
+        if recording is None:
             return WorkerResult(fault="other")
-        snapshot = snapshot_of(data, n_bytes)
     except Refused as error:
         return WorkerResult(fault="refused", reason=str(error))
     except Broken as error:
@@ -47,7 +50,20 @@ def unpickled(raw: BinaryIO, allow: Callable[[int], None]) -> WorkerResult:
     except RecursionError:
         return WorkerResult(fault="broken", reason="is nested too deeply")
     stages_ns = {"unpickle": decoded - began, "columns": time.perf_counter_ns() - decoded}
-    return WorkerResult(snapshot, stages_ns=stages_ns)
+    return WorkerResult(recording, stages_ns=stages_ns)
+
+
+def _recording(data: Any, n_bytes: int) -> MemorySnapshot | FlightRecord | None:  # noqa: ANN401
+    """The recording in plain data.
+
+    Args:
+        n_bytes: Size of its pickle.
+    """
+    if is_dump(data):
+        if n_rows(data) > n_bytes:
+            raise Broken("refers to the same entries repeatedly")
+        return flight_record(data, "")
+    return snapshot_of(data, n_bytes) if is_snapshot(data) else None
 
 
 def main() -> None:

@@ -106,6 +106,7 @@ def _columns(calls: list[Call], clock: Clock) -> CollectiveCalls:
         source=column(call.source for call in calls),
         target=column(call.target for call in calls),
         issued_ns=column(launched),
+        returned_ns=column(launched),
         launched_ns=column(launched),
         start_ns=column(clock.shows(call.start_ns) for call in calls),
         end_ns=column(clock.shows(call.end_ns) for call in calls),

@@ -1,0 +1,160 @@
+"""The ranks of a job that ``profkit run`` records, and which files they have written.
+
+Each rank writes what it does to a file of a hidden folder beside the recordings: no collective, and
+no store of the program, which may be gone when a rank ends. What an earlier job has left there is
+older than this process.
+
+Nothing heavy is imported here: a program without torch pays for it too.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+_POLL_S: Final = 0.1
+_MAX_APART_NS: Final = 600_000_000_000
+"""The ranks of a job begin within this time."""
+_MAX_WORLD: Final = 1 << 20
+
+
+def launched_rank() -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, as its launcher set them; None without one.
+
+    Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (``torch.distributed.run``, "Environment
+    Variables").
+    """
+    with contextlib.suppress(KeyError, ValueError):
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if 0 <= rank < world_size <= _MAX_WORLD:
+            return rank, world_size
+    return None
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What a rank does.
+
+    Attributes:
+        began_ns: Nanoseconds since 1970 when it began.
+        ended_ns: The same when its program had ended and its files were written, or 0.
+        files: Those files.
+        why_not: Why there are none, in one sentence, or empty.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    began_ns: int
+    ended_ns: int = 0
+    files: tuple[str, ...] = ()
+    why_not: str = ""
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process is gone, as far as this machine knows."""
+        return not self.ended_ns and self.host == socket.gethostname() and not _is_alive(self.pid)
+
+
+class RankOfJob:
+    """This process, as one rank of a job of several.
+
+    Args:
+        folder: The folder of the recordings.
+        job: What tells this job from others at the same time.
+
+    Attributes:
+        folder: That folder.
+        rank: Its number.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, folder: Path, job: str, rank: int, world_size: int) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.world_size = world_size
+        self._folder = folder / f".ranks-{job}"
+        self._own = RankState(rank, socket.gethostname(), os.getpid(), time.time_ns())
+        self._write()
+
+    def end(self, files: Sequence[str], why_not: str = "") -> None:
+        """Tell the other ranks that the program has ended here, and its files are written."""
+        values = asdict(self._own) | {"ended_ns": time.time_ns(), "why_not": why_not}
+        self._own = RankState(**values | {"files": tuple(files)})
+        self._write()
+
+    def reports(self) -> bool:
+        """Whether this rank prints the report of the job: rank 0, or the first one left alive."""
+        lower = [self._read(rank) for rank in range(self.rank)]
+        return all(state is not None and state.has_died for state in lower)
+
+    def wait(self, until: Callable[[float, list[int]], bool]) -> list[RankState]:
+        """Wait for the other ranks to end.
+
+        Args:
+            until: Called again and again with the seconds so far and the ranks that still run or
+                have not been seen; ends the wait by returning True.
+
+        Returns:
+            All ranks that were seen.
+        """
+        began_s = time.monotonic()
+        known: dict[int, RankState] = {}
+        while True:
+            pending = []
+            for rank in range(self.world_size):
+                state = known.get(rank)
+                if state is None or not state.ended_ns:
+                    state = self._read(rank)
+                    if state is not None:
+                        known[rank] = state
+                if state is None or not (state.ended_ns or state.has_died):
+                    pending.append(rank)
+            if not pending or until(time.monotonic() - began_s, pending):
+                return list(known.values())
+            time.sleep(_POLL_S)
+
+    def remove(self) -> None:
+        """Remove what the ranks have written, once nobody needs it any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            partial = self._folder / f".{self.rank}.{os.getpid()}"
+            partial.write_text(json.dumps(asdict(self._own)))
+            partial.replace(self._folder / str(self.rank))
+
+    def _read(self, rank: int) -> RankState | None:
+        """What a rank has written, if it is of this job and not of an earlier one."""
+        if rank == self.rank:
+            return self._own
+        try:
+            written = json.loads((self._folder / str(rank)).read_text())
+            state = RankState(**written | {"files": tuple(map(str, written["files"]))})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        last_ns = state.ended_ns or state.began_ns + _MAX_APART_NS
+        return state if state.rank == rank and last_ns >= self._own.began_ns else None
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs: one whose parent has not noticed its end does not."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    with contextlib.suppress(OSError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0] not in "ZX"
+    return True

@@ -1,0 +1,103 @@
+"""The report at the end of ``profkit run`` on the ranks of a job: rank 0 prints one over all."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from profkit.units import format_count
+
+if TYPE_CHECKING:
+    from profkit.capture.job import RankOfJob, RankState
+    from profkit.capture.plan import Plan
+    from profkit.model.report import Report
+
+MAX_WAIT_S: Final = 60.0
+"""How long rank 0 waits after its own end; other ranks may save a checkpoint then."""
+MAX_WAIT_KILLED_S: Final = 10.0
+"""The same when it is about to be killed: torchrun allows 30 s."""
+_TELL_AFTER_S: Final = 2.0
+_MAX_RANKS: Final = 64
+"""Recordings of more ranks take too long at the end of a program."""
+
+
+def rank_of_job(plan: "Plan") -> "RankOfJob | None":
+    """This process as a rank of a job, if its launcher says that it is one of several."""
+    from profkit.capture.job import RankOfJob, launched_rank
+    from profkit.capture.options import IS_ON
+
+    launched = launched_rank()
+    if launched is None or launched[1] == 1 or not IS_ON:
+        return None
+    from profkit.capture import files
+
+    job_id, n_restarts = files.torchrun_job() or ("", 0)
+    name = files.safe_name(f"{job_id}-{os.environ.get('MASTER_PORT', '')}-{n_restarts}")
+    folder = Path.cwd() / files.trace_folder(plan.options.folder, plan.name)
+    return RankOfJob(folder, name, *launched)
+
+
+def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
+    """Wait until the other ranks have ended too, and say which ones are missing.
+
+    Args:
+        is_killed: Whether this process is about to end by a signal.
+    """
+    from profkit.capture import signals
+
+    limit_s = MAX_WAIT_KILLED_S if is_killed else MAX_WAIT_S
+    told = False
+
+    def until(seconds: float, pending: list[int]) -> bool:
+        nonlocal told
+        if seconds > _TELL_AFTER_S and not told:
+            told = True
+            _say(f"waiting for {_ranks(pending)} to end, for at most {limit_s:.0f} s.")
+        return seconds > (MAX_WAIT_KILLED_S if signals.is_pending() else limit_s)
+
+    states = rank.wait(until)
+    seen = {state.rank: state for state in states}
+    unseen = [each for each in range(rank.world_size) if each not in seen]
+    died = [state.rank for state in states if state.has_died]
+    running = [state.rank for state in states if not state.ended_ns and state.rank not in died]
+    empty = [state for state in states if state.ended_ns and not state.files]
+    if unseen:
+        _say(f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun.")
+    if died:
+        _say(f"{_ranks(died)} died before anything was written.")
+    if running:
+        _say(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
+    for why in {state.why_not for state in empty}:
+        _say(f"{_ranks([each.rank for each in empty if each.why_not == why])}: {why}")
+    if not running:
+        rank.remove()
+    return states
+
+
+def job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
+    """The report over all ranks, or None if fewer than two have recorded at the same time.
+
+    Args:
+        chosen: More arguments for :func:`profkit.api.study`.
+    """
+    recorded = [state for state in states if state.files]
+    if len(recorded) > _MAX_RANKS:
+        folder = Path(recorded[0].files[0]).parent
+        n = format_count(len(recorded))
+        _say(f"{n} ranks have recorded; profkit analyze {folder} reports on all of them.")
+        return None
+    from profkit.api import report_on_ranks
+
+    return report_on_ranks([state.files for state in recorded], chosen)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    from profkit.engine.wording import the_ranks
+
+    return the_ranks(ranks)
+
+
+def _say(text: str) -> None:
+    click.echo(f"profkit: {text}", err=True)

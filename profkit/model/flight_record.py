@@ -1,0 +1,124 @@
+"""What torch's FlightRecorder wrote of one rank: its last calls of collectives.
+
+Source: ``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (``Entry``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final, Literal
+
+from profkit.model.location import Frame
+from profkit.model.process_group import ProcessGroup
+
+CallProgress = Literal["scheduled", "started", "completed"]
+"""How far a collective is on one rank: called by the host, started on the device, completed."""
+Sizes = tuple[tuple[int, ...], ...]
+"""The shape of each tensor."""
+
+_MAX_ELEMENTS: Final = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A call of a collective.
+
+    Attributes:
+        name: With its backend and, of sends and receives, the ranks in the group, such as
+            ``nccl:all_reduce`` or ``nccl:send 0->1``.
+        group: Name of its process group.
+        description: What the group is for, such as ``default_pg``, or empty.
+        seq: Its number among the group's collectives on this rank; of a send or receive its number
+            among those. None where it was not recorded.
+        is_p2p: Whether it is a send or receive.
+        created_ns: Nanoseconds since 1970 when the host called it, or None.
+        progress: How far it was when the record was written. Gloo does not record starts.
+        is_retired: Whether torch no longer waits for it. One that has not completed has timed out.
+        inputs: Shapes of its inputs.
+        outputs: Shapes of its outputs.
+        input_types: Their element types, such as ``Float``.
+        output_types: Those of the outputs.
+        frames: The Python stack of the call, innermost first; empty where it was not recorded.
+    """
+
+    name: str
+    group: str
+    description: str = ""
+    seq: int | None = None
+    is_p2p: bool = False
+    created_ns: int | None = None
+    progress: CallProgress = "scheduled"
+    is_retired: bool = False
+    inputs: Sizes = ()
+    outputs: Sizes = ()
+    input_types: tuple[str, ...] = ()
+    output_types: tuple[str, ...] = ()
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def has_timed_out(self) -> bool:
+        """Whether torch has given up waiting for it."""
+        return self.is_retired and self.progress != "completed"
+
+    @property
+    def n_in(self) -> int:
+        """Number of elements of all inputs."""
+        return _n_elements(self.inputs)
+
+    @property
+    def n_out(self) -> int:
+        """Number of elements of all outputs."""
+        return _n_elements(self.outputs)
+
+    @property
+    def element_type(self) -> str:
+        """The element type of its first tensor, or empty."""
+        return next(iter((*self.input_types, *self.output_types)), "")
+
+
+def _n_elements(sizes: Sizes) -> int:
+    return min(sum(map(prod, sizes)), _MAX_ELEMENTS)
+
+
+@dataclass(frozen=True)
+class FlightRecord:
+    """The last calls of collectives of one rank.
+
+    Attributes:
+        path: The file.
+        rank: The rank: from the file, else from its name, else None.
+        world_size: Number of ranks of the job, or None.
+        host: The machine, or None.
+        pid: The process, or None.
+        written_ns: Nanoseconds since 1970 when it was written, or None.
+        is_end: Whether profkit wrote it when the program had ended: it calls no more.
+        is_of_window: Whether profkit wrote it beside a trace, while the program went on.
+        stopped_by: The exception or signal that ended the program, or empty.
+        version: The version of the format, such as ``2.10``, or empty.
+        groups: The process groups of this rank by name, as far as their ranks are known.
+        calls: The calls, in order.
+        has_all: Whether no earlier calls were overwritten.
+        n_skipped: Entries that could not be read.
+    """
+
+    path: str
+    rank: int | None
+    world_size: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    written_ns: int | None = None
+    is_end: bool = False
+    is_of_window: bool = False
+    stopped_by: str = ""
+    version: str = ""
+    groups: Mapping[str, ProcessGroup] = field(default_factory=dict)
+    calls: tuple[RecordedCall, ...] = ()
+    has_all: bool = False
+    n_skipped: int = 0
+
+    def group_of(self, call: RecordedCall) -> ProcessGroup:
+        """The process group of a call."""
+        known = self.groups.get(call.group)
+        if known is not None and known.ranks:
+            return ProcessGroup(call.group, known.ranks, len(known.ranks), call.description)
+        return ProcessGroup(call.group, description=call.description)

@@ -1,0 +1,274 @@
+"""Reads what torch's FlightRecorder wrote of one rank, as JSON or from an unpickled dump.
+
+Versions 1.0 to 2.10 of the format are known: numbers were called ``seq_id`` and times had
+microseconds before torch 2.4, groups had no names before 2.3. What is not as torch writes it is
+left out: the file is input like any other.
+
+Source: ``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (version 2.10, keys) and
+``FlightRecorderDetail.hpp`` (``dump``, ``dump_json``), in earlier versions ``TraceUtils.h``;
+``torch/distributed/flight_recorder/components/loader.py`` for the rank in the file's name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from profkit.errors import DamagedFileError
+from profkit.model.flight_record import CallProgress, FlightRecord, RecordedCall, Sizes
+from profkit.model.location import Frame
+from profkit.model.process_group import ProcessGroup, ranks_of
+from profkit.readers.plain_json import UNREADABLE, decode_plain
+from profkit.readers.stream import Place, read_whole
+
+SUFFIX: Final = ".flight.json.gz"
+"""Of the files that profkit writes."""
+ABOUT: Final = "flight_recorder_of"
+"""Their first key, with the fields of :class:`About`."""
+DUMPS: Final = "dumps"
+"""Their other key: what torch's recorders wrote, one for each kind of device."""
+MAX_BYTES: Final = 128 << 20
+"""A hundred times what torch writes by default, which is 2,000 calls."""
+
+_START: Final = re.compile(
+    rb'\s*\{\s*"(flight_recorder_of|comm_lib_version|entries|nccl_comm_state|nccl_version'
+    rb'|pg_config|pg_status|version)"\s*:'
+)
+_RANK: Final = re.compile(r"rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER: Final = re.compile(r"(?<!\d)(?P<rank>\d{1,7})$")
+_ENDINGS: Final = re.compile(r"\.(gz|zst|json|pickle|pkl|bin|txt|dump)$", re.IGNORECASE)
+_MAX: Final = (1 << 62) - 1
+_MAX_RANKS: Final = 1 << 20
+_MAX_TEXT: Final = 10_000
+_MAX_TENSORS: Final = 100_000
+_MAX_DIMENSIONS: Final = 64
+_PROGRESS: Final[tuple[CallProgress, ...]] = ("scheduled", "started", "completed")
+
+
+class About(msgspec.Struct):
+    """What profkit adds to a dump.
+
+    Attributes:
+        rank: The rank that wrote it.
+        world_size: Number of ranks.
+        written_ns: Nanoseconds since 1970 when it was written.
+        is_end: Whether the program had ended.
+        stopped_by: The exception or signal that ended it, or empty.
+        groups: The ranks of each process group by name.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    written_ns: int
+    is_end: bool = False
+    stopped_by: str = ""
+    groups: dict[str, list[int]] = {}
+
+
+def may_be_dump(start: bytes) -> bool:
+    """Whether decompressed bytes may be the start of a dump as JSON."""
+    return _START.match(start) is not None
+
+
+def is_dump(data: object) -> bool:
+    """Whether plain data has the shape of a dump."""
+    if type(data) is list:  # torch 2.1 and 2.2
+        return any(map(_is_entry, data[:10]))
+    if type(data) is not dict or "segments" in data:
+        return False
+    if type(data.get(ABOUT)) is dict:
+        return type(data.get(DUMPS)) is list
+    entries = data.get("entries")
+    if type(entries) is list and entries:
+        return any(map(_is_entry, entries[:10]))
+    return type(data.get("pg_config")) is dict and "version" in data
+
+
+def n_rows(data: Any) -> int:  # noqa: ANN401  (plain data)
+    """The number of calls, frames and tensors in data for which :func:`is_dump` is true."""
+    listed = data if type(data) is list else data.get("entries")
+    keys = ("frames", "input_sizes", "output_sizes")
+    entries = [each for each in listed if type(each) is dict] if type(listed) is list else []
+    parts = (entry.get(key) for entry in entries for key in keys)
+    return len(entries) + sum(len(part) for part in parts if type(part) is list)
+
+
+def read_dump(place: Place, limit_bytes: int | None = None) -> FlightRecord | None:
+    """Read a dump as JSON; None if a file is something else.
+
+    Raises:
+        DamagedFileError: It is incomplete.
+        LoadError: It cannot be read, or is larger than ``limit_bytes``, by default
+            :data:`MAX_BYTES`.
+    """
+    text = read_whole(place, MAX_BYTES if limit_bytes is None else limit_bytes)
+    try:
+        data = decode_plain(text)
+    except UNREADABLE as error:
+        if b'"profiling_name"' not in text[:4096] and ABOUT.encode() not in text[:64]:
+            return None
+        message = f"{place} is an incomplete FlightRecorder dump: {error}."
+        raise DamagedFileError(message, "Copy it again, or dump it again.") from error
+    return flight_record(data, str(place)) if is_dump(data) else None
+
+
+def flight_record(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain data)
+    """The record in plain data for which :func:`is_dump` is true.
+
+    Args:
+        path: The file, whose name has the rank if the data has not.
+    """
+    about, dumps = None, [data]
+    if type(data) is dict and ABOUT in data:
+        about, dumps = _about(data[ABOUT]), [each for each in data[DUMPS] if is_dump(each)]
+    entries: list[object] = []
+    groups: dict[str, ProcessGroup] = {}
+    version = ""
+    for dump in dumps:
+        listed = dump if type(dump) is list else dump.get("entries")
+        entries += listed if type(listed) is list else []
+        if type(dump) is dict:
+            groups |= _groups(dump.get("pg_config"))
+            version = _text(dump.get("version")) or version
+    calls = [_call(entry) for entry in entries]
+    known = tuple(call for call in calls if call is not None)
+    first = [entry.get("record_id") for entry in entries[:1] if type(entry) is dict]
+    groups |= {} if about is None else _own_groups(about)
+    return FlightRecord(
+        path=path,
+        rank=rank_in(path) if about is None else about.rank,
+        world_size=_world_size(groups, known) if about is None else about.world_size,
+        host=None if about is None else about.host,
+        pid=None if about is None else about.pid,
+        written_ns=None if about is None else about.written_ns,
+        stopped_by="" if about is None else about.stopped_by,
+        is_end=about is not None and about.is_end,
+        is_of_window=about is not None and not about.is_end,
+        version=version,
+        groups=groups,
+        calls=tuple(sorted(known, key=lambda call: call.created_ns or 0)) if about else known,
+        has_all=len(dumps) == 1 and first == [0],
+        n_skipped=len(calls) - len(known),
+    )
+
+
+def rank_in(path: str) -> int | None:
+    """The rank in a file's name, such as ``nccl_trace_rank_3`` or ``fr_rank3.json``, or None."""
+    name = re.split(r"[/\\!]", path)[-1]
+    while _ENDINGS.search(name):
+        name = name.rpartition(".")[0]
+    found = [*_LAST_NUMBER.finditer(name), *_RANK.finditer(name)]
+    return int(found[-1]["rank"]) if found else None
+
+
+def _is_entry(entry: object) -> bool:
+    return type(entry) is dict and "profiling_name" in entry and "state" in entry
+
+
+def _about(data: object) -> About | None:
+    try:
+        about = msgspec.convert(data, About)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    is_valid = 0 <= about.rank < about.world_size <= _MAX_RANKS and 0 <= about.written_ns <= _MAX
+    return about if is_valid else None
+
+
+def _own_groups(about: About) -> dict[str, ProcessGroup]:
+    found = {name: ranks_of(ranks) for name, ranks in about.groups.items()}
+    return {name: ProcessGroup(name, ranks, len(ranks)) for name, ranks in found.items() if ranks}
+
+
+def _groups(config: object) -> dict[str, ProcessGroup]:
+    """The process groups by name. Gloo writes those of all groups under the empty name."""
+    found = {}
+    for key, group in config.items() if type(config) is dict else ():
+        name = _text(key)
+        ranks = ranks_of(group.get("ranks")) if type(group) is dict else None
+        if name and ranks:
+            found[name] = ProcessGroup(name, ranks, len(ranks), _text(group.get("desc")))
+    return found
+
+
+def _world_size(groups: Mapping[str, ProcessGroup], calls: Iterable[RecordedCall]) -> int | None:
+    """The number of ranks of the default group, if it is known."""
+    default = {call.group for call in calls if call.description == "default_pg"}
+    default |= {name for name, group in groups.items() if group.description == "default_pg"}
+    return max((group.size or 0 for name, group in groups.items() if name in default), default=None)
+
+
+def _call(entry: object) -> RecordedCall | None:
+    """A call; None for an entry that is none."""
+    if not _is_entry(entry):
+        return None
+    known: dict[str, Any] = entry  # type: ignore[assignment]
+    group = known.get("process_group", known.get("pg_id", ""))
+    names = [*group] if type(group) in (list, tuple) else [group]
+    is_p2p = known.get("is_p2p") is True
+    seq = known.get("p2p_seq_id" if is_p2p else "collective_seq_id", known.get("seq_id"))
+    name = _text(known["profiling_name"])
+    is_retired = known.get("retired") is True
+    return RecordedCall(
+        name=name,
+        group=_text(names[0]) if names else "",
+        description="" if len(names) < 2 or names[1] == "undefined" else _text(names[1]),  # noqa: PLR2004
+        seq=_whole(seq),
+        is_p2p=is_p2p,
+        created_ns=_time_ns(known, "time_created"),
+        progress=_progress(known, name, is_retired=is_retired),
+        is_retired=is_retired,
+        inputs=_sizes(known.get("input_sizes")),
+        outputs=_sizes(known.get("output_sizes")),
+        input_types=_texts(known.get("input_dtypes")),
+        output_types=_texts(known.get("output_dtypes")),
+        frames=_frames(known.get("frames")),
+    )
+
+
+def _progress(entry: Mapping[str, Any], name: str, *, is_retired: bool) -> CallProgress:
+    """How far a call is. Gloo only retires calls: those that failed too."""
+    if is_retired and name.startswith("gloo:"):
+        return "completed"
+    state = entry["state"]
+    return state if state in _PROGRESS else "scheduled"
+
+
+def _time_ns(entry: Mapping[str, Any], name: str) -> int | None:
+    ns = _whole(entry.get(f"{name}_ns"))
+    us = _whole(entry.get(f"{name}_us"))
+    return ns if ns is not None else (us * 1000 if us is not None and us < _MAX // 1000 else None)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _MAX else None
+
+
+def _text(value: object) -> str:
+    return str(value)[:_MAX_TEXT] if type(value) in (str, int) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = value[:_MAX_TENSORS] if type(value) is list else ()
+    return tuple(_text(each) for each in found)
+
+
+def _sizes(value: object) -> Sizes:
+    found = value[:_MAX_TENSORS] if type(value) is list else ()
+    return tuple(
+        tuple(size for size in shape[:_MAX_DIMENSIONS] if type(size) is int and 0 <= size < 1 << 40)
+        for shape in found
+        if type(shape) is list
+    )
+
+
+def _frames(value: object) -> tuple[Frame, ...]:
+    found = []
+    for frame in value[:1000] if type(value) is list else ():
+        if type(frame) is dict and type(frame.get("filename")) is str:
+            line = _whole(frame.get("line"))
+            file, function = _text(frame["filename"]), _text(frame.get("name"))
+            found.append(Frame(file, line if line and line < 1 << 31 else None, function))
+    return tuple(found)

@@ -1,0 +1,260 @@
+"""FlightRecorder dumps complete the collectives of traces, and tell who blocks whom."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.api import analyze
+from profkit.index.ranks.blocked import BlockedCollective, find_blocked
+from profkit.index.ranks.calls import CollectiveCalls
+from profkit.index.ranks.flight import NO_CALL, recorded_calls, with_records
+from profkit.index.ranks.matching import match_collectives
+from profkit.model.events import MISSING
+from profkit.model.flight_record import FlightRecord
+from profkit.model.process_group import ProcessGroup
+from profkit.readers.flight_recorder import flight_record
+from tests.flight import NS, S, dump, entry, own, waiting
+from tests.index.ranks.jobs import BASE_NS, collective, ranks_of
+
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", "/nowhere")) / "ranks" / "gloo-a"
+US = 1000
+NO_GROUP = ProcessGroup("")
+
+
+def gloo_calls(n_ranks: int = 2, n: int = 6) -> list[CollectiveCalls]:
+    """All-reduces without group, number and sizes, each called 100 µs before it runs."""
+    calls = []
+    for number in range(n):
+        begins = number * 1000 * US
+        calls += collective(
+            number, [begins + rank * US for rank in range(n_ranks)], 50 * US, group=NO_GROUP,
+            n_elements=MISSING, element_type="", launched_ns=begins,
+        )  # fmt: skip
+    found = [each.calls for each in ranks_of(calls)]
+    return [replace(each, returned_ns=each.issued_ns + 40 * US) for each in found]
+
+
+def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
+    """The calls of two groups in turns, as gloo's recorder keeps them."""
+    entries = [
+        entry(
+            1 + number // 2, profiling_name="gloo:all_reduce", n=10 * (1 + number % 2),
+            process_group=[["0", "default_pg"], ["7", "undefined"]][number % 2],
+            time_created_ns=BASE_NS + number * 1000 * US + after_ns,
+        )
+        for number in range(n)
+    ]  # fmt: skip
+    return flight_record(dump(entries, "[]") | {"pg_config": {}}, f"fr_rank{rank}.json")
+
+
+def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
+    every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
+    assert [recorded_calls(each, record).tolist() for each, record in
+            zip(every, records, strict=True)] == [[0, 1, 2, 3, 4, 5]] * 2  # fmt: skip
+    one, two = with_records(every, records, 2)
+    assert one.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
+    assert one.n_in.tolist() == [10, 20] * 3
+    assert set(one.element_type) == {"Float"}
+    groups = [one.groups[number] for number in one.group.tolist()]
+    assert [(each.name, each.ranks) for each in groups[:2]] == [("0", (0, 1)), ("7", None)]
+
+
+def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
+    every = gloo_calls()
+    assert with_records(every, [gloo_record(0), None], 2) == every
+    elsewhere = gloo_record(1, after_ns=500 * US)
+    assert (recorded_calls(every[1], elsewhere) == NO_CALL).all()
+    assert with_records(every, [gloo_record(0), elsewhere], 2) == every
+
+
+def test_calls_of_other_kinds_are_not_joined() -> None:
+    record = gloo_record(0)
+    calls = (replace(record.calls[0], name="gloo:broadcast"), *record.calls[1:])
+    found = recorded_calls(gloo_calls()[0], replace(record, calls=calls))
+    assert found.tolist() == [NO_CALL, 1, 2, 3, 4, 5]
+
+
+def test_numbers_match_what_order_cannot() -> None:
+    """Rank 1 has lost the first call of a group: counted from the first, all would be shifted."""
+    every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
+    lost = every[1]
+    keep = np.arange(1, len(lost))
+    columns = ("group", "n_in", "n_out", "seq", "source", "target", "issued_ns", "returned_ns",
+               "launched_ns", "start_ns", "end_ns", "idle_ns", "data_wait_ns", "step", "rows",
+               "on_device")  # fmt: skip
+    every[1] = replace(
+        lost, kind=lost.kind[1:], element_type=lost.element_type[1:], comms_id=lost.comms_id[1:],
+        **{name: getattr(lost, name)[keep] for name in columns},
+    )  # fmt: skip
+    ranks = ranks_of(collective(0, [0, 0], US))
+    joined = with_records(every, records, 2)
+    matched = match_collectives(
+        [replace(rank, calls=own) for rank, own in zip(ranks, joined, strict=True)]
+    )
+    assert len(matched.first) == 5
+    assert len(matched.members) == 10
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="needs PROFKIT_CORPUS")
+def test_all_collectives_of_a_gloo_job_are_joined() -> None:
+    report = analyze(CORPUS)
+    assert report.collectives is not None
+    assert report.collectives.matched_share == 1
+    (group,) = report.collectives.groups
+    assert (group.group, group.description, group.ranks) == ("0", "default_pg", (0, 1, 2, 3))
+    assert [(each.rank, each.n) for each in group.last] == [(2, 8)]
+    # Every all-reduce is of 74,112 floats: 2 * 3/4 of their bytes per rank.
+    n_bytes = 8 * 74_112 * 4 * 2 * 3 / 4
+    assert group.bus_bytes_per_s == pytest.approx(n_bytes / (group.transfer_ns / 1e9), rel=1e-6)
+    dumps = [json.loads(path.read_text()) for path in sorted(CORPUS.glob("fr_rank*.json"))]
+    assert find_blocked([flight_record(each, f"rank{i}") for i, each in enumerate(dumps)]) == []
+
+
+def records_of(*dumps: object) -> list[FlightRecord]:
+    return [
+        flight_record(data, f"nccl_trace_rank_{rank}")
+        for rank, data in enumerate(dumps)
+        if data is not None
+    ]
+
+
+def blocked(*dumps: object) -> BlockedCollective:
+    (found,) = find_blocked(records_of(*dumps))
+    return found
+
+
+DONE = [entry(1, line=10), entry(2, line=11)]
+
+
+def test_the_rank_that_did_not_call_is_named() -> None:
+    hangs = dump([*DONE, waiting(3, line=12)])
+    found = blocked(hangs, dump(DONE), hangs)
+    assert (found.reason, found.absent, sorted(found.called)) == ("absent", (1,), [0, 2])
+    assert (found.first_call.seq, found.last[1].seq) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"kind": "broadcast"}, {"n": 7}, {"input_dtypes": ["Half"]}],
+    ids=["kind", "size", "type"],
+)
+def test_ranks_that_call_something_else_are_named(other: dict[str, Any]) -> None:
+    one, two = dump([*DONE, waiting(3)]), dump([*DONE, waiting(3, **other)])
+    found = blocked(one, two, one)
+    assert (found.reason, found.first_call.seq, sorted(found.called)) == ("different", 3, [0, 1, 2])
+
+
+def test_sizes_of_scatters_and_all_to_alls_may_differ() -> None:
+    for kind in ("all_to_all", "scatter", "gather"):
+        ranks = [dump([entry(1, kind, n=rank + 1)]) for rank in range(3)]
+        assert find_blocked(records_of(*ranks)) == []
+
+
+def test_an_all_gather_has_the_same_output_on_all_ranks() -> None:
+    even = [dump([entry(1, "_all_gather_base", input_sizes=[[rank]])]) for rank in range(3)]
+    assert find_blocked(records_of(*even)) == []
+
+
+def test_ranks_that_agree_and_have_timed_out_are_stuck() -> None:
+    timed_out = dump([*DONE, entry(3, state="started", retired=True)])
+    late = dump([*DONE, entry(3, state="scheduled", retired=True)])
+    found = blocked(timed_out, late, timed_out)
+    assert found.reason == "stuck"
+    assert {rank: call.progress for rank, call in found.called.items()} == {
+        0: "started", 1: "scheduled", 2: "started",
+    }  # fmt: skip
+
+
+def test_one_dump_tells_what_its_rank_waits_for() -> None:
+    found = blocked(None, dump([*DONE, waiting(3)]))
+    assert (found.reason, list(found.called)) == ("waiting", [1])
+
+
+def test_ranks_at_the_same_point_are_not_blocked() -> None:
+    assert find_blocked(records_of(*[dump(DONE)] * 3)) == []
+    assert find_blocked(records_of(*[dump([*DONE, waiting(3)])] * 3)) == []
+    assert find_blocked([]) == []
+
+
+def test_overwritten_calls_are_not_missing() -> None:
+    """The ring of a rank that calls more has lost the first calls."""
+    assert find_blocked(records_of(dump(DONE[1:]), dump(DONE), dump(DONE[1:]))) == []
+
+
+def test_calls_without_a_group_of_all_ranks_are_judged_among_its_ranks() -> None:
+    tp: dict[str, Any] = {"process_group": ["5", "tp"]}
+    data = dump([*DONE, waiting(1, **tp)])
+    data["pg_config"]["5"] = {"name": "5", "desc": "tp", "ranks": "[0, 1]"}
+    other = dump(DONE)
+    other["pg_config"] = data["pg_config"]
+    found = blocked(data, other, dump(DONE))
+    assert (found.group.name, found.absent, found.last) == ("5", (1,), {}), "never called in it"
+
+
+def test_dumps_beside_windows_show_no_progress_but_differences() -> None:
+    ahead = own(dump([*DONE, waiting(3)]), 0, is_end=False)
+    behind = own(dump(DONE), 1, is_end=False)
+    assert find_blocked(records_of(ahead, behind)) == []
+    other = own(dump([*DONE, waiting(3, "broadcast")]), 1, is_end=False)
+    assert blocked(ahead, other).reason == "different"
+
+
+def test_a_rank_that_ends_early_is_absent() -> None:
+    hangs = own(dump([*DONE, waiting(3)]), 0, stopped_by="RuntimeError")
+    ended = own(dump(DONE), 1, written_ns=NS + 2 * S)
+    found = blocked(hangs, ended)
+    assert (found.absent, found.waited_ns) == ((1,), 97 * S)
+
+
+def test_ranks_that_are_stopped_from_outside_are_not_blocked() -> None:
+    """Ctrl-C finds the ranks at different points."""
+    written: dict[str, Any] = {"stopped_by": "KeyboardInterrupt", "written_ns": NS + 3 * S + S // 2}
+    assert find_blocked(records_of(own(dump([*DONE, waiting(3)]), 0, **written),
+                                   own(dump(DONE), 1, **written))) == []  # fmt: skip
+    written["written_ns"] = NS + 9 * S
+    found = blocked(own(dump([*DONE, waiting(3)]), 0, **written), own(dump(DONE), 1, **written))
+    assert found.waited_ns == 6 * S
+
+
+def test_a_failed_call_of_gloo_is_a_blocked_one() -> None:
+    """Gloo retires calls that time out too."""
+    failed = entry(3, profiling_name="gloo:all_reduce", state="scheduled", retired=True)
+    ended = own(dump(DONE), 1)
+    assert blocked(own(dump([*DONE, failed]), 0, stopped_by="RuntimeError"), ended).absent == (1,)
+    assert find_blocked(records_of(own(dump([*DONE, failed]), 0), ended)) == []
+
+
+def p2p(name: str) -> dict[str, Any]:
+    return waiting(0, is_p2p=True, p2p_seq_id=1, profiling_name=f"nccl:{name}")
+
+
+def test_a_send_without_a_receive_is_named() -> None:
+    found = blocked(dump([p2p("send 0->2")]), dump([]), dump(DONE))
+    assert (found.absent, list(found.called), found.last[2].seq) == ((2,), [0], 2)
+    both = records_of(dump([p2p("send 0->2")]), dump([]), dump([p2p("recv 2<-0")]))
+    assert find_blocked(both) == []
+
+
+@given(st.integers(2, 6), st.integers(1, 8), st.data())
+def test_whichever_ranks_stop_first_are_named(n_ranks: int, n: int, data: st.DataObject) -> None:
+    """Against a plain comparison of counts: those with the fewest calls block the others."""
+    counts = data.draw(st.lists(st.integers(1, n), min_size=n_ranks, max_size=n_ranks))
+    ranks = str(list(range(n_ranks)))
+    dumps = [
+        dump([*(entry(seq) for seq in range(1, count)), waiting(count)], ranks) for count in counts
+    ]
+    found = find_blocked(records_of(*dumps))
+    low = min(counts)
+    if max(counts) == low:
+        assert found == []
+    else:
+        (one,) = found
+        assert one.absent == tuple(rank for rank, count in enumerate(counts) if count == low)
+        assert one.first_call.seq == low + 1
