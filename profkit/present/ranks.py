@@ -130,9 +130,7 @@ def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     rows = tuple(TableRow(_rank(each)[: len(columns)]) for each in shown)
     of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
     rest = "" if options.verbose else "; --verbose shows its kernels and operators"
-    note = ListItem(
-        f"Step time and critical path below are those of rank {report.source.rank}{rest}."
-    )
+    note = ListItem(f"Below are the times of rank {report.source.rank}{rest}.")
     return DocumentSection("Ranks", (TableBlock(columns, rows), ListBlock((note,))), of)
 
 

@@ -38,7 +38,6 @@ from profkit.present.document import (
     Name,
     Part,
     PartKind,
-    Remainder,
     SourceLine,
     TableBlock,
     TableColumn,
@@ -103,7 +102,6 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_memory(report),
         *_allocation_sites(report, options),
         *(_work(report, options) if options.verbose or report.collectives is None else ()),
-        *list_section("Details", facts(report, everything=options.verbose)),
         *_skipped(report, options),
         *_recording(report, options),
     )
@@ -125,6 +123,7 @@ def _work(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     yield from _kernels(report, options)
     yield from _operators(report, options)
     yield from _lines(report, options)
+    yield from list_section("Details", facts(report, everything=options.verbose))
 
 
 def _place(where: Location | None, base: str) -> SourceLine | None:
@@ -433,8 +432,8 @@ def _of_peak(row: _Timed) -> str:
 def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     n_checks = len({each.rule for each in report.unchecked})
     if report.collectives is not None and n_checks and not options.verbose:
-        shown = Remainder("--verbose shows what they need")
-        yield DocumentSection(f"{counted(n_checks, 'check')} skipped", (shown,), is_detail=True)
+        title = f"{counted(n_checks, 'check')} skipped"
+        yield DocumentSection(title, (), "--verbose shows what they need")
         return
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)

@@ -1,0 +1,66 @@
+"""The report on a job in a terminal and in Markdown."""
+
+from dataclasses import replace
+
+import pytest
+
+from profkit.api import render
+from profkit.model.job import LastRank
+from profkit.model.report import Report
+from tests import job_traces
+from tests.job_traces import many_ranks
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return job_traces.job(tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture
+def large(report: Report) -> Report:
+    """A thousand ranks with many process groups and findings."""
+    found = report.collectives
+    assert found is not None
+    (group,) = found.groups
+    last = LastRank(rank=1017, n=1280, late_ns=10**10, why="compute")
+    groups = tuple(
+        replace(group, kind="reduce-scatter", group=f"dp{n}", n=1280, last=(last,),
+                ranks=tuple(range(n, 1000, 100)))
+        for n in range(50)
+    )  # fmt: skip
+    return replace(
+        many_ranks(report, 1000, 20),
+        collectives=replace(found, groups=groups),
+        findings=report.findings[:1] * 8,
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_who_is_last_and_why_is_never_cut(large: Report, width: int) -> None:
+    lines = render(large, "text", width=width).decode().splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = [line for line in lines if line.startswith("reduce-scatter · dp")]
+    assert len(rows) == 5
+    assert all("rank 1017 in 1,280" in row for row in rows)
+    at = lines.index(rows[0])
+    assert "computes longer" in " ".join(lines[at : at + 2])
+
+
+def test_it_fits_one_screen(large: Report) -> None:
+    assert len(render(large, "text", width=100).decode().splitlines()) <= 65
+
+
+def test_what_a_screen_leaves_out_is_shown_with_verbose(report: Report) -> None:
+    brief, whole = (render(report, "text", verbose=verbose).decode() for verbose in (False, True))
+    assert "--verbose shows its kernels and operators" in brief
+    assert "Kernel time" not in brief
+    assert "--verbose" not in whole
+    assert "Kernel time" in whole
+    assert "checks skipped" in brief
+
+
+def test_markdown_has_a_row_for_each_rank(report: Report) -> None:
+    text = render(report, "md").decode()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert any("rank 1 in 4" in row and "launches late" in row for row in rows)
+    assert any(row.startswith("| 0 ") and "one" in row for row in rows)
