@@ -7,8 +7,9 @@ import pytest
 from profkit.api import render
 from profkit.model.job import LastRank
 from profkit.model.report import Report
+from profkit.units import format_ns
 from tests import job_traces
-from tests.job_traces import many_ranks
+from tests.job_traces import LATE_NS, many_ranks
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,12 @@ def test_what_a_screen_leaves_out_is_shown_with_verbose(report: Report) -> None:
     assert "--verbose" not in whole
     assert "Kernel time" in whole
     assert "checks skipped" in brief
+
+
+def test_the_page_has_the_mean_wait_of_the_ranks(report: Report) -> None:
+    page = render(report, "html").decode()
+    mean = format_ns(LATE_NS // 2)
+    assert f"<dt>Waiting for ranks</dt><dd><b>{mean}</b> <span>per step, mean of 2 ranks" in page
 
 
 def test_markdown_has_a_row_for_each_rank(report: Report) -> None:

@@ -49,6 +49,11 @@ def _tiles(report: Report) -> Iterator[Tile]:
     breakdown = summary.breakdown
     if breakdown is not None and breakdown.total_ns:
         yield Tile(breakdown_title(report), format_ns(breakdown.mean_ns), _range(report))
+    if report.ranks:
+        waits = [each.collective_wait_ns for each in report.ranks]
+        per_step = "per step, " if summary.steps else ""
+        more = f"{per_step}mean of {counted(len(waits), 'rank')}"
+        yield Tile("Waiting for ranks", format_ns(sum(waits) // len(waits)), more)
     for device in summary.devices:
         if device.span_ns and len(summary.devices) == 1:
             busy = format_share(device.busy_ns / device.span_ns)
