@@ -11,9 +11,9 @@ from profkit.cli._progress import Progress
 if TYPE_CHECKING:
     from profkit.analysis.several import Analyses, Order, Scale
     from profkit.api import Study
-    from profkit.engine.job_context import RankReport
     from profkit.model.report import Report
     from profkit.present.renderer import LoadedRecording
+    from profkit.readers.recordings import Recording
 
 T = TypeVar("T")
 
@@ -39,11 +39,6 @@ class Input:
     def recording(self) -> "LoadedRecording | None":
         """What the report was made from; None for a saved report."""
         return None if self.study is None else self.study.recording
-
-    @property
-    def rank(self) -> "RankReport | None":
-        """What joins it to other ranks of a job; None if it is of none."""
-        return None if self.study is None else self.study.rank_report()
 
     @property
     def name(self) -> str:
@@ -78,32 +73,43 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
 def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
     """Do the same, but join the ranks of a job to one input, with the recording of the first.
 
-    One recording is in memory at a time: those of ranks are read again when all are known.
+    The ranks are analyzed as by ``profkit analyze``, several at a time.
     """
-    from profkit.engine.job import job_report, jobs_of
-    from profkit.readers.stream import is_folder, place_of
+    from profkit.analysis.several import Order, Scale
+    from profkit.readers.recordings import find_recordings, may_be_ranks
 
-    if len(paths) == 1 and not (is_folder(place_of(paths[0])) or is_archive(paths[0])):
+    recordings = find_recordings(paths)
+    might = may_be_ranks(recordings)
+    if len(recordings) == 1:
+        might = [is_archive(path) for path in recordings[0].paths]
+    might = [is_rank and not _is_saved(each.paths[0])
+             for each, is_rank in zip(recordings, might, strict=True)]  # fmt: skip
+    if not any(might):
         yield from read_all(paths, chosen, shown)
         return
-    ranks: list[tuple[str, RankReport]] = []
-    for read in read_all(paths, chosen, shown):
-        rank = read.rank
-        if rank is None:
-            yield read
+    ranks = [each for each, is_rank in zip(recordings, might, strict=True) if is_rank]
+    found = _analyzed(ranks, Order(chosen), Scale(), shown)
+    rest = [each.paths for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
+    for each in found.reports:
+        if each.is_job:
+            path = each.report.source.path
+            yield Input(path, each.report, studied(each.paths[0], chosen, shown))
         else:
-            ranks.append((read.path, rank))
-        del read  # before the next one is read
-    path_of = {id(rank): path for path, rank in ranks}
-    jobs = jobs_of(rank for _, rank in ranks)
-    joined = {id(rank) for job in jobs for rank in job}
-    alone = [[rank] for _, rank in ranks if id(rank) not in joined]
-    for job in [*jobs, *alone]:
-        first = studied(path_of[id(job[0])], chosen, shown)
-        is_job = len(job) > 1
-        report = job_report(job) if is_job else first.report
-        yield Input(report.source.path if is_job else path_of[id(job[0])], report, first)
-        del first
+            rest.append(each.paths)
+    alone = [path for files in rest for path in files]
+    yield from each_of(alone, lambda path: _read(path, chosen, shown), shown, are_members=True)
+
+
+def _is_saved(path: str) -> bool:
+    """Whether a file is a saved report; one that cannot be read is none."""
+    from profkit.errors import LoadError
+    from profkit.readers.report import is_report
+    from profkit.readers.stream import place_of
+
+    try:
+        return is_report(place_of(path))
+    except LoadError:
+        return False
 
 
 def is_archive(path: str) -> bool:
@@ -111,14 +117,23 @@ def is_archive(path: str) -> bool:
     return path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
-def each_of(paths: Sequence[str], read: Callable[[str], T], shown: Progress) -> Iterator[T]:
+def each_of(
+    paths: Sequence[str],
+    read: Callable[[str], T],
+    shown: Progress,
+    *,
+    are_members: bool = False,
+) -> Iterator[T]:
     """Call ``read`` for every file of some paths, also for those of folders and archives.
 
     Files of a folder that are no recordings are skipped if others are.
+
+    Args:
+        are_members: Whether the paths are files of a folder themselves.
     """
     from profkit.errors import NotATraceError, SeveralTracesError
 
-    remaining = [(path, False) for path in reversed(paths)]
+    remaining = [(path, are_members) for path in reversed(paths)]
     skipped: list[NotATraceError] = []
     is_any = False
     while remaining:
@@ -148,10 +163,17 @@ def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progre
 
     What could not be read, and what is no recording, is said on stderr.
     """
-    from profkit.analysis.several import analyze_all
     from profkit.readers.recordings import find_recordings
 
-    found = analyze_all(find_recordings(paths), order, scale, shown)
+    return _analyzed(find_recordings(paths), order, scale, shown)
+
+
+def _analyzed(
+    recordings: "Sequence[Recording]", order: "Order", scale: "Scale", shown: Progress
+) -> "Analyses":
+    from profkit.analysis.several import analyze_all
+
+    found = analyze_all(recordings, order, scale, shown)
     for path, error in found.unread:
         text = str(error) if path in error.message else f"{path}: {error}"
         click.echo(f"profkit: not read: {text}", err=True)

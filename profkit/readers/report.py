@@ -15,6 +15,16 @@ _START: Final = re.compile(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:
 _START_BYTES: Final = 256
 
 
+def is_report(place: Place) -> bool:
+    """Whether a file begins like one.
+
+    Raises:
+        LoadError: It cannot be read.
+    """
+    with open_plain(place) as stream:
+        return _START.match(stream.read(_START_BYTES)) is not None
+
+
 def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
     """Read what ``profkit analyze --format json`` wrote; None if a file is something else.
 
@@ -22,9 +32,8 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
         DamagedFileError: It is incomplete, or of a layout that this version does not know.
         LoadError: It cannot be read, or is larger than ``limit_bytes``.
     """
-    with open_plain(place) as stream:
-        if not _START.match(stream.read(_START_BYTES)):
-            return None
+    if not is_report(place):
+        return None
     text = read_whole(place, limit_bytes)
     try:
         report = msgspec.convert(upgrade_report(decode_plain(text)), Report)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,20 @@ def test_view_shows_one_page_of_the_job(job: Path, tmp_path: Path) -> None:
     text = page.read_text()
     assert 'id="ranks-heat"' in text
     assert 'id="ranks-view"' in text
+
+
+def test_several_saved_reports_and_archives_of_ranks_are_viewed(job: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    assert main(["analyze", str(job), "--format", "json", "-o", str(saved)]) == 0
+    page = tmp_path / "page.html"
+    assert main(["view", str(saved), str(saved), "--no-open", "-o", str(page)]) == 0
+    assert page.read_text().count("<option") == 2
+    archive = tmp_path / "ranks.tar"
+    with tarfile.open(archive, "w") as packed:
+        for path in job.iterdir():
+            packed.add(path, path.name)
+    assert main(["view", str(archive), "--no-open", "-o", str(page), "--force"]) == 0
+    assert 'id="ranks-heat"' in page.read_text()
 
 
 def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
