@@ -30,10 +30,12 @@ from profkit.errors import (
 from profkit.model.job import UnreadFile
 from profkit.model.report import Report
 from profkit.present.renderer import LoadedRecording, accepted, renderer
+from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import Recording, grouped, may_be_ranks, stored_bytes
 from profkit.readers.remote import is_url, url_n_bytes
+from profkit.readers.stream import place_of
 from profkit.scale.cluster import client_of_this_worker, on_cluster
 from profkit.scale.processes import can_start, in_processes
 from profkit.scale.resources import n_cores, processes_for
@@ -329,12 +331,15 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     paths = item.recording.paths
     if listener is not None:
         listener.reading(paths[0])
-    found = study(
-        [path if is_url(path) else os.path.join(item.root, path) for path in paths],  # noqa: PTH118  (as given)
-        on_stage=stages.on_stage,
-        on_progress=stages.on_progress,
-        **item.order.chosen,
-    )
+    places = [path if is_url(path) else os.path.join(item.root, path) for path in paths]  # noqa: PTH118  (as given)
+    try:
+        found = study(
+            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.order.chosen
+        )
+    except LoadError as error:
+        for place, path in zip(places, paths, strict=True):
+            _rename(error, place.partition(MEMBER)[0], path.partition(MEMBER)[0])
+        raise
     if item.root:
         found = _named(found, paths)
     rank = found.rank_report()
@@ -342,14 +347,22 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     if item.order.format and (rank is None or not item.may_be_rank):
         product = _rendered(found, item.order)
     if rank is not None:
-        rank = reduced(replace(rank, path=paths[0]))
+        rank = reduced(replace(rank, path=str(place_of(paths[0]))))
     packed = zlib.compress(pickle.dumps(found.report, pickle.HIGHEST_PROTOCOL), 1)
     return _Result(packed, rank, product, dict(stages.ns))
 
 
+def _rename(error: LoadError, place: str, path: str) -> None:
+    """Name a file in an error as it was given."""
+    error.message = error.message.replace(place, path)
+    error.hint = error.hint.replace(place, path)
+    if isinstance(error, SeveralTracesError):
+        error.members = tuple(each.replace(place, path, 1) for each in error.members)
+
+
 def _named(found: Study, paths: tuple[str, ...]) -> Study:
     """A study of files whose paths were made absolute, with the paths as they were given."""
-    source = replace(found.report.source, path=paths[0])
+    source = replace(found.report.source, path=str(place_of(paths[0])))
     recording = LoadedRecording(found.recording.context, paths)
     return replace(found, report=replace(found.report, source=source), recording=recording)
 

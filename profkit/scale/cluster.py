@@ -13,7 +13,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.errors import LostProcessError, MissingFileError, UnreadableFileError, UsageError
+from profkit.errors import (
+    InternalError,
+    LostProcessError,
+    MissingFileError,
+    ProfkitError,
+    UnreadableFileError,
+    UsageError,
+)
 from profkit.scale.processes import WorkerProcess
 from profkit.scale.resources import MemoryBudget, planned_bytes
 
@@ -112,7 +119,8 @@ def on_cluster(
             yield index_of[future.key], _result(future)
             future.release()
     finally:
-        client.cancel([each for each in futures if not each.done()], force=True)
+        if client.status == "running":
+            client.cancel([each for each in futures if not each.done()], force=True)
 
 
 def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
@@ -121,18 +129,21 @@ def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function re
     Raises:
         UsageError: It is one of the cluster, not of the item.
     """
-    if future.status == "finished":
-        return future.result()
+    try:
+        return future.result()  # which is made again if its worker has died since
+    except Exception as raised:  # noqa: BLE001  (of the task, or of Dask)
+        error = raised
     if future.cancelled():
         raise UsageError("The Dask cluster has ended, or cancelled the tasks.", "Start it again.")
-    error = future.exception()
     if isinstance(error, ModuleNotFoundError):
         message = f"The workers of the Dask cluster cannot import profkit: {error}."
         raise UsageError(message, f"Install it in their environment: {INSTALL}.")
     if type(error).__name__ == "KilledWorker":
         hint = "Often memory ran out: see the logs of the workers."
         return LostProcessError("The workers that read it died.", hint)
-    return error
+    if isinstance(error, ProfkitError):
+        return error
+    return InternalError(f"Dask raised {type(error).__name__}: {error}.", "Please report it.")
 
 
 def call_on_worker(function: str, item: object, needs_bytes: int) -> Any:  # noqa: ANN401  (what the function returns)

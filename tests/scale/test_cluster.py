@@ -4,12 +4,14 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,6 @@ from profkit.cli.main import main
 from profkit.errors import (
     LostProcessError,
     MissingFileError,
-    ProfkitError,
     UsageError,
 )
 from profkit.scale import cluster
@@ -117,7 +118,8 @@ def test_the_report_is_the_same_as_without_a_cluster(
 ) -> None:
     (job / "rank9.pt.trace.json.gz").write_bytes(b"\x1f\x8b and nothing")
     monkeypatch.chdir(job.parent)
-    for path in (str(job), "job"):
+    packed = shutil.make_archive("packed", "tar", job, ".")
+    for path in (str(job), "job", "./job", Path(packed).name):
         assert render(analyze(path, client=client), "json") == render(analyze(path), "json")
     code = main(["analyze", "job", "--format", "json"])
     here = capsys.readouterr()
@@ -244,6 +246,7 @@ class Futures:
     """A client whose tasks have these states and results already."""
 
     asynchronous = False
+    status = "running"
     loop = None
 
     def __init__(self, *found: Any) -> None:
@@ -258,12 +261,16 @@ class Futures:
 
     @staticmethod
     def _future(number: int, result: Any) -> Any:
-        failed = isinstance(result, Exception) and not isinstance(result, ProfkitError)
+        def made() -> Any:
+            if result is None:
+                raise CancelledError
+            if isinstance(result, Exception):
+                raise result
+            return result
+
         return SimpleNamespace(
             key=f"call-{number}",
-            status="cancelled" if result is None else "error" if failed else "finished",
-            result=lambda: result,
-            exception=lambda: result,
+            result=made,
             cancelled=lambda: result is None,
             release=lambda: None,
             done=lambda: number == 0,
@@ -287,6 +294,8 @@ def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
     found = list(cluster.on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
     assert found[0] == (0, "a")
     assert [type(result) for _, result in found[1:]] == [LostProcessError] * 2
+    ((_, bug),) = cluster.on_cluster("m:f", [1], [0], Futures(KeyError("odd")))
+    assert "Dask raised KeyError: 'odd'" in bug.message
     assert client.cancelled == ["call-1", "call-2"]
     for broken, text in (
         (ModuleNotFoundError("No module named 'profkit'"), "cannot import profkit"),
