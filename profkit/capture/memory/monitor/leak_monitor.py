@@ -326,8 +326,13 @@ class LeakMonitor:
         return not (self._sampled_for <= sited and self._reallocated <= extended)
 
     def _sample_sites(self) -> None:
-        """Sample the allocation sites of the step that begins now."""
-        if self._sites.can_begin():
+        """Sample the allocation sites of the step that begins now.
+
+        A step of very many operators takes seconds so. What it has allocated ages all the same.
+        """
+        if not self._clock.affords_sites():
+            self._next_step = self.n_steps + 1
+        elif self._sites.can_begin():
             # The other threads are searched only once this one was found not to allocate them.
             is_elsewhere = self.n_steps >= self._sites_from + _MIN_SAMPLED_STEPS
             self._sites.begin(

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import time
 import tracemalloc
 import warnings
 import weakref
@@ -66,8 +67,10 @@ FREE = Budget(
 )
 
 
-def monitored(body: Body, n_steps: int = N_STEPS, *, tracemalloc: bool = False) -> LiveMemory:
-    monitor = LeakMonitor("test", "user", AMPLE, tracemalloc=tracemalloc)
+def monitored(
+    body: Body, n_steps: int = N_STEPS, *, budget: Budget = AMPLE, tracemalloc: bool = False
+) -> LiveMemory:
+    monitor = LeakMonitor("test", "user", budget, tracemalloc=tracemalloc)
     for step in range(n_steps):
         body(step)
         monitor.step()
@@ -104,6 +107,21 @@ def test_a_list_of_tensors_is_reported_to_the_byte() -> None:
     assert leak.shape == TensorShape("float32", (128, 128), 4)
     assert live.n_evaluated_steps == N_STEPS - 1
     del ballast
+
+
+def test_after_a_step_of_very_many_operators_no_other_is_sampled_and_its_line_is_known() -> None:
+    sampled: list[int] = []
+
+    def body(step: int) -> None:
+        KEPT.append(torch.zeros(128, 128))
+        if torch._C._len_torch_dispatch_stack():
+            sampled.append(step)
+            time.sleep(0.2)
+
+    free_s, share = {**AMPLE.free_s, "sites": 0.1}, {**AMPLE.share, "sites": 0.0}
+    leak = only(monitored(body, budget=Budget(free_s, share)))
+    assert "KEPT.append(torch.zeros(128, 128))" in code_of(leak)
+    assert len(sampled) == 1
 
 
 def test_a_holder_in_the_program_is_named_before_a_nearer_one_in_a_library(
