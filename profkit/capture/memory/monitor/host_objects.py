@@ -28,8 +28,9 @@ MIN_ENTRIES: Final = 8
 """Entries from which a container is tracked: most containers always have fewer."""
 
 MANY_OBJECTS: Final = 200_000
-"""Tracked objects from which only a part is searched for untracked ones, and only containers with
-some dozen entries are returned."""
+"""Tracked objects of which at most so many are searched for untracked ones; of more, only
+containers with some dozen entries are returned. ``import torch`` makes 165,000, and torch's
+compiler as many again."""
 _MIN_ENTRIES_OF_MANY: Final = 32
 _MIN_LARGE_BYTES: Final = 32_768
 _MAX_LARGE: Final = 64
@@ -141,7 +142,7 @@ def scan_host_objects(
     with garbage_collection_paused():
         objects = gc.get_objects()
         tracked = list(_by_type(objects))
-        every = max(1, len(objects) // many_objects)
+        every = max(1, -(-len(objects) // many_objects))
         if every > 1:
             min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
         untracked = _Untracked()
