@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 _MEMBER: Final = "!"
 _ENDINGS: Final = (
-    ".gz", ".zst", ".zip", ".json", ".pickle", ".pkl", ".trace", ".snapshot", ".memory", ".pt",
+    ".gz", ".zst", ".zip", ".tar", ".tgz", ".json", ".pickle", ".pkl", ".trace", ".snapshot",
+    ".memory", ".pt",
 )  # fmt: skip
 
 
@@ -52,7 +53,9 @@ def plain_name(path: str) -> str:
     Args:
         path: A path, a URL, or a member of an archive.
     """
-    name = path.rpartition(_MEMBER)[2].partition("?")[0].rstrip("/").replace("\\", "/")
+    archive, _, member = path.rpartition(_MEMBER)
+    name = member if member.strip("./") else archive
+    name = name.partition("?")[0].rstrip("/").replace("\\", "/")
     name = name.rpartition("/")[2]
     while name.lower().endswith(_ENDINGS):
         name = name.rpartition(".")[0]

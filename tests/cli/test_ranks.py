@@ -196,9 +196,11 @@ def test_several_saved_reports_and_archives_of_ranks_are_viewed(job: Path, tmp_p
     archive = tmp_path / "ranks.tar"
     with tarfile.open(archive, "w") as packed:
         for path in job.iterdir():
-            packed.add(path, path.name)
+            packed.add(path, f"./{path.name}")
     assert main(["view", str(archive), "--no-open", "-o", str(page), "--force"]) == 0
     assert 'id="ranks-heat"' in page.read_text()
+    assert main(["export", str(archive), "--to", "md", "-o", f"{tmp_path / 'out'}/"]) == 0
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["ranks.md"]
 
 
 def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
