@@ -14,13 +14,16 @@ import measured
 import torch
 from torch import nn
 
+WIDTH = 4096
+ROWS = 8192
+
 
 def main(arguments: Sequence[str] | None = None) -> float:
     """Train and return the last loss."""
     options = measured.options(__doc__, steps=300, arguments=arguments)
     kind = torch.device(options.device).type
-    network = measured.network(options)
-    x, y = measured.batch(options)
+    network = measured.network(options, layers=2, width=WIDTH)
+    x, y = measured.batch(options, rows=ROWS, width=WIDTH)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=options.cured or None)
     scaler = torch.amp.GradScaler(kind)
     loss = torch.zeros(())
