@@ -69,7 +69,7 @@ INFO = RuleInfo(
     severity="note",
     needs=(needs.DEVICE_WORK,),
     since="0.1.0",
-    no_example="Libraries are set up once per process and GPU, as long as that takes.",
+    no_example="Libraries are set up in the first steps, and `profkit run` records later ones.",
 )
 
 

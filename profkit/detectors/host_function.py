@@ -88,7 +88,6 @@ INFO = RuleInfo(
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK, PYTHON_CALLS),
     since="0.1.0",
-    no_example="It takes a GPU that waits, and Python calls recorded with its work.",
 )
 
 

@@ -7,15 +7,23 @@ and whether the cure cures it.
 import importlib.util
 import json
 import sys
+import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profkit.api import analyze
 from profkit.testing import SnapshotBuilder
+from profkit.testing.reference_allocator import ReferenceBlock
+from traces.recordings import fault_line
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +57,13 @@ SMALL = {
     # Both sides of its tensors shrink, and the number of layers does, too.
     "fragmentation": Small(0.1, 2, 110, instead={"LAYERS": 800}),
     "cache_growth": Small(0.1, 32, 100),
+    "allocator_churn": Small(
+        0.1,
+        40,
+        100,
+        {"total_bytes": 1280 * MIB, "max_split_bytes": 32 * MIB},
+        {"total_bytes": 1280 * MIB},
+    ),
     "fenced_segments": Small(
         0.05,
         40,
@@ -60,13 +75,8 @@ SMALL = {
 }
 
 
-def recorded_requests(
-    name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[int, int]]:
-    """Address and bytes of what a program took and, below zero, gave back, in order."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A program as it stands."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
     monkeypatch.delitem(sys.modules, "measured", raising=False)
     spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")
@@ -74,6 +84,14 @@ def recorded_requests(
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
+    return program
+
+
+def recorded_requests(
+    name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, int]]:
+    """Address and bytes of what a program took and, below zero, gave back, in order."""
+    program = loaded(name, monkeypatch)
     for what, value in SMALL[name].instead.items():
         monkeypatch.setattr(program, what, value)
     precision, n_threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
@@ -106,6 +124,69 @@ def modelled(requests: list[tuple[int, int]], times: int, **settings: Any) -> Sn
     return builder
 
 
+class Lines(TorchDispatchMode):
+    """Asks a modelled device for the results of operators, from the lines of a program.
+
+    Args:
+        program: Its path.
+        times: How many times as large tensors are on the device.
+    """
+
+    def __init__(self, program: Path, times: int) -> None:
+        super().__init__()
+        self.device = SnapshotBuilder()
+        self._program = str(program)
+        self._times = times
+        self._live: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, torch.Tensor) and each.untyped_storage().nbytes():
+                self._allocated(each, each.untyped_storage())
+        return made
+
+    def _allocated(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
+        address = storage.data_ptr()
+        if address in self._live:
+            return
+        frame: Any = sys._getframe()
+        while frame is not None and frame.f_code.co_filename != self._program:
+            frame = frame.f_back
+        with self.device.frame(self._program, frame.f_lineno, "main") if frame else nullcontext():
+            block = self.device.alloc(storage.nbytes() * self._times)
+        self._live.add(address)
+        weakref.finalize(tensor, self._freed, address, block)
+
+    def _freed(self, address: int, block: ReferenceBlock) -> None:
+        self._live.discard(address)
+        self.device.free(block)
+
+
+@pytest.mark.parametrize("variant", ["faulty", "cured"])
+def test_the_line_of_the_peak_is_found_on_the_modelled_device_and_not_the_cure(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = PROGRAMS / "peak_of_one_line.py"
+    main = loaded(program.stem, monkeypatch).main
+    cure = ["--cured"] if variant == "cured" else []
+    lines, precision = Lines(program, 2500), torch.get_float32_matmul_precision()
+    with torch.random.fork_rng(), lines:
+        main(["--device", "cpu", "--warm-up", "1", "--steps", "2", "--scale", "0.02", *cure])
+    torch.set_float32_matmul_precision(precision)
+    report = analyze(lines.device.write(tmp_path / "modelled.snapshot.pickle"))
+    places = [
+        (each.name, Path(each.locations[0].file or "").name, each.locations[0].line)
+        for each in report.findings
+    ]
+    fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
+    assert places == ([fault] if variant == "faulty" else [])
+    if variant == "faulty":
+        # Scores, and their logarithms beside them.
+        n_bytes = 2 * 4 * 2500 * 328 * 656
+        assert report.findings[0].evidence["line_bytes"] == pytest.approx(n_bytes, rel=0.01)
+
+
 @pytest.mark.parametrize("variant", ["faulty", "cured"])
 @pytest.mark.parametrize("name", SMALL)
 def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
@@ -127,6 +208,9 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
         # What is said of expandable segments is what they come to. Nothing empties the cache, so
         # the end is the peak.
         evidence = found[facts["rule"]].evidence
+        if facts["rule"] == "allocator-churn":
+            assert evidence["reallocated_bytes"] != 0
+            return
         grown = modelled(requests, small.times, expandable=True).moment().reserved_bytes
         assert evidence["is_reproduced"] is True
         assert evidence["reserved_if_expandable_bytes"] == grown
