@@ -8,6 +8,7 @@ later.
 
 import gzip
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,8 +19,8 @@ from profkit.testing.reference_allocator import COMMON_POOL, ReferenceAllocator,
 
 SLOWER: Final = 200
 """The host takes so many times as long, so that the device keeps up with it."""
-FASTER: Final = 0.3
-"""The host takes this share of its time, so that it runs ahead of the device."""
+AHEAD: Final = 10
+"""The device works so many times as long as the host, which runs ahead of it."""
 NS_A_NUMBER: Final = 5
 """What a cast takes."""
 FULL_NS: Final = 800_000
@@ -74,7 +75,9 @@ class Work(NamedTuple):
 WorkOf = Callable[[Event], Sequence[Work]]
 
 
-def on_a_device(recorded: Path, to: Path, work_of: WorkOf, *, slower: float = SLOWER) -> Path:
+def on_a_device(
+    recorded: Path, to: Path, work_of: WorkOf, *, slower: float = SLOWER, ahead: float = 0
+) -> Path:
     """Write a recording of an H200.
 
     Args:
@@ -83,12 +86,18 @@ def on_a_device(recorded: Path, to: Path, work_of: WorkOf, *, slower: float = SL
         work_of: What an operator or an allocation does on the device. An operator within one that
             does something is part of it.
         slower: How many times as long the host takes.
+        ahead: How many times as long as the host the device has to work at least. All that it does
+            takes as much longer: a recording of a busy machine gives the same shares.
     """
     trace = json.loads(gzip.decompress(recorded.read_bytes()))
     events = [event for event in trace["traceEvents"] if "ts" in event]
     base = min(event["ts"] for event in events)
     calls = sorted(_calls(events, work_of), key=lambda call: float(call["ts"]))
     times = np.array([(call["ts"] - base) * slower for call in calls])
+    work_us = sum(call["work"].ns for call in calls if call["work"].name) / 1000
+    longer = max(1, math.ceil(ahead * float(times[-1] - times[0]) / work_us))
+    for call in calls:
+        call["work"] = call["work"]._replace(ns=call["work"].ns * longer)
     late, done = _waits(calls, times)
 
     def at(ts: float) -> float:

@@ -6,6 +6,8 @@ and whether the cure cures it.
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
@@ -214,3 +216,50 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
         grown = modelled(requests, small.times, expandable=True).moment().reserved_bytes
         assert evidence["is_reproduced"] is True
         assert evidence["reserved_if_expandable_bytes"] == grown
+
+
+PINS = """
+import sys, types, torch
+folder, programs, *arguments = sys.argv[1:]
+sys.path.insert(0, programs)
+import measured
+from profkit.capture.memory.monitor import live_tensors
+from profkit.capture.options import Options
+from profkit.capture.plan import Plan
+from profkit.capture.run import ProgramTarget, run
+from profkit.capture.schedule import DEFAULT_SCHEDULE
+
+torch.set_num_threads(1)
+torch.Tensor.pin_memory = torch.Tensor.clone
+torch.UntypedStorage.is_pinned = lambda storage: storage.nbytes() == 576 * 8
+live_tensors.devices = types.SimpleNamespace(modules_in_use=lambda: [True])
+measured.on_cuda, measured.wait = lambda _options: True, lambda _options: None
+plan = Plan("pinned", Options(folder=folder, quiet=True), DEFAULT_SCHEDULE, record_trace=False)
+ended = run(ProgramTarget(f"{programs}/pinned_growth.py", arguments), plan)
+assert ended.error is None, ended.error
+"""
+"""Copies of 576 labels are pinned, and there is a device."""
+
+
+@pytest.mark.parametrize("variant", ["faulty", "cured"])
+def test_growth_of_pinned_memory_is_found_where_it_is_allocated_and_not_the_cure(
+    variant: str, tmp_path: Path
+) -> None:
+    # In a process of its own: torch is told that there is a device.
+    small = ["--device", "cpu", "--scale", "0.14", "--warm-up", "12", "--steps", "80"]
+    cure = ["--cured"] if variant == "cured" else []
+    subprocess.run(
+        [sys.executable, "-c", PINS, str(tmp_path), str(PROGRAMS), *small, *cure],
+        env={**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1])},
+        capture_output=True,
+        check=True,
+    )
+    (memory,) = tmp_path.rglob("*.memory.json.gz")
+    report = analyze(memory)
+    program = PROGRAMS / "pinned_growth.py"
+    places = [
+        (each.name, Path(each.locations[0].file or "").name, each.locations[0].line)
+        for each in report.findings
+    ]
+    fault = (EXPECTED[program.stem]["rule"], program.name, fault_line(program.read_text()))
+    assert places == ([fault] if variant == "faulty" else [])
