@@ -5,7 +5,7 @@ without profkit, and once under profkit run. The recordings go to traces/gpu/NAM
 traces/gpu/NAME_cured: the trace, the monitored memory, a snapshot of CUDA memory for memory
 problems, the provenance, and the expected report. docs/truth.md is the table of the results.
 
-All of it should take less than eight minutes on a GPU with 16 cores: about 160 processes, which
+All of it should take less than twelve minutes on a GPU with 16 cores: about 260 processes, which
 import torch while another one uses the GPU. Runs that are recorded already, with the same program,
 arguments, machine and version of the recording code, are skipped, so it can be stopped and started
 again at any time. A run that crashes or hangs fails alone, with its last lines in its row.
