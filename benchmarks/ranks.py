@@ -1,0 +1,178 @@
+"""Time and memory of one report over many ranks, and their growth with the number of ranks.
+
+A trace of steps with operators, kernels and all-reduces is written for each rank. For several
+numbers of ranks, ``profkit analyze FOLDER`` is measured as a whole: wall time, processor time with
+that of its processes, and the peak memory of any one of them, beside that of one rank alone.
+
+Run: ``python benchmarks/ranks.py [--scale 0.1]``, which scales the number of ranks
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from isal import igzip
+
+from benchmarks.load import ROOT
+from profkit.testing import TraceBuilder
+
+SIZES: Final = ((64, 50), (1000, 5))
+"""Ranks, and megabytes of text of each."""
+SAMPLE_S: Final = 0.05
+OPERATORS: Final = 20
+"""Operators with a kernel between two collectives."""
+TARGET_BYTES: Final = 200 << 20
+"""By how much a process may exceed that of one rank."""
+_GIVE_UP_S: Final = 3600
+
+
+class PeakMonitor(threading.Thread):
+    """The largest peak of resident memory among a process and its children.
+
+    Args:
+        pid: The process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.process = psutil.Process(pid)
+        self.over = threading.Event()
+        self.parent_bytes = 0
+        self.child_bytes = 0
+
+    def run(self) -> None:
+        """Sample until the event ``over`` is set."""
+        while not self.over.wait(SAMPLE_S):
+            with contextlib.suppress(psutil.Error):
+                self.parent_bytes = max(self.parent_bytes, peak_bytes(self.process))
+                for child in self.process.children(recursive=True):
+                    self.child_bytes = max(self.child_bytes, peak_bytes(child))
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """The peak of a process so far; its present memory where the system has no peak."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return int(process.memory_info().rss)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Measurements of one analysis.
+
+    Attributes:
+        seconds: Wall time.
+        cpu_seconds: Processor time, that of all processes.
+        parent_bytes: Peak memory of the process that joins the ranks.
+        child_bytes: The largest peak of those that it starts.
+        report: The JSON report.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    parent_bytes: int
+    child_bytes: int
+    report: dict[str, Any]
+
+
+def measured(path: Path) -> Run:
+    """Analyze a file or a folder in a process of its own."""
+    before, began = os.times(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "report.json")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "profkit", "analyze", str(path), "--format", "json",
+             "-o", str(out)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        monitor = PeakMonitor(process.pid)
+        monitor.start()
+        code = process.wait(_GIVE_UP_S)
+        monitor.over.set()
+        monitor.join()
+        if code:
+            raise SystemExit(f"profkit analyze ended with {code}.")
+        report = json.loads(out.read_bytes())
+    after = os.times()
+    cpu = sum(after[2:4]) - sum(before[2:4])
+    seconds = time.perf_counter() - began
+    return Run(seconds, cpu, monitor.parent_bytes, monitor.child_bytes, report)
+
+
+def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
+    """The trace of rank 0, with steps until its text has about a given size."""
+    world = {"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(world_size))}
+    head = {"distributedInfo": {"rank": 0, "world_size": world_size, "pg_config": [world]}}
+    builder = TraceBuilder(head=head)
+    args = {
+        "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1 << 20,
+        "Out msg nelems": 1 << 20, "Group size": world_size, "Process Group Name": "0",
+    }  # fmt: skip
+    about, seq = 0, 0
+    while about < n_bytes:
+        with builder.step():
+            for _ in range(20):
+                for _ in range(OPERATORS):
+                    builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=50_000)
+                ident = builder.call("LaunchKernel", 4_000)
+                builder.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 200_000,
+                               correlation=ident, Seq=seq, **args)  # fmt: skip
+                seq += 1
+        about += 20 * OPERATORS * 520
+    return builder.to_bytes()
+
+
+def main() -> None:
+    """Write the traces, and measure a growing number of them."""
+    parser = argparse.ArgumentParser(description="Measure reports over many ranks.")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the ranks")
+    options = parser.parse_args()
+    for most, mb in SIZES:
+        n_ranks = max(4, round(most * options.scale))
+        with tempfile.TemporaryDirectory() as folder:
+            job = Path(folder, "job")
+            job.mkdir()
+            text = trace_of_a_rank(mb * 1_000_000, n_ranks)
+            print(f"\n{n_ranks} ranks, each {len(text) / 1e6:.0f} MB of text")
+            print(f"{'ranks':>6} {'seconds':>8} {'cpu s':>7} {'cpu s/rank':>10} "
+                  f"{'parent MB':>10} {'child MB':>9} {'matched':>8}")  # fmt: skip
+            runs: dict[int, Run] = {}
+            for rank in range(n_ranks):
+                own = text.replace(b'"rank":0', f'"rank":{rank}'.encode(), 1)
+                target = job / f"rank{rank:04}.pt.trace.json.gz"
+                target.write_bytes(igzip.compress(own, 1))
+                n = rank + 1
+                if n not in {1, n_ranks // 4, n_ranks // 2, n_ranks}:
+                    continue
+                run = runs[n] = measured(job if n > 1 else target)
+                collectives = run.report.get("collectives") or {}
+                print(
+                    f"{n:6} {run.seconds:8.1f} {run.cpu_seconds:7.1f} {run.cpu_seconds / n:10.2f} "
+                    f"{run.parent_bytes / 1e6:10.0f} {run.child_bytes / 1e6:9.0f} "
+                    f"{collectives.get('matched_share', 0):8.0%}",
+                    flush=True,
+                )
+            half, whole, alone = runs[n_ranks // 2], runs[n_ranks], runs[1]
+            above = max(whole.parent_bytes, whole.child_bytes) - alone.parent_bytes
+            print(
+                f"targets: processor time twice that of half the ranks "
+                f"(here {whole.cpu_seconds / half.cpu_seconds:.2f} x), no process more than "
+                f"{TARGET_BYTES >> 20} MiB above one rank alone (here {above >> 20} MiB)"
+            )
+
+
+if __name__ == "__main__":
+    main()
