@@ -276,9 +276,17 @@ def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
 
 
 def _numbered(columns: Int64s) -> Int64s:
-    """The number of each column of a table among the distinct ones. Shape ``(n,)``."""
-    _, number = np.unique(columns, axis=1, return_inverse=True)
-    return np.asarray(number.reshape(-1), dtype=np.int64)
+    """The number of each column of a table among the distinct ones. Shape ``(n,)``.
+
+    As ``np.unique`` of axis 1 numbers them, without its copies of the whole table.
+    """
+    order = np.lexsort(columns[::-1])
+    is_new = np.zeros(len(order), dtype=np.bool_)
+    for row in columns:
+        is_new[1:] |= np.diff(row[order]) != 0
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(is_new)
+    return number
 
 
 def _nth(calls: JobCalls, number: Int64s) -> Int64s:
