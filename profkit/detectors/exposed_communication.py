@@ -39,7 +39,8 @@ Reads:
 
 When to ignore this:
     A slower rank is the cause: a collective lasts until the last rank has joined, and the trace of
-    one rank cannot tell that from the transfer, so compare the ranks. Inference that splits layers
+    one rank cannot tell that from the transfer. The report over the ranks of a job can: it says how
+    much of the time is waiting for other ranks, and how much transfer. Inference that splits layers
     over GPUs communicates by design; it gets a note. Python that runs in parallel to a collective
     on the host and calls no operator is taken for a wait. Where the host polls for NCCL
     (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
@@ -53,7 +54,7 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -73,10 +74,19 @@ from profkit.engine.families.collectives.waits import (
     waits_of_devices,
     waits_of_host,
 )
+from profkit.engine.job_context import JobContext
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import Intervals, covered_within, inside, union
+from profkit.index.intervals import (
+    Intervals,
+    covered_within,
+    inside,
+    intersect,
+    of_pairs,
+    subtract,
+    union,
+)
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.model.change import ProgramChange
@@ -101,6 +111,9 @@ INFO = RuleInfo(
 )
 
 MAX_LINES = 3
+_OF_ONE_RANK: Final = (
+    "Waiting for slower ranks is included: the trace of one rank cannot tell it from the transfer."
+)
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,34 @@ def _message(ctx: Context, waits: CollectiveWaits, mostly: str, n: int) -> str:
     where = " on host threads" if waits.device is None else ""
     return (
         f"{who} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{where}, "
-        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. Waiting for slower "
-        "ranks is included: the trace of one rank cannot tell it from the transfer."
+        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. {_OF_ONE_RANK}"
+    )
+
+
+def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
+    """The finding on a rank with the parts of its time, which the collectives of all ranks tell.
+
+    Args:
+        rank: The rank's index.
+    """
+    matches, own = job.matches, job.ranks[rank]
+    is_own = matches.calls.member[matches.members] == rank
+    rows = matches.members[is_own]
+    starts = matches.calls.column("start_ns")[rows] - own.start_ns
+    ends = matches.calls.column("end_ns")[rows] - own.start_ns
+    exposed = of_pairs(finding.spans)
+    waiting = union(starts, starts + job.delays.wait_ns[is_own])
+    wait_ns = intersect(exposed, waiting).total_ns
+    transfer_ns = intersect(exposed, subtract(union(starts, ends), waiting)).total_ns
+    if not wait_ns + transfer_ns:
+        return finding
+    n_steps = max(1, len(own.report.summary.steps))
+    parts = (
+        f"{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
+        f"{format_ns(transfer_ns / n_steps)} transfer."
+    )
+    return replace(
+        finding,
+        message=finding.message.replace(_OF_ONE_RANK, parts),
+        evidence={**finding.evidence, "wait_ns": wait_ns, "transfer_ns": transfer_ns},
     )

@@ -79,7 +79,11 @@ class RuleInfo:
 
 
 class Rule(Protocol):
-    """The interface of a rule's module."""
+    """The interface of a rule's module.
+
+    A module may also have ``over_ranks(job, rank, finding)``, which adds to a finding on the rank
+    of that index what only the :class:`~profkit.engine.job_context.JobContext` shows.
+    """
 
     __doc__: str | None
     __name__: str

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Final
 
 from profkit.engine.context import Context
+from profkit.engine.families.collectives.extra_time import place_times
 from profkit.engine.figures.ranks import collectives_summary, rank_summaries
 from profkit.engine.job_context import JobContext, RankReport, RuleChoice
-from profkit.engine.needs import RANKS
+from profkit.engine.needs import is_over_ranks
 from profkit.engine.rank_lanes import job_lanes, own_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
+from profkit.index.ranks.activity import rank_activity
 from profkit.index.ranks.calls import NO_CALLS, collective_calls
 from profkit.index.ranks.matching import RankCalls
 from profkit.model.finding import Finding
@@ -46,6 +48,17 @@ def rank_report(
         trace.world_size,
         RankCalls(trace.rank, trace.host, calls),
         own_time(ctx, report.summary.steps),
+        rank_activity(
+            trace,
+            ctx.tree,
+            ctx.launches,
+            ctx.steps,
+            ctx.devices,
+            ctx.is_communication,
+            ctx.host_activity["sync"],
+            calls.start_ns,
+        ),
+        place_times(report),
         report,
         choice,
         ctx.flights,
@@ -68,6 +81,8 @@ def _dump_report(
         first.world_size,
         RankCalls(first.rank, first.host, NO_CALLS),
         None,
+        None,
+        (),
         report,
         choice,
         flights,
@@ -79,9 +94,13 @@ def reduced(rank: RankReport) -> RankReport:
 
     It is a tenth as large, and reports on all ranks are in memory together.
     """
+    with_spans = {rule.INFO.id for rule in rules() if hasattr(rule, "over_ranks")}
 
     def own(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        return tuple(replace(each, spans=(), change=None) for each in findings)
+        return tuple(
+            replace(each, spans=each.spans if each.rule in with_spans else (), change=None)
+            for each in findings
+        )
 
     report = rank.report
     summary = replace(
@@ -172,14 +191,14 @@ def job_report(job: Sequence[RankReport]) -> Report:
         devices=tuple(dict.fromkeys(names)),
     )
     results = _checked(ctx)
-    over_ranks = {rule.INFO.id for rule in rules() if RANKS in rule.INFO.needs}
+    over_ranks = {rule.INFO.id for rule in rules() if is_over_ranks(rule.INFO.needs)}
     skipped = (each for each in shown.report.unchecked if each.rule not in over_ranks)
     return replace(
         shown.report,
         source=source,
-        findings=ranked((*_merged(ruled, "findings"), *results.findings)),
+        findings=ranked((*_merged(ctx, "findings"), *results.findings)),
         unchecked=(*skipped, *results.unchecked),
-        health=ranked(_merged(ruled, "health")),
+        health=ranked(_merged(ctx, "health")),
         ranks=rank_summaries(ctx) if traced else (),
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
         collectives=collectives_summary(ctx) if traced else None,
@@ -193,27 +212,34 @@ def _checked(ctx: JobContext) -> RuleResults:
     wanted = (
         rule
         for rule in rules()
-        if RANKS in rule.INFO.needs and (choice.ids is None or rule.INFO.id in choice.ids)
+        if is_over_ranks(rule.INFO.needs) and (choice.ids is None or rule.INFO.id in choice.ids)
     )
     thresholds = choice.thresholds
     return run_rules(ctx, wanted, thresholds, strict=choice.strict, on_stage=lambda *_: None)
 
 
-def _merged(job: Sequence[RankReport], kind: str) -> list[Finding]:
+def _merged(ctx: JobContext, kind: str) -> list[Finding]:
     """The findings of all ranks: each problem once, where it costs most, with its ranks.
 
-    Those of the same rule and line are one problem.
+    Those of the same rule and line are one problem. A rule can say more of a finding with all
+    ranks.
     """
+    with_ranks = {rule.INFO.id: getattr(rule, "over_ranks", None) for rule in rules()}
     by_problem: dict[object, list[tuple[int, Finding]]] = defaultdict(list)
-    for each in job:
+    for rank, each in enumerate(ctx.ranks):
+        if each.report.source.kind == "flight-recorder":
+            continue
         for finding in getattr(each.report, kind):
             where = finding.locations[0] if finding.locations else None
             key = (finding.rule, where and (where.file, where.line, where.op))
-            by_problem[key].append((each.calls.rank, finding))
+            by_problem[key].append((rank, finding))
     merged = []
     for found in by_problem.values():
-        finding = max((each[1] for each in found), key=_cost)
-        merged.append(replace(finding, ranks=tuple(sorted({rank for rank, _ in found}))))
+        rank, finding = max(found, key=lambda each: _cost(each[1]))
+        if (add := with_ranks.get(finding.rule)) is not None:
+            finding = add(ctx, rank, finding)
+        numbers = tuple(sorted({ctx.ranks[own].calls.rank for own, _ in found}))
+        merged.append(replace(finding, ranks=numbers))
     return merged
 
 

@@ -7,15 +7,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.delays import Delays, find_delays
 from profkit.index.ranks.disagreements import Disagreement, find_disagreements
 from profkit.index.ranks.flight import joined_record, with_records
+from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, RankCalls, match_collectives
+from profkit.index.ranks.slowdown import WhatIfRanks
 from profkit.model.finding import Basis, Cost
 from profkit.model.flight_record import FlightRecord
+from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
+from profkit.units import format_ns
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,21 @@ class RuleChoice:
 
 
 @dataclass(frozen=True)
+class PlaceTime:
+    """How long a rank takes for something.
+
+    Attributes:
+        where: Such as `` at train.py:12`` or `` in `slow data` ``, with a leading space.
+        ns: Per step.
+        location: The source line, or None.
+    """
+
+    where: str
+    ns: int
+    location: Location | None = None
+
+
+@dataclass(frozen=True)
 class RankReport:
     """The report on one rank, with its collectives.
 
@@ -42,7 +64,10 @@ class RankReport:
         start_ns: Nanoseconds since 1970 of its first event.
         end_ns: The same of its last.
         world_size: Number of ranks of its job, or None.
+        calls: Its collectives.
         time: The parts of its time, for the timeline; None without a trace.
+        activity: When it waits for its collectives; None without a trace.
+        places: Where it spends its time, as far as that is known; empty without a trace.
         choice: The rules that are to run over the job.
         flights: What torch's FlightRecorder kept of this rank.
     """
@@ -53,6 +78,8 @@ class RankReport:
     world_size: int | None
     calls: RankCalls
     time: OwnTime | None
+    activity: RankActivity | None
+    places: tuple[PlaceTime, ...]
     report: Report
     choice: RuleChoice = RuleChoice()
     flights: tuple[FlightRecord, ...] = ()
@@ -108,7 +135,21 @@ class JobContext:
     @cached_property
     def delays(self) -> Delays:
         """Waiting and transfer of the matched collectives."""
-        return find_delays(self.matches)
+        computed = [each.activity.computed_ns if each.activity else None for each in self.ranks]
+        known = [each for each in computed if each is not None]
+        every = np.concatenate(known) if known and len(known) == len(computed) else None
+        return find_delays(self.matches, every)
+
+    @property
+    def replay(self) -> JobReplay:
+        """The ranks' own times and waits, to be replayed with changes."""
+        return self.what_if.replay
+
+    @cached_property
+    def what_if(self) -> WhatIfRanks:
+        """What the job would take if some ranks were like the others."""
+        activities = [each.activity for each in self.ranks if each.activity is not None]
+        return WhatIfRanks(self.matches, self.delays, activities)
 
     @cached_property
     def disagreements(self) -> list[Disagreement]:
@@ -126,12 +167,17 @@ class JobContext:
         """The collectives that ranks are blocked in, by their last dumps."""
         return find_blocked(list(self.last_records.values()))
 
-    @cached_property
-    def n_steps(self) -> int:
-        """Steps that all ranks recorded; 0 without."""
-        return min(len(each.report.summary.steps) for each in self.ranks)
+    def cost(self, ns: float, basis: Basis) -> Cost:
+        """A cost in the replayed steps, and per step; without steps of the whole recording."""
+        n_steps = self.replay.n_steps
+        per_step_ns = round(ns / n_steps) if n_steps else None
+        return Cost(ns=round(ns), per_step_ns=per_step_ns, basis=basis)
 
-    def cost(self, ns: int, basis: Basis) -> Cost:
-        """A cost in total, and per step where there are steps."""
-        per_step_ns = round(ns / self.n_steps) if self.n_steps else None
-        return Cost(ns=ns, per_step_ns=per_step_ns, basis=basis)
+    def time_per_step(self, ns: float) -> str:
+        """``1.20 ms per step``; without steps ``1.20 ms``.
+
+        Args:
+            ns: Nanoseconds over all replayed steps.
+        """
+        n_steps = self.replay.n_steps
+        return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)

@@ -147,6 +147,13 @@ MATCHED: Final = Need(
     is_met=lambda job: len(job.matches.first) > 0,
     requires=(RANKS,),
 )
+WHAT_IF_RANKS: Final = Need(
+    name="most collectives matched",
+    reason="Too few collectives were matched to know what the ranks wait for.",
+    remedy="Record the same steps on all ranks, with torch 2.12 or newer.",
+    is_met=lambda job: job.what_if.is_known,
+    requires=(MATCHED,),
+)
 
 
 def first_unmet(ctx: Context | JobContext, needs: Iterable[Need]) -> Need | None:
@@ -160,3 +167,8 @@ def _with_required(needs: Iterable[Need]) -> list[Need]:
     for need in needs:
         found += [*_with_required(need.requires), need]
     return found
+
+
+def is_over_ranks(needs: Iterable[Need]) -> bool:
+    """Whether a rule with some needs runs over the ranks of a job instead of one recording."""
+    return RANKS in _with_required(needs)

@@ -109,6 +109,50 @@ class UnmatchedCalls:
 
 
 @dataclass(frozen=True)
+class SlowRanks:
+    """Ranks that the others wait for.
+
+    Attributes:
+        ranks: One rank, or all of a stage.
+        stage: The stage of a pipeline, or None for a single rank.
+        saving_ns: What the job would take less per step if they took as long as the ranks do on
+            average.
+        share: That as a share of what it would take less if all ranks did.
+    """
+
+    ranks: tuple[int, ...]
+    stage: int | None
+    saving_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """What differences between ranks cost, by replay. Times are means per step.
+
+    A rank's own time is that in which it does not wait for a collective.
+
+    Attributes:
+        n_steps: Number of steps that were replayed; 0 for the whole recording without steps.
+        actual_ns: What the job takes, without idle time for which the recording has no reason.
+        ideal_ns: What it would take if all ranks had equally much own time, at the same places, and
+            transfers of the same kind, use and size took their median.
+        ratio: ``actual_ns`` divided by ``ideal_ns``.
+        unexplained_share: That idle time, as a share of what the job took.
+        ranks: The ranks with the largest savings, the largest first.
+        stages: The stages of a pipeline, by number.
+    """
+
+    n_steps: int
+    actual_ns: int
+    ideal_ns: int
+    ratio: float
+    unexplained_share: float
+    ranks: tuple[SlowRanks, ...] = ()
+    stages: tuple[SlowRanks, ...] = ()
+
+
+@dataclass(frozen=True)
 class CollectivesSummary:
     """The collectives of a job.
 
@@ -118,12 +162,15 @@ class CollectivesSummary:
             any.
         unmatched: The other calls by reason.
         groups: Kinds of collectives by group, those with the most waiting first.
+        slowdown: What differences between the ranks cost; None where too few collectives were
+            matched.
     """
 
     n: int
     matched_share: float | None
     unmatched: tuple[UnmatchedCalls, ...] = ()
     groups: tuple[CollectiveGroup, ...] = ()
+    slowdown: Slowdown | None = None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class JobBuilder:
         """
         ranks = range(len(self.ranks)) if ranks is None else ranks
         number = self._n[group] = self._n.get(group, -1) + 1
+        use = group.rstrip("0123456789") or group
         starts, idents = {}, {}
         for rank in ranks:
             b = self.ranks[rank]
@@ -92,7 +93,7 @@ class JobBuilder:
             args: dict[str, object] = {
                 "Collective name": NAMES[kind][0], "dtype": "Float", "In msg nelems": n_elements,
                 "Out msg nelems": n_elements, "Group size": len(ranks),
-                "Process Group Name": group, "Process Group Description": f"group {group}",
+                "Process Group Name": group, "Process Group Description": f"group {use}",
                 "Process Group Ranks": str(list(ranks)),
                 **({"Seq": number} if self._numbered else {}),
                 **(changed or {}).get(rank, {}),
@@ -133,6 +134,20 @@ class JobBuilder:
             )  # fmt: skip
             if kind == "receive":
                 self.ranks[rank].wait_for_event(end, stream=COMPUTE)
+
+    def pipeline(self, times_ns: Sequence[int], n_micro_batches: int) -> None:
+        """All forward passes of a pipeline, then all backward passes (GPipe).
+
+        Args:
+            times_ns: What each rank, which is a stage, computes for each of them.
+        """
+        for forward in (True, False):
+            stages = list(range(len(times_ns)))[:: 1 if forward else -1]
+            for _ in range(n_micro_batches):
+                for place, stage in enumerate(stages):
+                    self.compute([ns * (rank == stage) for rank, ns in enumerate(times_ns)])
+                    if place + 1 < len(stages):
+                        self.send(stage, stages[place + 1], MS // 100)
 
     def write(self, folder: Path) -> Path:
         """Write a file for each rank; returns the folder."""

@@ -241,7 +241,6 @@ def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
     assert "bf16_compress_hook" in finding.fix
     assert "Wrap the model" not in finding.fix
     assert "bucket_cap_mb" not in finding.fix
-    assert "no_sync" not in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -275,14 +274,7 @@ def test_gradients_that_go_in_one_piece_could_go_in_several(found: Found) -> Non
 
 def test_gradients_that_are_sent_once_for_several_passes_are_left_at_that(found: Found) -> None:
     (finding,) = found(ddp(n_passes=4, n_sends=1, n_buckets=3, exchange_ns=300 * US), RULE)
-    assert "no_sync" not in finding.fix
     assert "bucket" not in finding.fix
-
-
-def test_gradients_that_add_up_over_passes_need_be_sent_only_once(found: Found) -> None:
-    (finding,) = found(ddp(n_passes=4, exchange_ns=300 * US), RULE)
-    assert "The model runs 4 times per optimizer step" in finding.fix
-    assert "`model.no_sync()`" in finding.fix
 
 
 def test_sharded_parameters_are_gathered_earlier(found: Found) -> None:

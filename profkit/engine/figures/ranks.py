@@ -89,6 +89,7 @@ def collectives_summary(job: JobContext) -> CollectivesSummary:
         matched_share=matches.matched_share,
         unmatched=tuple(unmatched),
         groups=tuple(_groups(matches, delays)),
+        slowdown=job.what_if.summary(),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.ranks.matching import Matches
+from profkit.index.ranks.matching import SYNCHRONIZING, Matches
 from profkit.model.events import MISSING, Float64s, Int64s, Mask, Rows
 from profkit.model.job import Lateness
 
@@ -44,8 +44,13 @@ class Delays:
     bus_bytes: Float64s
 
 
-def find_delays(matches: Matches) -> Delays:
-    """Split the time of matched collectives into waiting and transfer."""
+def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
+    """Split the time of matched collectives into waiting and transfer.
+
+    Args:
+        computed_ns: How long the devices of a rank had computed before each call, from any moment
+            on; None where that is not known. Shape ``(n,)``.
+    """
     calls, rows, first = matches.calls, matches.members, matches.first
     sizes = np.diff(np.append(first, len(rows)))
     if not len(first):
@@ -70,24 +75,60 @@ def find_delays(matches: Matches) -> Delays:
         last,
         delay,
         delay > np.where(is_one_clock, 0, error),
-        _why(matches, last, delay),
+        _why(matches, last, delay, _extra_compute(matches, last, computed_ns)),
         _bus_bytes(matches, last, sizes),
     )
 
 
-def _why(matches: Matches, last: Rows, delay_ns: Int64s) -> tuple[Lateness, ...]:
-    """Why each of some calls was late."""
+def _extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> Int64s:
+    """How much longer the devices of the last rank computed than those of the others.
+
+    Since the same ranks last waited for each other, and than the median of the others, the lower
+    one of two; :data:`MISSING` where it is not known. Shape ``(m,)``.
+    """
+    calls, rows, first = matches.calls, matches.members, matches.first
+    if computed_ns is None:
+        return np.full(len(first), MISSING)
+    together = {group.ranks or group: i for i, group in enumerate(calls.groups)}
+    ranks = np.array([together[group.ranks or group] for group in calls.groups])[calls.group]
+    sizes = np.diff(np.append(first, len(rows)))
+    collective = np.repeat(np.arange(len(first)), sizes)
+    # The calls of each rank with the same others, in their order.
+    order = np.lexsort((matches.start_ns[rows], calls.member[rows], ranks[rows]))
+    order = order[calls.is_kind(SYNCHRONIZING)[rows[order]]]
+    own = rows[order]
+    is_next = (np.diff(calls.member[own], prepend=-1) == 0) & (np.diff(ranks[own], prepend=-1) == 0)
+    since = np.full(len(rows), MISSING)
+    since[order] = np.where(is_next, np.diff(computed_ns[own], prepend=0), MISSING)
+    is_other = rows != np.repeat(last, sizes)
+    others = np.flatnonzero(is_other)
+    others = others[np.lexsort((since[others], collective[others]))]
+    begins = np.cumsum(sizes - 1) - (sizes - 1)
+    usual, of_last = since[others[begins + (sizes - 2) // 2]], since[~is_other]
+    is_known = (of_last != MISSING) & (since[others[begins]] != MISSING)
+    return np.where(is_known, np.maximum(of_last - usual, 0), MISSING)
+
+
+def _why(matches: Matches, last: Rows, delay_ns: Int64s, extra_ns: Int64s) -> tuple[Lateness, ...]:
+    """Why each of some calls was late.
+
+    Args:
+        extra_ns: How much longer its rank computed since its call before, or :data:`MISSING`. Shape
+            ``(m,)``.
+    """
     calls = matches.calls
     launched, start = calls.column("launched_ns")[last], calls.column("start_ns")[last]
     idle, waited = calls.column("idle_ns")[last], calls.column("data_wait_ns")[last]
     on_host = ~calls.column("on_device").astype(np.bool_)[last]
     # Its own clock is enough: all of these are differences within one rank.
     is_known = launched != MISSING
-    is_host = on_host | (is_known & (start - launched < _MOST * delay_ns))
+    is_compared = ~on_host & (extra_ns != MISSING)
+    is_longer = is_compared & (extra_ns >= _MOST * delay_ns)
+    is_host = on_host | (is_known & (is_compared | (start - launched < _MOST * delay_ns)))
     is_data = is_host & (waited >= _MOST * delay_ns)
-    is_compute = ~is_host & (idle != MISSING) & (idle < _MOST * delay_ns)
+    is_compute = ~is_compared & (idle != MISSING) & (idle < _MOST * delay_ns)
     names: tuple[Lateness, ...] = ("data", "host", "compute", "unknown")
-    chosen = np.select([is_data, is_host, is_compute], [0, 1, 2], 3)
+    chosen = np.select([is_longer, is_data, is_host, is_compute], [2, 0, 1, 2], 3)
     return tuple(names[number] for number in chosen.tolist())
 
 

@@ -120,7 +120,7 @@ def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedPro
         if not _mostly(waits, in_backward):
             return _EARLIER
         return _ddp_fix(waits, program, in_backward, "fp16" if lacks_bfloat16(ctx) else "bf16")
-    after = _after_backward(ctx, waits) & ~in_backward
+    after = after_backward(ctx, waits) & ~in_backward
     of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
 
@@ -144,11 +144,6 @@ def _ddp_fix(
             + ("one bucket" if n_buckets <= 1 else "two buckets")
             + ": with a smaller `bucket_cap_mb` the first all-reduce starts earlier."
         )
-    if each_pass_sends and 0 < 2 * program.n_updates <= program.n_forwards:
-        sentences.append(
-            f"The model runs {program.n_forwards // program.n_updates} times per optimizer step: "
-            "all but the last can run in `model.no_sync()`."
-        )
     return " ".join(sentences)
 
 
@@ -164,7 +159,7 @@ def _within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> M
     return np.asarray(known & (above[waits.starter] != NO_ROW))
 
 
-def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
+def after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     """Which collectives the program started after a backward pass of the same step.
 
     A recording without steps is one step. A collective that an operator starts, such as a layer

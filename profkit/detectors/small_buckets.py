@@ -1,0 +1,168 @@
+"""COM010 small-buckets: gradients are reduced in many small pieces.
+
+What it finds:
+    Training on several GPUs in which each step reduces gradients with many more all-reduces than
+    their size needs in buckets of 25 MiB: by ``DistributedDataParallel`` with a small
+    ``bucket_cap_mb``, or by a loop over the parameters.
+
+Why it matters:
+    A small all-reduce takes as long as its latency, whatever its size, and the host launches each.
+    The cost is an estimate: what the steps take less in a replay in which these all-reduces take
+    the share of their time that as many as are needed would have.
+
+How to fix it:
+    Leave ``bucket_cap_mb`` at its default, or raise it. In place of a loop over parameters use
+    ``DistributedDataParallel``, or reduce one flat tensor of all gradients.
+
+Example:
+    ::
+
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+Use instead:
+    ::
+
+        model = DistributedDataParallel(model, device_ids=[local_rank])
+
+Reads:
+    All-reduces on a device that hooks of gradients start, or the program after the backward pass
+    (``ts_ns`` and ``dur_ns`` in nanoseconds), their numbers of elements and types where they were
+    recorded, the operators that start them.
+
+When to ignore this:
+    Small buckets start earlier, which pays where the last all-reduce of a step is exposed and the
+    others are hidden. Without sizes, which PyTorch records since 2.3, short all-reduces count as
+    small.
+
+Source:
+    ``DistributedDataParallel`` in PyTorch's documentation (``bucket_cap_mb``), and "PyTorch
+    Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3, on
+    bucketing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives.gradients import reduced_after_backward, reduced_by_hooks
+from profkit.engine.families.collectives.messages import distributed_program
+from profkit.engine.families.collectives.waits import CollectiveWaits, waits_of_devices
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.intervals import covered_by
+from profkit.index.ranks.delays import ELEMENT_BYTES
+from profkit.model.change import ProgramChange
+from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_bytes, format_ns
+
+INFO = RuleInfo(
+    id="COM010",
+    name="small-buckets",
+    title="Gradients are reduced in many small pieces",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.STEPS, needs.DEVICE_WORK),
+    since="0.1.0",
+    no_example="It takes several processes with a GPU each.",
+)
+
+_BUCKET_BYTES = 25 << 20
+"""The default of ``bucket_cap_mb``."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When all-reduces are too many and too small.
+
+    Attributes:
+        min_calls_count: Minimum number per step: a few more than needed cost nothing.
+        min_excess_count: How many times as many as buckets of 25 MiB they have to be at least.
+        max_small_bytes: Maximum size of most of them: below 1 MiB, the size of the first bucket of
+            DDP, latency is most of the time.
+        max_small_ns: Where sizes are not known, the maximum time of most of them, about the latency
+            of NCCL between GPUs of several hosts.
+        warning_share: Share of the steps that a fix can save from which it is a warning: from one
+            percent on, a change is worth the edit.
+    """
+
+    min_calls_count: int = 8
+    min_excess_count: int = 3
+    max_small_bytes: int = 1 << 20
+    max_small_ns: int = 50_000
+    warning_share: float = 0.01
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if gradients are reduced in many small pieces."""
+    waits = waits_of_devices(ctx)
+    if waits is None or ctx.trace.world_size == 1:
+        return
+    wanted = reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits)
+    own = np.flatnonzero(wanted)
+    own = own[in_windows(ctx, waits.starter[own].astype(np.intp))]
+    n_per_step = len(own) / len(ctx.steps)
+    if n_per_step <= thresholds.min_calls_count:
+        return
+    n_bytes = _bytes(ctx, waits, own)
+    dur_ns = ctx.events.dur_ns[waits.rows[own]]
+    if n_bytes is None:
+        needed, is_small = 1, np.median(dur_ns) <= thresholds.max_small_ns
+    else:
+        needed = 1 + -(-int(n_bytes.sum()) // len(ctx.steps) // _BUCKET_BYTES)
+        is_small = np.median(n_bytes) <= thresholds.max_small_bytes
+    if is_small and n_per_step >= thresholds.min_excess_count * needed:
+        usual = (
+            f"most of them take less than {format_ns(float(np.median(dur_ns)))}"
+            if n_bytes is None
+            else f"most of them are at most {format_bytes(int(np.median(n_bytes)))}"
+        )
+        yield _finding(ctx, waits, own, needed / n_per_step, usual, thresholds)
+
+
+def _bytes(ctx: Context, waits: CollectiveWaits, own: Rows) -> Int64s | None:
+    """The size of each all-reduce, or None where they were not recorded. Shape of ``own``."""
+    events = ctx.events
+    rows = waits.rows[own]
+    count, kind = events.n_in.at(rows), events.element_type.at(rows)
+    if (count == MISSING).any() or (kind == MISSING).any():
+        return None
+    width = [ELEMENT_BYTES.get(events.names[number], 0) for number in kind.tolist()]
+    return np.asarray(count * np.array(width))
+
+
+def _finding(
+    ctx: Context, waits: CollectiveWaits, own: Rows, kept_share: float, usual: str,
+    thresholds: Thresholds,
+) -> Finding:  # fmt: skip
+    rows, starter = waits.rows[own].astype(np.intp), waits.starter[own]
+    ops = np.unique(starter[starter != NO_ROW]).astype(np.intp)
+    change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
+    cost = ctx.time_cost(change, "estimate")
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    lines = ctx.costliest_lines(ops, 1)
+    is_ddp = distributed_program(ctx).is_ddp
+    return INFO.finding(
+        severity="warning" if is_costly else "note",
+        confidence="medium",
+        message=(
+            f"Gradients are reduced{at(lines[0]) if lines else ''} by "
+            f"{times_per_step(ctx, len(own)).replace('times', 'all-reduces')}; {usual}. They take "
+            f"{time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
+        ),
+        fix=(
+            "Leave `bucket_cap_mb` of `DistributedDataParallel` at 25 MiB, or raise it."
+            if is_ddp
+            else "Wrap the model in `DistributedDataParallel`, which reduces gradients in buckets "
+            "of 25 MiB, or reduce one flat tensor of all gradients."
+        ),
+        locations=known_locations(*lines),
+        n=len(own),
+        cost=cost,
+        evidence={"events": event_ids(ctx, rows)},
+        change=change,
+    )

@@ -1,0 +1,195 @@
+"""COM004 straggling-rank: one rank makes the others wait.
+
+What it finds:
+    A rank that is the last to start most of the collectives in which ranks wait for each other, and
+    without which the job would be faster. Ranks are compared on corrected clocks, and a rank is the
+    last only if it is so by more than the clocks' error.
+
+Why it matters:
+    A collective ends on no rank before all have started it: what one rank takes longer, all do. The
+    cost is what the job takes less in a replay in which the rank takes the median time of the other
+    ranks with the same collectives, from each collective to the next.
+
+How to fix it:
+    Look at what the message names: why the rank is late, and where it spends more time than the
+    others. A host that launches late does work that others do not (logging, checkpoints, evaluation
+    on rank 0), or shares its cores; a device that computes longer has more work, or is throttled:
+    compare ``nvidia-smi -q -d CLOCK,TEMPERATURE`` on that host. Data that comes late is loaded from
+    slower storage, or by too few workers.
+
+Example:
+    ::
+
+        if rank == 0:
+            save(model.state_dict())
+        loss.backward()
+
+Use instead:
+    ::
+
+        if rank == 0:
+            saving = dcp.async_save(model.state_dict())
+        loss.backward()
+
+Reads:
+    The collectives of all ranks (kind, process group, start and end in nanoseconds, the launch on
+    the host), other kernels, the waits for data, and the regions, lines and findings of each rank.
+
+When to ignore this:
+    A rank may be late in the recorded steps alone, such as when it writes a checkpoint. Where few
+    collectives are matched, or one rank of a pipeline stage is recorded, nothing is found.
+
+Source:
+    "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), for the
+    replay; ``dcp.async_save`` in PyTorch's documentation of distributed checkpoints.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives.extra_time import extra_time
+from profkit.engine.job_context import JobContext, PlaceTime
+from profkit.engine.wording import counted
+from profkit.index.ranks.matching import SYNCHRONIZING
+from profkit.model.finding import Finding
+from profkit.model.job import Lateness
+from profkit.units import format_count, format_share
+
+INFO = RuleInfo(
+    id="COM004",
+    name="straggling-rank",
+    title="One rank makes the others wait",
+    severity="warning",
+    needs=(needs.WHAT_IF_RANKS,),
+    since="0.1.0",
+    no_example="It takes several processes, of which one is slower.",
+)
+
+_WHY: Final[dict[Lateness, str]] = {
+    "host": ", since its host launches late",
+    "data": ", since it waits for data",
+    "compute": ", since its device computes longer",
+    "unknown": "",
+}
+_FIX: Final[dict[Lateness, str]] = {
+    "host": (
+        "Remove work that only this rank does on the host, such as logging or checkpoints, or move "
+        "it to a thread; check what else runs on its cores."
+    ),
+    "data": (
+        "Give this rank more loader workers (`num_workers`) or data as near as that of the others."
+    ),
+    "compute": (
+        "Give all ranks equally much work; if they have it, check the clocks and the temperature "
+        "of this GPU (`nvidia-smi -q -d CLOCK,TEMPERATURE`)."
+    ),
+    "unknown": "Compare what this rank does between two collectives with the other ranks.",
+}
+_MOST: Final = 0.5
+"""The share of the delay that a line has to explain."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a rank is a straggler.
+
+    Attributes:
+        min_last_share: Minimum share of the collectives that it is the last to start: where ranks
+            take turns, none is the cause.
+        min_saving_share: Minimum share of the job's time that it costs; ranks differ by a few
+            percent on the same hardware.
+    """
+
+    min_last_share: float = 0.5
+    min_saving_share: float = 0.05
+
+
+def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each rank that makes the others wait."""
+    what_if = job.what_if
+    # A rank that is a stage of its own has other work than the others.
+    stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
+    for rank in what_if.candidates:
+        saving_ns = what_if.saving_ns((rank,), to_median=True)
+        if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
+            continue
+        last = _last_in(job, rank)
+        n = _n_joined(job, rank)
+        if len(last) >= max(1, thresholds.min_last_share * n):
+            yield _finding(job, rank, last, n, saving_ns)
+
+
+def _synchronizing(job: JobContext) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Which matched collectives end on no rank before all have started. Shape ``(m,)``."""
+    matches = job.matches
+    return matches.calls.is_kind(SYNCHRONIZING)[matches.members[matches.first]]
+
+
+def _last_in(job: JobContext, rank: int) -> list[int]:
+    """The synchronizing collectives that a rank is the last to start."""
+    delays, calls = job.delays, job.matches.calls
+    is_last = (calls.member[delays.last] == rank) & delays.is_certain
+    return [int(each) for each in np.flatnonzero(is_last & _synchronizing(job))]
+
+
+def _n_joined(job: JobContext, rank: int) -> int:
+    """The number of synchronizing collectives that a rank takes part in."""
+    matches = job.matches
+    sizes = np.diff(np.append(matches.first, len(matches.members)))
+    wanted = np.repeat(_synchronizing(job), sizes)
+    return int((wanted & (matches.calls.member[matches.members] == rank)).sum())
+
+
+def _finding(job: JobContext, rank: int, last: list[int], n: int, saving_ns: float) -> Finding:
+    number, delays = job.ranks[rank].calls.rank, job.delays
+    why = _why(job, last)
+    n_steps = max(1, job.replay.n_steps)
+    extra = extra_time(job, rank, _MOST * saving_ns / n_steps)
+    host = job.ranks[rank].calls.host
+    return INFO.finding(
+        confidence="high" if job.replay.n_steps > 1 else "medium",
+        message=_message(job, number, len(last), n, saving_ns, why, extra),
+        fix=_FIX[why],
+        locations=(extra.location,) if extra is not None and extra.location is not None else (),
+        n=len(last),
+        cost=job.cost(saving_ns, "replay"),
+        ranks=(number,),
+        evidence={
+            "rank": number,
+            "host": host,
+            "why": why,
+            "n_last": len(last),
+            "n_collectives": n,
+            "late_ns": int(delays.delay_ns[last].sum()),
+            "extra_ns": None if extra is None else extra.ns,
+        },
+    )
+
+
+def _why(job: JobContext, last: list[int]) -> Lateness:
+    """Why the rank is late in most of the time that it is."""
+    late: Counter[Lateness] = Counter()
+    for collective in last:
+        late[job.delays.why[collective]] += int(job.delays.delay_ns[collective])
+    return late.most_common(1)[0][0]
+
+
+def _message(
+    job: JobContext, rank: int, n_last: int, n: int, saving_ns: float, why: Lateness,
+    extra: PlaceTime | None,
+) -> str:  # fmt: skip
+    share = format_share(saving_ns / job.what_if.actual_ns)
+    message = (
+        f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"
+        f"{_WHY[why]}: the job waits for it for {job.time_per_step(saving_ns)} ({share})."
+    )
+    if extra is None:
+        return message
+    spent = job.time_per_step(extra.ns * max(1, job.replay.n_steps))
+    return f"{message} It spends {spent} more than the others{extra.where}."

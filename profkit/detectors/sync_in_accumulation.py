@@ -1,0 +1,172 @@
+"""COM009 sync-in-accumulation: gradients are reduced before they are complete.
+
+What it finds:
+    Training with gradient accumulation in ``DistributedDataParallel``: the model runs several times
+    per optimizer step, and more than one of these passes reduces gradients over the ranks.
+
+Why it matters:
+    The optimizer needs the sum of all passes. Reducing after each of them moves all gradients as
+    many times as there are passes, where once is enough. The cost is what the steps take less in a
+    replay without the collectives of all passes but the last one per optimizer step.
+
+How to fix it:
+    Run all passes but the last one in ``model.no_sync()``, the forward pass included.
+
+Example:
+    ::
+
+        for i, (x, y) in enumerate(micro_batches):
+            loss_fn(model(x), y).backward()
+        optimizer.step()
+
+Use instead:
+    ::
+
+        for i, (x, y) in enumerate(micro_batches):
+            is_last = i + 1 == len(micro_batches)
+            with nullcontext() if is_last else model.no_sync():
+                loss_fn(model(x), y).backward()
+        optimizer.step()
+
+Reads:
+    Annotations of ``DistributedDataParallel.forward`` and of optimizer steps, the all-reduces that
+    hooks of gradients start, and their times on the device or on host threads (``ts_ns`` and
+    ``dur_ns`` in nanoseconds).
+
+When to ignore this:
+    ``no_sync()`` keeps the whole gradients of all passes on each rank, which FSDP may have no
+    memory for. Programs whose optimizer is not one of PyTorch's have no optimizer steps to tell
+    passes by.
+
+Source:
+    ``DistributedDataParallel.no_sync`` in PyTorch's documentation; "Skip unnecessary all-reduce if
+    training with DistributedDataParallel and gradient accumulation" in PyTorch's performance tuning
+    guide.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives.gradients import reduced_by_hooks
+from profkit.engine.families.collectives.waits import (
+    CollectiveWaits,
+    waits_of_devices,
+    waits_of_host,
+)
+from profkit.engine.windows import event_ids, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.intervals import covered_by, intersect
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import Category, Rows
+from profkit.model.finding import Finding
+from profkit.model.torch_names import (
+    DISTRIBUTED_DATA_PARALLEL_FORWARD,
+    OPTIMIZER_STEP,
+)
+from profkit.units import format_times
+
+INFO = RuleInfo(
+    id="COM009",
+    name="sync-in-accumulation",
+    title="Gradients are reduced in each pass of an accumulation",
+    severity="warning",
+    needs=(needs.OPERATORS,),
+    since="0.1.0",
+    no_example="It takes several processes with DistributedDataParallel.",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When it is a finding.
+
+    Attributes:
+        min_passes_count: Passes that reduce gradients per optimizer step, on average: one and a
+            half is more than a program with one that is recorded from within a step.
+        warning_share: Share of the steps that a fix can save from which it is a warning: from one
+            percent on, a change is worth the edit.
+    """
+
+    min_passes_count: float = 1.5
+    warning_share: float = 0.01
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for collectives on a device, and one for those on host threads."""
+    forwards = _rows(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD)
+    updates = _rows(ctx, OPTIMIZER_STEP)
+    if len(forwards) < 2 or not len(updates):  # noqa: PLR2004  (nothing is accumulated)
+        return
+    for waits in (waits_of_devices(ctx), waits_of_host(ctx)):
+        if waits is not None:
+            yield from _found(ctx, waits, forwards, updates, thresholds)
+
+
+def _rows(ctx: Context, pattern: re.Pattern[str]) -> Rows:
+    """Annotations of a name, by start."""
+    rows = np.flatnonzero(rows_named(ctx.events, pattern, Category.ANNOTATION, Category.OP))
+    return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
+
+
+def _found(
+    ctx: Context, waits: CollectiveWaits, forwards: Rows, updates: Rows, thresholds: Thresholds
+) -> Iterator[Finding]:
+    events = ctx.events
+    own = np.flatnonzero(reduced_by_hooks(ctx, waits))
+    started_ns = events.ts_ns[waits.starter[own]]
+    ends_ns = np.sort(events.ts_ns[updates])
+    # The pass that reduces, and the optimizer step after it. What none follows is not known.
+    of_pass = np.searchsorted(events.ts_ns[forwards], started_ns, side="right") - 1
+    update = np.searchsorted(ends_ns, started_ns)
+    is_known = (of_pass >= 0) & (update < len(updates))
+    own, of_pass, update = own[is_known], of_pass[is_known], update[is_known]
+    if not len(own):
+        return
+    passes = np.unique(of_pass)
+    updated = np.unique(update)
+    if len(passes) < thresholds.min_passes_count * len(updated):
+        return
+    last = np.zeros(len(updates), dtype=np.int64)
+    np.maximum.at(last, update, of_pass)
+    is_early = of_pass < last[update]
+    if not is_early.any():
+        return
+    rows = waits.rows[own[is_early]]
+    if waits.device is None:
+        early = intersect(waits.waited, covered_by(events, rows))
+        change = ProgramChange(host_time=early.pairs())
+    else:
+        change = ProgramChange(scaled=((rows.astype(np.intp), 0.0),))
+    cost = ctx.time_cost(change)
+    location = ctx.location(int(forwards[passes[0]]))
+    n_passes = len(passes) / len(updated)
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    spent_ns = covered_by(events, rows).total_ns
+    yield INFO.finding(
+        severity="warning" if is_costly else "note",
+        confidence="high" if len(updated) > 1 else "medium",
+        message=(
+            f"The model{at(location)} reduces its gradients about {format_times(round(n_passes))} "
+            f"per optimizer step: all but the last pass take {time_per_step(ctx, spent_ns)} of "
+            "collectives that are not needed."
+        ),
+        fix="Run all passes but the last one before `optimizer.step()` in `model.no_sync()`.",
+        locations=known_locations(location),
+        n=len(rows),
+        cost=cost,
+        evidence={
+            "n_passes": len(passes),
+            "n_updates": len(updated),
+            "device": waits.device,
+            "events": event_ids(ctx, rows),
+        },
+        spans=covered_by(events, rows).pairs(),
+        change=change,
+    )

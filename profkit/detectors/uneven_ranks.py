@@ -1,0 +1,146 @@
+"""COM005 uneven-ranks: ranks have unequal work.
+
+What it finds:
+    Jobs that would be faster if all ranks spent equally much time of their own, which is all time
+    in which they do not wait for a collective: computing, launching, loading. Either some ranks, or
+    a stage of a pipeline, have more than the others in all steps, or which rank has the most
+    changes from one collective to the next. A single rank that all others wait for is reported by
+    straggling-rank.
+
+Why it matters:
+    The ranks with less work wait for those with more. The cost is what the job takes less in a
+    replay in which each rank has the mean of all ranks: those that start the same collectives in
+    the same order between each two of them, other ranks in all.
+
+How to fix it:
+    Give the ranks equally much to compute. Stages of a pipeline: move layers from the longest stage
+    to the others; the last one has the loss and the output layer besides. Ranks with other data:
+    sort samples by length into batches with equally many tokens, pack short ones together, or bound
+    the tokens of a batch instead of its samples. Experts: balance the tokens that the router sends
+    to each rank.
+
+Example:
+    ::
+
+        batch_sampler = BatchSampler(DistributedSampler(data), batch_size=32, drop_last=True)
+
+Use instead:
+    ::
+
+        batch_sampler = TokenBatchSampler(DistributedSampler(data), max_tokens=32 * 1024)
+
+Reads:
+    The collectives of all ranks (start and end in nanoseconds on corrected clocks) and other
+    kernels.
+
+When to ignore this:
+    Ranks with other hardware have unequal times with equal work. A layer that cannot be divided may
+    leave a stage of a pipeline longer than the others.
+
+Source:
+    "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), which
+    finds unequal stages and sequences of unequal length to be the most frequent causes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.detector import RuleInfo
+from profkit.engine.job_context import JobContext
+from profkit.engine.wording import the_ranks
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="COM005",
+    name="uneven-ranks",
+    title="Ranks have unequal work",
+    severity="warning",
+    needs=(needs.WHAT_IF_RANKS,),
+    since="0.1.0",
+    no_example="It takes several processes with unequal work.",
+)
+
+_MOST = 0.5
+"""The share of the cost from which a single rank is the cause."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When the work is unequal.
+
+    Attributes:
+        min_saving_share: Minimum share of the job's time that it costs: ranks with equal work
+            differ by a few percent.
+        min_excess_share: By how much more than the mean of all ranks some have to spend, to be
+            named: a fifth, as for the longest rank in other tools.
+    """
+
+    min_saving_share: float = 0.1
+    min_excess_share: float = 0.2
+
+
+def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if the job would be faster with equal work."""
+    what_if = job.what_if
+    saving_ns = what_if.actual_ns - what_if.even_ns
+    if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
+        return
+    # A rank that is a stage of its own has other work than the others.
+    stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
+    single = [rank for rank in what_if.candidates if rank not in stages]
+    by_one = max((what_if.saving_ns((rank,)) for rank in single), default=0.0)
+    if by_one > _MOST * saving_ns:
+        return
+    own_ns = job.replay.totals_ns
+    excess = own_ns / own_ns.mean() - 1
+    longest = np.flatnonzero(excess >= thresholds.min_excess_share)
+    numbers = [job.ranks[rank].calls.rank for rank in longest.tolist()]
+    stage = next((i for i, each in enumerate(what_if.stages) if {*each} == {*longest.tolist()}), -1)
+    yield INFO.finding(
+        confidence="high" if job.replay.n_steps > 1 else "medium",
+        message=_message(job, numbers, stage, saving_ns),
+        fix=_fix(job, numbers, stage),
+        n=max(1, job.replay.n_steps),
+        cost=job.cost(saving_ns, "replay"),
+        ranks=tuple(numbers),
+        evidence={
+            "longest_own_ns": round(float(own_ns.max())),
+            "mean_own_ns": round(float(own_ns.mean())),
+            "stage": None if stage < 0 else stage,
+        },
+    )
+
+
+def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
+    if stage >= 0:
+        return f"Move layers from stage {stage} of the pipeline to the other stages."
+    if numbers:
+        return "Give these ranks less to compute: fewer samples or tokens, layers or experts."
+    if job.what_if.stages:
+        return "Give all stages and all micro-batches equally much to compute."
+    return (
+        "Give all ranks batches with equally many tokens: sort samples by length, or pack short "
+        "ones together."
+    )
+
+
+def _message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
+    own_ns, actual_ns = job.replay.totals_ns, job.what_if.actual_ns
+    costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / actual_ns)})"
+    if not numbers:
+        return (
+            "Ranks take unequally long from one collective to the next, each of them sometimes: "
+            f"that costs {costs}."
+        )
+    index = [i for i, each in enumerate(job.ranks) if each.calls.rank in numbers]
+    mean = float(own_ns[index].mean())
+    who = f"Stage {stage} ({the_ranks(numbers)})" if stage >= 0 else the_ranks(numbers).capitalize()
+    verb = "works" if stage >= 0 or len(numbers) == 1 else "work"
+    return (
+        f"{who} {verb} for {job.time_per_step(mean)}, {mean / own_ns.mean():.1f} times the mean of "
+        f"all ranks: that costs {costs}."
+    )

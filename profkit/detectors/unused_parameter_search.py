@@ -1,0 +1,112 @@
+"""COM008 unused-parameter-search: DDP searches the graph for unused parameters.
+
+What it finds:
+    Steps in which ``DistributedDataParallel`` traverses the autograd graph after the forward pass,
+    as it does with ``find_unused_parameters=True``.
+
+Why it matters:
+    The search visits every node of the graph in each step before the backward pass can begin, and
+    the ranks reduce a map of used parameters besides. It is only needed if some parameters get no
+    gradient in some steps. The cost is what the steps take less in a replay without the search.
+
+How to fix it:
+    Leave ``find_unused_parameters`` out. Where parameters are never used, freeze them with
+    ``requires_grad_(False)`` before the model is wrapped. Where the unused ones are the same in all
+    steps, ``static_graph=True`` searches only once.
+
+Example:
+    ::
+
+        model = DistributedDataParallel(model, find_unused_parameters=True)
+
+Use instead:
+    ::
+
+        model = DistributedDataParallel(model)
+
+Reads:
+    Operators named ``torch.distributed.ddp.reducer::search_unused_parameters`` (``ts_ns`` and
+    ``dur_ns`` in nanoseconds), the steps, source lines.
+
+When to ignore this:
+    The parameters that a step uses differ, such as with layers that are skipped at random or
+    experts that get no token. DDP itself warns where all were used.
+
+Source:
+    ``torch/csrc/distributed/c10d/reducer.cpp`` (the operator and the warning), and "Distributed
+    data parallel" in PyTorch's notes (its internal design).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import Category
+from profkit.model.finding import Finding
+
+INFO = RuleInfo(
+    id="COM008",
+    name="unused-parameter-search",
+    title="DDP searches for unused parameters",
+    severity="note",
+    needs=(needs.OPERATORS,),
+    since="0.1.0",
+    no_example="It takes several processes with DistributedDataParallel.",
+)
+
+_SEARCH: Final = re.compile(
+    r"^torch(\.distributed\.ddp\.|::distributed::)reducer::search_unused_parameters$"
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When it is a warning.
+
+    Attributes:
+        warning_share: Share of the steps that a fix can save from which it is a warning: from one
+            percent on, a change is worth the edit.
+    """
+
+    warning_share: float = 0.01
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if steps search for unused parameters."""
+    rows = np.flatnonzero(rows_named(ctx.events, _SEARCH, Category.OP, Category.ANNOTATION))
+    rows = rows[in_windows(ctx, rows)]
+    # With static_graph=True the first step alone searches.
+    if not len(rows) or (len(ctx.steps) > 1 and len(np.unique(ctx.step_of(rows))) == 1):
+        return
+    change = ProgramChange(scaled=((rows, 0.0),))
+    cost = ctx.time_cost(change)
+    location = ctx.location(int(rows[0]))
+    spent_ns = int(ctx.events.dur_ns[rows].sum())
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    yield INFO.finding(
+        severity="warning" if is_costly else "note",
+        confidence="high",
+        message=(
+            f"`DistributedDataParallel`{at(location)} searches the autograd graph for unused "
+            f"parameters {times_per_step(ctx, len(rows))}: {time_per_step(ctx, spent_ns)}."
+        ),
+        fix=(
+            "Leave `find_unused_parameters=True` out if each step uses all parameters; if the same "
+            "ones are unused in all steps, set `static_graph=True`."
+        ),
+        locations=known_locations(location),
+        n=len(rows),
+        cost=cost,
+        evidence={"search_ns": spent_ns, "events": event_ids(ctx, rows)},
+        change=change,
+    )

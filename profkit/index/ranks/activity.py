@@ -1,0 +1,200 @@
+"""When a rank waits for others; the rest of its time is its own: it computes, launches or loads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.device.streams import DeviceActivity
+from profkit.index.host.nesting import CallTree
+from profkit.index.host.steps import Steps
+from profkit.index.intervals import (
+    EMPTY,
+    Intervals,
+    complement,
+    covered_before,
+    subtract,
+    union,
+    unite,
+)
+from profkit.index.launches import Launches
+from profkit.index.ranks.collectives import (
+    exposed_waits,
+    host_collectives,
+    host_work_time,
+    late_launch_time,
+)
+from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
+from profkit.model.trace import Trace
+
+_MAX_PER_STEP: Final = 2
+"""What waits for all ranks is called so often at most; more often it is a layer."""
+_MAX_NAMES: Final = 32
+"""Enough names of kernels to have that of a wait among the longest."""
+OVERLAP_NS: Final = 200_000
+"""By so much at most a collective may seem to end after the start of work that waits for it, and by
+a part of the time waited: recorded times of streams are rounded, those of some producers to floats.
+"""
+_OVERLAP_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True)
+class RareKernels:
+    """Kernels that run rarely, by start. Times are nanoseconds since 1970 on the rank's own clock.
+
+    Attributes:
+        names: ``k`` of them.
+        starts_ns: Shape ``(k,)``.
+        ends_ns: Shape ``(k,)``.
+    """
+
+    names: tuple[str, ...]
+    starts_ns: Int64s
+    ends_ns: Int64s
+
+
+@dataclass(frozen=True)
+class RankActivity:
+    """When a rank waits for its collectives. Times are nanoseconds since 1970 on its own clock.
+
+    Attributes:
+        start_ns: Start of its first event.
+        end_ns: End of its last.
+        steps: The names of its steps, in order.
+        step_starts_ns: Shape ``(s,)``.
+        step_ends_ns: Shape ``(s,)``.
+        waits: Time in which it goes on only when a collective has ended, each ending with one.
+        idle: Time in which its device computes nothing for unknown reasons: the recording does not
+            show when the host launches.
+        computed_ns: How long any of its devices had computed before each of its collectives, by
+            start, since its first event; None without devices. Shape ``(k,)``.
+        kernels: The longest kernels that run once or twice per step, other than collectives.
+    """
+
+    start_ns: int
+    end_ns: int
+    steps: tuple[str, ...]
+    step_starts_ns: Int64s
+    step_ends_ns: Int64s
+    waits: Intervals
+    idle: Intervals
+    computed_ns: Int64s | None
+    kernels: RareKernels
+
+
+def rank_activity(
+    trace: Trace,
+    tree: CallTree,
+    launches: Launches,
+    steps: Steps,
+    devices: Sequence[DeviceActivity],
+    communication: Mask,
+    blocked: Intervals,
+    called_ns: Int64s,
+) -> RankActivity:
+    """Find the time in which a rank waits for collectives.
+
+    Args:
+        communication: Rows of collective kernels. Shape ``(n,)``.
+        blocked: Time in which a device blocks the host.
+        called_ns: The starts of its collectives, since 1970. Shape ``(k,)``.
+    """
+    events = trace.events
+    start_ns, end_ns = int(events.ts_ns.min()), int(events.end_ns.max())
+    waits = _of_host(events, tree, devices, start_ns, end_ns)
+    idle = EMPTY
+    exchanging = [each for each in devices if len(each.communication)]
+    if exchanging:
+        device = max(exchanging, key=lambda each: each.communication.total_ns)
+        rows = device.rows[communication[device.rows]]
+        waited = _gaps_ended_by(events, rows, device.compute, end_ns)
+        late = late_launch_time(events, launches, device, communication, blocked)
+        waits = unite(waits, subtract(waited, late))
+        if not (launches.launch != NO_ROW).any():
+            idle = complement(device.compute, start_ns, end_ns)
+    return RankActivity(
+        start_ns + trace.base_ns,
+        end_ns + trace.base_ns,
+        steps.names,
+        steps.starts_ns + trace.base_ns,
+        steps.ends_ns + trace.base_ns,
+        _absolute(waits, trace.base_ns),
+        _absolute(idle, trace.base_ns),
+        _computed_before(devices, called_ns - trace.base_ns),
+        _rare_kernels(trace, communication, len(steps)),
+    )
+
+
+def _computed_before(devices: Sequence[DeviceActivity], at_ns: Int64s) -> Int64s | None:
+    """As in :class:`RankActivity`."""
+    if not devices:
+        return None
+    computing = EMPTY
+    for device in devices:
+        computing = unite(computing, device.compute)
+    return covered_before(computing, at_ns)
+
+
+def _absolute(times: Intervals, base_ns: int) -> Intervals:
+    return Intervals(times.starts_ns + base_ns, times.ends_ns + base_ns)
+
+
+def _rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareKernels:
+    """As in :class:`RankActivity`.
+
+    Args:
+        n_steps: Number of steps; 0 without.
+    """
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.KERNEL) & ~communication)
+    count = np.bincount(events.name[rows], minlength=len(events.names))
+    longest = np.zeros(len(events.names), dtype=np.int64)
+    np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
+    longest[count > _MAX_PER_STEP * max(1, n_steps)] = 0
+    names = np.argsort(-longest, kind="stable")[:_MAX_NAMES]
+    is_wanted = np.zeros(len(longest), dtype=np.bool_)
+    is_wanted[names[longest[names] > 0]] = True
+    rows = rows[is_wanted[events.name[rows]]]
+    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    return RareKernels(
+        tuple(events.names[name] for name in events.name[rows].tolist()),
+        events.ts_ns[rows] + trace.base_ns,
+        events.end_ns[rows] + trace.base_ns,
+    )
+
+
+def _gaps_ended_by(events: EventTable, rows: Rows, work: Intervals, end_ns: int) -> Intervals:
+    """Time without work until one of some collectives ends, or until work that it has started.
+
+    Args:
+        work: Time in which work runs.
+        end_ns: Until when it is known.
+    """
+    gaps = complement(work, int(events.ts_ns.min()), end_ns)
+    if not len(gaps) or not len(rows):
+        return EMPTY
+    starts, ends = events.ts_ns[rows], events.end_ns[rows]
+    place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
+    until = np.minimum(ends, gaps.ends_ns[np.maximum(place, 0)])
+    begins = np.maximum(starts, gaps.starts_ns[np.maximum(place, 0)])
+    allowed = np.minimum(OVERLAP_NS, _OVERLAP_SHARE * (until - begins))
+    is_end = (place >= 0) & (ends - until <= allowed)
+    return union(begins[is_end], until[is_end])
+
+
+def _of_host(
+    events: EventTable,
+    tree: CallTree,
+    devices: Sequence[DeviceActivity],
+    start_ns: int,
+    end_ns: int,
+) -> Intervals:
+    """Waits for collectives that threads of the host run."""
+    rows = host_collectives(events)
+    if not len(rows):
+        return EMPTY
+    working = host_work_time(events, tree)
+    for device in devices:
+        working = unite(working, device.compute)
+    return exposed_waits(events, rows, working, start_ns, end_ns)

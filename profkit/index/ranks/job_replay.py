@@ -1,0 +1,505 @@
+"""Replays a job with changes: what its ranks would take if some of them were like the others.
+
+Each rank alternates between time of its own and waiting. It joins each collective after so much of
+its own time; the collective ends on it when all its ranks have joined, plus the transfer; and where
+the rank waited in the recording, it waits for the collectives that have ended there. Without
+changes, all recorded moments come out again.
+
+A change replaces own times and transfers. Ranks that join the same collectives in the same order
+are compared piece by piece, from one join to the next; other ranks, such as the stages of a
+pipeline, by all of their own time.
+
+Source: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), which
+replaces the times of operators by their average over all ranks and those of collectives by the
+median of the transfers.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from profkit.index.intervals import (
+    Intervals,
+    clip,
+    covered_before,
+    covered_within,
+    cut_at,
+    of_pairs,
+    subtract,
+    unite,
+)
+from profkit.index.ranks.activity import OVERLAP_NS, RankActivity
+from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches
+from profkit.model.events import Float64s, Int32s, Int64s, Mask, Rows
+
+MAX_JOINS: Final = 200_000
+"""Joins that are replayed: of longer recordings as many steps from the beginning as have these."""
+_MIN_AGREEING: Final = 0.8
+"""The share of its occurrences in which a kernel has to end on all ranks at once to be a wait."""
+_MAX_SPREAD: Final = 0.05
+"""By how much of the difference of their starts these ends may differ."""
+
+
+@dataclass(frozen=True)
+class RankChange:
+    """What is different in a replay.
+
+    Attributes:
+        ranks: Which ranks, by index, take the time of others instead of their own.
+        to_median: Take the median of the other ranks, where that is shorter, instead of the mean of
+            all.
+        transfers: Whether transfers take the median of those of the same kind, use and size.
+        links: Matched collectives, by their numbers, whose transfers do so.
+        idle: Whether ranks are also idle where the recording does not show why.
+    """
+
+    ranks: tuple[int, ...] = ()
+    to_median: bool = False
+    transfers: bool = False
+    links: tuple[int, ...] = ()
+    idle: bool = False
+
+
+@dataclass(frozen=True)
+class _Joins:
+    """Where ranks join collectives, rank by rank. Shape ``(n,)`` each.
+
+    Attributes:
+        member: Index of the rank.
+        starts_ns: By its own clock.
+        ends_ns: The same.
+        common_ns: The start on the common clock.
+        common_ends_ns: The end on it.
+        collective: The number of the collective.
+        what: The same number for collectives of the same kind, use and size.
+        is_send: Whether the rank only sends.
+    """
+
+    member: Int32s
+    starts_ns: Int64s
+    ends_ns: Int64s
+    common_ns: Int64s
+    common_ends_ns: Int64s
+    collective: Int64s
+    what: Int64s
+    is_send: Mask
+
+    def of(self, chosen: Rows) -> "_Joins":
+        """Some of them."""
+        return _Joins(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    @classmethod
+    def together(cls, parts: "Sequence[_Joins]") -> "_Joins":
+        """All of some, one after the other."""
+        names = cls.__dataclass_fields__
+        return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+
+
+@dataclass(frozen=True)
+class JobReplay:
+    """The common steps of a job as a graph of joins of collectives and waits for them.
+
+    The moments of a rank are its joins, the ends of its waits, and its end, in their order. The
+    pieces of a rank are its own times up to each join, and to its end.
+
+    Attributes:
+        begins_ns: Where each rank's window starts, from the earliest. Shape ``(ranks,)``.
+        n_steps: Number of steps in it; 0 for the whole recording.
+        first: Where the moments of each rank begin, and their number. Shape ``(ranks + 1,)``.
+        own_ns: Own time before each moment, from the one before it. Shape ``(moments,)``.
+        idle_ns: Further time in which the rank does nothing, and the recording does not show why.
+            Shape ``(moments,)``.
+        piece: The piece of each moment, by rank. Shape ``(moments,)``.
+        join: The join of each moment, or -1. Shape ``(moments,)``.
+        awaited: Joins whose end is waited for, by moment.
+        collective: The number of the collective of each join. Shape ``(joins,)``.
+        matched: Its number among the matched ones; larger ones are not matched. Shape ``(joins,)``.
+        what: The same number for collectives of the same kind, use and size. Shape ``(joins,)``.
+        transfer_ns: From the last rank's join to the end on that of the join. Shape ``(joins,)``.
+    """
+
+    begins_ns: Float64s
+    n_steps: int
+    first: Rows
+    own_ns: Float64s
+    idle_ns: Float64s
+    piece: Rows
+    join: Rows
+    awaited: dict[int, list[int]]
+    collective: Int64s
+    matched: Int64s
+    what: Int64s
+    transfer_ns: Float64s
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.begins_ns)
+
+    @cached_property
+    def _pieces(self) -> list[slice]:
+        """The pieces of each rank."""
+        ends = [0, *(int(self.piece[end - 1]) + 1 for end in self.first[1:].tolist())]
+        return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+
+    @cached_property
+    def _piece_ns(self) -> Float64s:
+        """Own time in each piece. Shape ``(pieces,)``."""
+        return np.bincount(self.piece, weights=self.own_ns).astype(np.float64)
+
+    @cached_property
+    def totals_ns(self) -> Float64s:
+        """Own time of each rank. Shape ``(ranks,)``."""
+        return np.array([self._piece_ns[own].sum() for own in self._pieces])
+
+    @cached_property
+    def classes(self) -> list[list[int]]:
+        """Ranks that join collectives of the same kinds and sizes in the same order."""
+        found: dict[bytes, list[int]] = defaultdict(list)
+        for rank in range(self.n_ranks):
+            joins = self.join[self.first[rank] : self.first[rank + 1]]
+            found[self.what[joins[joins >= 0]].tobytes()].append(rank)
+        return list(found.values())
+
+    @cached_property
+    def _means(self) -> Float64s:
+        """Each piece if all ranks had equally much own time. Shape ``(pieces,)``."""
+        changed = np.empty_like(self._piece_ns)
+        usual_ns = self.totals_ns.mean()
+        for ranks in self.classes:
+            mean = np.mean([self._piece_ns[self._pieces[rank]] for rank in ranks], axis=0)
+            factor = usual_ns / mean.sum() if mean.any() else 0.0
+            for rank in ranks:
+                changed[self._pieces[rank]] = mean * factor
+        return changed
+
+    def _medians(self, rank: int) -> Float64s:
+        """The pieces of a rank as the median of the others of its class, where that is shorter."""
+        own = self._piece_ns[self._pieces[rank]]
+        peers = next(ranks for ranks in self.classes if rank in ranks)
+        others = [self._piece_ns[self._pieces[other]] for other in peers if other != rank]
+        if others:
+            return np.asarray(np.minimum(own, np.median(others, axis=0)))
+        usual_ns = np.median(np.delete(self.totals_ns, rank))
+        return np.asarray(own * min(1.0, usual_ns / max(self.totals_ns[rank], 1.0)))
+
+    @cached_property
+    def _usual_transfers(self) -> Float64s:
+        """The median transfer of the same kind, use and size. Shape ``(joins,)``."""
+        order = np.lexsort((self.transfer_ns, self.what))
+        first = np.flatnonzero(np.diff(self.what[order], prepend=-1))
+        n = np.diff(np.append(first, len(order)))
+        ordered = self.transfer_ns[order]
+        median = (ordered[first + (n - 1) // 2] + ordered[first + n // 2]) / 2
+        changed = np.empty_like(ordered)
+        changed[order] = np.repeat(median, n)
+        return changed
+
+    def _own(self, change: RankChange) -> Float64s:
+        """Own time before each moment with a change. Shape ``(moments,)``."""
+        wanted = self._piece_ns.copy()
+        for rank in change.ranks:
+            own = self._pieces[rank]
+            wanted[own] = self._medians(rank) if change.to_median else self._means[own]
+        factor = np.divide(
+            wanted, self._piece_ns, out=np.zeros_like(wanted), where=self._piece_ns > 0
+        )
+        changed = self.own_ns * factor[self.piece]
+        # A piece without own time has it before its join.
+        last = np.flatnonzero(np.diff(self.piece, append=-1))
+        changed[last] += np.where(self._piece_ns > 0, 0, wanted)
+        return np.asarray(changed + self.idle_ns if change.idle else changed)
+
+    def _transfers(self, change: RankChange) -> Float64s:
+        """The transfer of each join with a change. Shape ``(joins,)``."""
+        if change.transfers:
+            return self._usual_transfers
+        is_changed = np.isin(self.matched, change.links)
+        return np.where(is_changed, self._usual_transfers, self.transfer_ns)
+
+    def lengths_ns(self, changes: Sequence[RankChange]) -> Float64s:
+        """From the start of the last rank's window to the end on the last rank, with each change.
+
+        Returns:
+            Shape ``(changes,)``.
+        """
+        own = np.stack([self._own(change) for change in changes], axis=1)
+        transfers = np.stack([self._transfers(change) for change in changes], axis=1)
+        ends = _Replay(self, own, transfers).ends()
+        return np.asarray(ends.max(axis=0) - self.begins_ns.max())
+
+
+class _Replay:
+    """A replay with several changes at once.
+
+    Args:
+        own: Own time before each moment. Shape ``(moments, changes)``.
+        transfers: Shape ``(joins, changes)``.
+    """
+
+    def __init__(self, job: JobReplay, own: Float64s, transfers: Float64s) -> None:
+        self._job, self._own, self._transfers = job, own, transfers
+        self._now = np.repeat(job.begins_ns[:, None], own.shape[1], axis=1)
+        self._join, self._collective = job.join.tolist(), job.collective.tolist()
+        self._n_missing = np.bincount(job.collective).tolist()
+        self._latest: dict[int, Float64s] = {}
+        """When the last rank so far has joined each collective."""
+        self._at = job.first[:-1].tolist()
+        self._parked: dict[int, list[int]] = defaultdict(list)
+        """Ranks that wait for a collective which others have not joined yet."""
+
+    def ends(self) -> Float64s:
+        """When each rank is done. Shape ``(ranks, changes)``."""
+        ready = list(range(self._job.n_ranks))
+        while ready or self._parked:
+            if ready:
+                ready += self._run(ready.pop())
+            else:
+                # Only recordings that contradict themselves let ranks wait in a circle.
+                number, ranks = self._parked.popitem()
+                self._n_missing[number] = 0
+                ready += ranks
+        return self._now
+
+    def _run(self, rank: int) -> list[int]:
+        """Let a rank go on as far as it can; returns the ranks that no longer have to wait."""
+        released: list[int] = []
+        now, awaited = self._now[rank], self._job.awaited
+        for moment in range(self._at[rank], int(self._job.first[rank + 1])):
+            self._at[rank] = moment
+            if self._parks(rank, awaited.get(moment, ())):
+                return released
+            now += self._own[moment]
+            if self._join[moment] >= 0:
+                released += self._joined(self._collective[self._join[moment]], now)
+            for join in awaited.get(moment, ()):
+                until = self._latest[self._collective[join]] + self._transfers[join]
+                np.maximum(now, until, out=now)
+        return released
+
+    def _parks(self, rank: int, awaited: Sequence[int]) -> bool:
+        """Whether a rank has to wait for others to join first."""
+        for join in awaited:
+            if self._n_missing[self._collective[join]] > 0:
+                self._parked[self._collective[join]].append(rank)
+                return True
+        return False
+
+    def _joined(self, number: int, now: Float64s) -> list[int]:
+        """Let a rank join a collective; returns the ranks that no longer have to wait for it."""
+        if number in self._latest:
+            np.maximum(self._latest[number], now, out=self._latest[number])
+        else:
+            self._latest[number] = now.copy()
+        self._n_missing[number] -= 1
+        return self._parked.pop(number, []) if self._n_missing[number] == 0 else []
+
+
+def job_replay(matches: Matches, activities: Sequence[RankActivity]) -> JobReplay:
+    """Build the graph of a job.
+
+    Args:
+        activities: Of the ranks of ``matches``.
+    """
+    joins, unmarked = _joins(matches, activities)
+    window, n_steps = _windows(activities, joins)
+    begins = matches.clocks.corrected(matches.calls.clock, np.array([begin for begin, _ in window]))
+    ranks: list[_RankMoments] = []
+    n = 0
+    for rank, (begin, end) in enumerate(window):
+        mine = np.flatnonzero(
+            (joins.member == rank) & (joins.starts_ns >= begin) & (joins.starts_ns < end)
+        )
+        mine = mine[np.argsort(joins.starts_ns[mine], kind="stable")]
+        recorded = clip(unite(activities[rank].waits, unmarked[rank]), begin, end)
+        ranks.append(_moments(joins.of(mine), recorded, activities[rank].idle, begin, end, n))
+        n += len(mine)
+    found = _Joins.together([each.joins for each in ranks])
+    _, number = np.unique(found.collective, return_inverse=True)
+    number = number.reshape(-1).astype(np.int64)
+    latest = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, number, found.common_ns)
+    join = np.concatenate([each.join for each in ranks])
+    first = np.concatenate(([0], np.cumsum([len(each.join) for each in ranks])))
+    ends_piece = join >= 0
+    ends_piece[first[1:] - 1] = True
+    awaited = [each for rank in ranks for each in rank.awaited]
+    return JobReplay(
+        begins_ns=(begins - begins.min()).astype(np.float64),
+        n_steps=n_steps,
+        first=first,
+        own_ns=np.concatenate([each.own_ns for each in ranks]).astype(np.float64),
+        idle_ns=np.concatenate([each.idle_ns for each in ranks]).astype(np.float64),
+        piece=np.cumsum(ends_piece) - ends_piece,
+        join=join,
+        awaited={moment: each for moment, each in enumerate(awaited) if each},
+        collective=number,
+        matched=found.collective,
+        what=found.what,
+        transfer_ns=(found.common_ends_ns - latest[number]).astype(np.float64),
+    )
+
+
+@dataclass(frozen=True)
+class _RankMoments:
+    """The moments of one rank, as in :class:`JobReplay`."""
+
+    joins: _Joins
+    join: Rows
+    own_ns: Int64s
+    idle_ns: Int64s
+    awaited: list[list[int]]
+
+
+def _moments(
+    joins: _Joins, recorded: Intervals, idle: Intervals, begin: int, end: int, n_before: int
+) -> _RankMoments:
+    """The moments of a rank.
+
+    Args:
+        joins: Its joins, by start.
+        recorded: When it waits.
+        idle: When it does nothing for unknown reasons.
+        begin: Where its window starts.
+        end: Where it ends.
+        n_before: Number of joins of the ranks before it.
+    """
+    # A collective that starts during a wait has waited for one that ended before.
+    parts = cut_at(recorded, joins.starts_ns)
+    joins = _until_work(joins, parts)
+    waited, after = _waits(parts, joins)
+    n = len(joins.member)
+    at_ns = np.concatenate((joins.starts_ns, waited.ends_ns, [end]))
+    # What starts when a wait ends comes after it.
+    order = np.lexsort((np.repeat([1, 0, 2], [n, len(waited), 1]), at_ns))
+    elapsed = np.concatenate(([begin], at_ns[order]))
+    unknown = covered_within(subtract(idle, waited), elapsed[:-1], elapsed[1:])
+    return _RankMoments(
+        joins,
+        np.where(order < n, order + n_before, -1),
+        np.diff(elapsed - covered_before(waited, elapsed)) - unknown,
+        unknown,
+        [
+            [n_before + join for join in after[i - n]] if n <= i < n + len(waited) else []
+            for i in order.tolist()
+        ],
+    )
+
+
+def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins, list[Intervals]]:
+    """All joins of the job, and of each rank when it waits in kernels that are not marked."""
+    calls = matches.calls
+    n = len(calls)
+    collective = len(matches.first) + np.arange(n)
+    sizes = np.diff(np.append(matches.first, len(matches.members)))
+    collective[matches.members] = np.repeat(np.arange(len(sizes)), sizes)
+    uses = {use: i for i, use in enumerate(dict.fromkeys(g.description for g in calls.groups))}
+    use = np.array([*(uses[group.description] for group in calls.groups), 0])[calls.group]
+    _, what = np.unique(np.stack([calls.kind, use, calls.column("n_in")]), axis=1,
+                        return_inverse=True)  # fmt: skip
+    what = what.reshape(-1)
+    columns = [
+        [calls.member, calls.column("start_ns"), calls.column("end_ns"), matches.start_ns,
+         matches.end_ns, collective, what, calls.is_kind(("send",))]
+    ]  # fmt: skip
+    unmarked = [Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(calls.ranks)
+    next_what, next_collective = int(what.max(initial=-1)) + 1, len(matches.first) + n
+    for starts, ends in _unmarked(matches, activities):
+        n_times = starts.shape[1]
+        for rank, (begin, end) in enumerate(zip(starts, ends, strict=True)):
+            clock = np.repeat(calls.clock[rank : rank + 1], n_times)
+            columns.append(
+                [np.full(n_times, rank), begin, end, matches.clocks.corrected(clock, begin),
+                 matches.clocks.corrected(clock, end), next_collective + np.arange(n_times),
+                 np.full(n_times, next_what), np.zeros(n_times, dtype=np.bool_)]
+            )  # fmt: skip
+            pairs = tuple(zip(begin.tolist(), end.tolist(), strict=True))
+            unmarked[rank] = unite(unmarked[rank], of_pairs(pairs))
+        next_what, next_collective = next_what + 1, next_collective + n_times
+    return _Joins(*(np.concatenate(each) for each in zip(*columns, strict=True))), unmarked
+
+
+def _unmarked(matches: Matches, activities: Sequence[RankActivity]) -> list[tuple[Int64s, Int64s]]:
+    """Kernels that wait for all ranks without being marked as collectives.
+
+    They start at different times, and end on all ranks at once.
+
+    Returns:
+        Starts and ends of each on each rank's clock. Shape ``(ranks, times)``.
+    """
+    counts = [Counter(each.kernels.names) for each in activities]
+    found = []
+    for name, n in sorted(counts[0].items()):
+        if any(each[name] != n for each in counts):
+            continue
+        starts, ends = np.empty((2, len(activities), n), dtype=np.int64)
+        for rank, each in enumerate(activities):
+            own = np.array([one == name for one in each.kernels.names])
+            starts[rank], ends[rank] = each.kernels.starts_ns[own], each.kernels.ends_ns[own]
+        clock = np.repeat(matches.calls.clock, n)
+        spread = [
+            np.ptp(matches.clocks.corrected(clock, each.reshape(-1)).reshape(each.shape), axis=0)
+            for each in (starts, ends)
+        ]
+        agree = spread[1] <= np.maximum(MIN_TOLERANCE_NS, _MAX_SPREAD * spread[0])
+        differ = spread[0] * _MAX_SPREAD > np.minimum(spread[1], MIN_TOLERANCE_NS)
+        if (agree & differ).mean() >= _MIN_AGREEING:
+            found.append((starts, ends))
+    return found
+
+
+def _windows(
+    activities: Sequence[RankActivity], joins: _Joins
+) -> tuple[list[tuple[int, int]], int]:
+    """From the first to the last step that all ranks have, on each rank's clock; their number.
+
+    Without such steps from the first to the last event of each rank.
+    """
+    common = set(activities[0].steps).intersection(*(each.steps for each in activities[1:]))
+    if not common:
+        return [(each.start_ns, each.end_ns + 1) for each in activities], 0
+    own = [[n for n, name in enumerate(each.steps) if name in common] for each in activities]
+    n_steps = min(map(len, own))
+    while True:
+        window = [
+            (int(each.step_starts_ns[steps[0]]), int(each.step_ends_ns[steps[n_steps - 1]]))
+            for each, steps in zip(activities, own, strict=True)
+        ]
+        within = np.array(window)[joins.member]
+        is_own = (joins.starts_ns >= within[:, 0]) & (joins.starts_ns < within[:, 1])
+        n_joins = int(is_own.sum())
+        if n_joins <= MAX_JOINS or n_steps == 1:
+            return window, n_steps
+        n_steps = max(1, min(n_steps - 1, n_steps * MAX_JOINS // n_joins))
+
+
+def _until_work(joins: _Joins, waits: Intervals) -> _Joins:
+    """The joins of a rank, those that seem to end after the work that waits for them until then."""
+    place = np.searchsorted(waits.ends_ns, joins.ends_ns, side="left") - 1
+    until = np.append(waits.ends_ns, 0)[place]
+    over_ns = np.where(place >= 0, joins.ends_ns - until, 0)
+    over_ns[(over_ns > OVERLAP_NS) | (until <= joins.starts_ns)] = 0
+    return replace(
+        joins, ends_ns=joins.ends_ns - over_ns, common_ends_ns=joins.common_ends_ns - over_ns
+    )
+
+
+def _waits(parts: Intervals, joins: _Joins) -> tuple[Intervals, list[list[int]]]:
+    """Those waits of a rank that end with a collective, and the joins that each waits for."""
+    by_end = np.argsort(joins.ends_ns, kind="stable")
+    ends = joins.ends_ns[by_end]
+    place = np.searchsorted(ends, parts.ends_ns, side="right")
+    last = np.append(ends, np.iinfo(np.int64).min)[place - 1]
+    is_wait = (place > 0) & (last > parts.starts_ns)
+    awaited, before = [], 0
+    for until in place[is_wait].tolist():
+        found = by_end[before:until]
+        # A send is waited for only if nothing else is.
+        awaited.append(found[~joins.is_send[found] | (found == found[-1])].tolist())
+        before = until
+    return Intervals(parts.starts_ns[is_wait], last[is_wait]), awaited

@@ -1,0 +1,21 @@
+"""COM001 exposed-communication over the ranks of a job."""
+
+from pathlib import Path
+
+from profkit.api import analyze
+from tests.detectors.jobs import MS, JobBuilder
+
+
+def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
+    job = JobBuilder(2)
+    for _ in range(3):
+        with job.step():
+            job.compute([7 * MS, 4 * MS])
+            job.collective("all-reduce", 2 * MS)
+            job.compute(MS)
+    report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+    (finding,) = report.findings
+    assert (finding.evidence["wait_ns"], finding.evidence["transfer_ns"]) == (9 * MS, 6 * MS)
+    assert finding.message.endswith("3.00 ms of that is waiting for other ranks, 2.00 ms transfer.")
+    of_one = analyze(tmp_path / "job" / "rank1.pt.trace.json.gz", select=["COM001"])
+    assert "cannot tell it from the transfer" in of_one.findings[0].message

@@ -1,0 +1,96 @@
+"""COM010 small-buckets."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+from tests.detectors.ranks import COMM_STREAM, NCCL
+
+RULE = "small-buckets"
+US = 1_000
+HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+OF_MODEL = "autograd::engine::evaluate_function: _CopyToModelParallelRegionBackward"
+
+
+def program(
+    n: int, *, n_elements: int | None = 1_000, dur_ns: int = 20 * US, within: str | None = HOOK
+) -> TraceBuilder:
+    """Steps whose backward pass is followed by all-reduces on a stream of their own.
+
+    Args:
+        n_elements: Of each; None where it is not recorded.
+        within: The operator that starts them; None if the program does.
+    """
+    b = TraceBuilder(stacks=True, head={"distributedInfo": {"rank": 0, "world_size": 2}})
+    size = {} if n_elements is None else {"In msg nelems": n_elements, "dtype": "Float"}
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 30, "train_step"):
+            with b.op("autograd::engine::evaluate_function: MmBackward0"):
+                b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=1_000 * US)
+            for _ in range(n):
+                with b.op(within) if within else nullcontext():
+                    reduce(b, dur_ns, size)
+            b.wait_for_event(b.free_at_ns())
+            with b.annotation("Optimizer.step#SGD.step"):
+                b.launch("aten::_foreach_add_", kernel="foreach", host_ns=10 * US,
+                         device_ns=50 * US)  # fmt: skip
+            b.synchronize()
+    return b
+
+
+def reduce(b: TraceBuilder, dur_ns: int, size: dict[str, object]) -> None:
+    with b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
+        ident = b.call("LaunchKernel", 4 * US)
+        b.kernel(
+            NCCL, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=b.free_at_ns(),
+            **{"Collective name": "allreduce"}, **size,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("n_elements", [1_000, None], ids=["with sizes", "without sizes"])
+@pytest.mark.parametrize("within", [HOOK, None], ids=["DDP", "a loop"])
+def test_many_small_all_reduces_could_be_one(
+    found: Callable[..., tuple[Finding, ...]], n_elements: int | None, within: str | None
+) -> None:
+    (finding,) = found(program(40, n_elements=n_elements, within=within), RULE)
+    assert finding.n == 3 * 40
+    # One of 40 remains, or with sizes the first bucket and one more.
+    n_kept = 1 if n_elements is None else 2
+    assert finding.cost.per_step_ns == pytest.approx((40 - n_kept) * 20 * US, rel=0.02)
+    assert (finding.cost.basis, finding.severity) == ("estimate", "warning")
+    assert "40 all-reduces per step" in finding.message
+    assert finding.locations[0].line == 30
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        program(2, n_elements=5 << 20, dur_ns=400 * US),
+        program(12, n_elements=6 << 20, dur_ns=400 * US),
+        program(6),
+        program(40, within=OF_MODEL),
+        program(40, n_elements=None, dur_ns=200 * US),
+    ],
+    ids=["cured", "many bytes", "few", "tensor parallelism", "long ones without sizes"],
+)
+def test_it_is_silent_where_gradients_are_reduced_in_large_pieces(
+    found: Callable[..., tuple[Finding, ...]], silent: TraceBuilder
+) -> None:
+    assert found(silent, RULE) == ()
+
+
+def test_one_rank_has_nobody_to_reduce_with(found: Callable[..., tuple[Finding, ...]]) -> None:
+    b = program(40)
+    b.head["distributedInfo"] = {"rank": 0, "world_size": 1}
+    assert found(b, RULE) == ()
+
+
+def test_it_is_skipped_without_operators(
+    analyzed: Callable[..., Report], device_alone: TraceBuilder
+) -> None:
+    (unchecked,) = analyzed(device_alone, RULE).unchecked
+    assert unchecked.rule == "COM010"
