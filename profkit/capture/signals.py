@@ -7,8 +7,10 @@ that ignores SIGTERM continues to ignore it.
 
 import _thread
 import contextlib
+import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ _POLL_PAUSE: Final = 50
 """A pause between two polls is this many times as much time as a poll takes of its thread."""
 _GRACE_S: Final = 0.2
 """How long the main thread may be in one operator before a deadline interrupts it."""
+_COLLECTION_S: Final = 0.01
+"""How long a signal waits that arrives in a garbage collection."""
 
 Finish = Callable[[str], bool]
 """Receives the signal's name; False means that it cannot finish at this moment."""
@@ -99,6 +103,9 @@ def resend_pending() -> None:
 def _handle(signum: int, frame: FrameType | None) -> None:
     global _is_pending  # noqa: PLW0603
     previous = _previous
+    if _is_collecting():
+        threading.Timer(_COLLECTION_S, os.kill, (os.getpid(), _TERM)).start()
+        return
     if _n_deferring or not all(finish("SIGTERM") for finish in reversed(list(_finishers))):
         _is_pending = True
         return
@@ -161,7 +168,11 @@ class Interrupt:
         return self._signal is not None and signal.getsignal(self._signal) == self._on_signal
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._is_active:
+        if not self._is_active:
+            return
+        if _is_collecting():
+            threading.Timer(_COLLECTION_S, self.request).start()
+        else:
             self._act()
 
 
@@ -248,6 +259,28 @@ class Deadline:
 
 def _ident_of_main() -> int:
     return threading.main_thread().ident or 0
+
+
+def _is_collecting() -> bool:
+    """Whether this interrupts a garbage collection in which no recording may be stopped.
+
+    Until Python 3.11 an allocation may collect, also the one of the frame that a profile function
+    is about to be called with. The collection runs weak references' callbacks and finalizers, and
+    those the handlers of signals. One that stops torch's recording frees what its profile function
+    is then called with.
+
+    Source: ``call_trace`` in CPython 3.11's ``Python/ceval.c``, which holds no reference to
+    ``c_profileobj``; collections are left to the eval loop since 3.12 (gh-97922).
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return False
+    n_before = _n_young_collections()
+    gc.collect(0)  # does nothing inside another one
+    return _n_young_collections() == n_before
+
+
+def _n_young_collections() -> int:
+    return gc.get_stats()[0]["collections"]
 
 
 def _spare_signal() -> int | None:

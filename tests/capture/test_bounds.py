@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 from profkit.capture.step_detection import StepFinder
 from profkit.capture.step_limit import StepLimit
+from tests.processes import start
 
 has_spare_signal = pytest.mark.skipif(
     not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
@@ -321,3 +323,48 @@ def test_a_recording_waits_for_an_affordable_step_and_ends_with_the_last(opened:
         "ProfilerStep#3",
         "ProfilerStep#4",
     }
+
+
+STOPS_IN_A_COLLECTION = """\
+import gc, time, weakref
+import torch
+from profkit.capture.options import Options
+from profkit.capture.session import Session
+from profkit.capture.signals import Interrupt
+
+class Garbage:
+    pass
+
+def stop():
+    interrupt.cancel()
+    session.freeze()
+    session.record_anew()
+    print("stopped")
+
+def collected(_):
+    interrupt.request()
+
+def call():
+    pass
+
+session = Session("whole", Options(quiet=True), None, "whole")
+interrupt = Interrupt(stop)
+session.begin()
+gc.set_threshold(1, 1000, 1000)
+for _ in range(200):
+    garbage = Garbage()
+    garbage.itself, seen = garbage, weakref.ref(garbage, collected)
+    del garbage
+    call(), call(), call()
+gc.set_threshold(700, 10, 10)
+time.sleep(0.1)
+session.abandon()
+"""
+"""Frames are made for torch's profile function, which collects, which calls a weak reference's
+callback, in which a signal arrives."""
+
+
+@has_spare_signal
+def test_no_recording_is_stopped_in_a_garbage_collection(tmp_path: Path) -> None:
+    ended = start(tmp_path, "-c", STOPS_IN_A_COLLECTION)
+    assert (ended.code, ended.out) == (0, "stopped\n"), "torch's profile function was called when freed"
