@@ -16,6 +16,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
 from profkit.capture.source.files import PROFKIT_FOLDER
+from profkit.folders import working_folder
 
 _STARTERS: Final = (PROFKIT_FOLDER, "<frozen runpy>", "<frozen importlib", runpy.__file__)
 """Beginnings of the file names of the frames that start the program."""
@@ -46,7 +47,7 @@ def run_script(path: str, args: Sequence[str]) -> BaseException | None:
     Raises:
         CannotStartError: If it does not exist.
     """
-    full = path if Path(path).is_absolute() else f"{Path.cwd()}{os.sep}{path}"
+    full = path if Path(path).is_absolute() else f"{working_folder()}{os.sep}{path}"
     sys.argv[:] = [path, *args]
     try:
         is_source = not Path(path).is_dir() and _is_source(path)
@@ -81,7 +82,7 @@ def run_module(name: str, args: Sequence[str]) -> BaseException | None:
     Raises:
         CannotStartError: If it does not exist.
     """
-    _set_first_path(str(Path.cwd()))
+    _set_first_path(str(working_folder()))
     sys.argv[:] = ["-m", *args]
 
     def start() -> None:

@@ -3,18 +3,20 @@
 What records is imported when the program imports torch: one without it pays nothing for that.
 """
 
+import contextlib
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from profkit.capture import program
+from profkit.capture import console, program
 from profkit.capture.options import IS_ON
 from profkit.capture.plan import Plan
+from profkit.folders import working_folder
 
 if TYPE_CHECKING:
     from profkit.capture.memory.cuda.oom import OomMonitor
@@ -110,17 +112,39 @@ def run(
         # sys.exit is a normal end.
         is_normal = error is None or isinstance(error, SystemExit)
         if type(error) is RuntimeError:
-            from profkit.capture import device_mismatch
+            with _warned(_NOT_FINISHED):
+                from profkit.capture import device_mismatch
 
-            device_mismatch.note(error)
-        running.finish("" if is_normal else type(error).__name__)
+                device_mismatch.note(error)
+        with _warned(_NOT_FINISHED):
+            running.finish("" if is_normal else type(error).__name__)
     except program.CannotStartError:
         running.drop()
         raise
     finally:
         running.torch_import.stop()
         running.stop_listening()
-    return running.result(error)
+    try:
+        return running.result(error)
+    except Exception as failure:  # noqa: BLE001  (see _warned)
+        console.warn(_NOT_FINISHED, failure)
+        return RunResult(error, None, "The recording was lost.")
+
+
+_NOT_STARTED: Final = "recording could not start; the program runs without it."
+_NOT_FINISHED: Final = "the recording could not be finished."
+
+
+@contextlib.contextmanager
+def _warned(text: str) -> Iterator[None]:
+    """Turn an error of profkit into a warning: the program and how it ends stay what they are.
+
+    Any call can fail, an import too, where the program has left no file to open or no memory.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (see above)
+        console.warn(text, error)
 
 
 class _Run:
@@ -135,7 +159,7 @@ class _Run:
         self._plan = plan
         self._killed = killed
         self._pid = os.getpid()
-        self._cwd = Path.cwd()
+        self._cwd = working_folder()
         self._has_torch = "torch" in sys.modules
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
@@ -185,8 +209,11 @@ class _Run:
         signals.remove(self._on_sigterm)
 
     def _on_torch_import(self) -> None:
-        if not self.is_parent:
-            return
+        if self.is_parent:
+            with _warned(_NOT_STARTED):
+                self._begin()
+
+    def _begin(self) -> None:
         from profkit.readers.process_memory import garbage_collection_paused
 
         # Or else the imports set off a full collection of torch's objects, a tenth of a second.
@@ -228,6 +255,8 @@ class _Run:
             return RunResult(error, None, is_of_child=True)
         if self._finder is None:
             why_not = "The program did not import torch, so there is nothing to report."
+            if "torch" in sys.modules:
+                why_not = "Nothing was recorded."
             return RunResult(error, None, why_not if IS_ON else "PROFKIT=0 turns recording off.")
         path = self._finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder

@@ -30,6 +30,7 @@ from profkit.capture.schedule import Phase, Schedule
 from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.capture.step_limit import StepLimit
 from profkit.errors import CaptureError
+from profkit.folders import working_folder
 from profkit.model.capture_info import CaptureCost, StepKind
 from profkit.model.torch_names import STEP_PREFIX
 from profkit.readers.process_memory import release_free_memory
@@ -108,7 +109,7 @@ class Session:
         self._needs_lines = options.stacks and options.ops and name not in _known_lines
         self.is_busy = False
         self._done = False
-        self._cwd = _cwd()
+        self._cwd = working_folder()
         self._is_last = False
         self._interrupt: signals.Interrupt | None = None
         self._profiler_to_come = ""
@@ -559,7 +560,7 @@ class Session:
     def _folder(self) -> Path:
         """The folder relative to the working directory in which the block began."""
         folder = files.trace_folder(self._options.folder, self.name)
-        return folder if self._cwd is None or self._cwd == _cwd() else Path(self._cwd) / folder
+        return folder if self._cwd == working_folder() else self._cwd / folder
 
     def _overhead(
         self, main: profiler.ProfilerRecording, lines: Lines | None, n_events: int, *, early: bool
@@ -622,20 +623,12 @@ def _require_no_other_profiler() -> None:
         )
 
 
-def _cwd() -> str | None:
-    """The working directory, or None when it has been removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None
-
-
 def _with_hint(error: Exception) -> Exception:
     """An error of the operating system with a hint; any other unchanged."""
     if isinstance(error, OSError):
-        path = f" {error.filename}" if error.filename else ""
+        path = f": {error.filename}" if error.filename else ""
         return CaptureError(
-            f"{error.strerror or error}:{path}.".replace("::", ":"),
+            f"{error.strerror or error}{path}.",
             "dir= or PROFKIT_DIR sets another folder for traces.",
         )
     return error

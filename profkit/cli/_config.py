@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profkit.cli._suggest import did_you_mean
 from profkit.errors import UsageError
+from profkit.folders import working_folder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,7 +55,7 @@ def read_config(folder: Path | None = None) -> Config:
     Raises:
         UsageError: The file cannot be read, or a key or value in the table is not valid.
     """
-    folder = Path.cwd() if folder is None else folder
+    folder = working_folder() if folder is None else folder
     for each in (folder, *folder.parents):
         file = each / _FILE
         if file.is_file() and (table := _table(file)) is not None:

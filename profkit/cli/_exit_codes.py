@@ -25,7 +25,7 @@ from typing import Final, TextIO
 import click
 
 from profkit._version import __version__
-from profkit.errors import ProfkitError
+from profkit.errors import OutputError, ProfkitError
 
 USAGE: Final = 2
 BUG: Final = 70
@@ -48,20 +48,28 @@ def guarded(run: Callable[[], int]) -> int:
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError, ValueError):
+            error.show()
         code = USAGE
     except ProfkitError as error:
         print_error(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("profkit: interrupted.", err=True)
+        echo("profkit: interrupted.")
         code = INTERRUPTED
     except BrokenPipeError:
-        _discard_stdout()
-        code = READER_GONE
+        discard(sys.stdout)
+        return READER_GONE
     except Exception as error:  # noqa: BLE001  (every bug is reported here)
-        print_bug(error)
-        code = BUG
+        if isinstance(error, OSError) and not _is_writable(sys.stdout):
+            error = OutputError(f"Standard output cannot be written: {error.strerror}.")
+            print_error(error)
+            code = OutputError.exit_code
+        else:
+            print_bug(error)
+            code = BUG
+    if not _is_writable(sys.stdout):
+        discard(sys.stdout)
     return code
 
 
@@ -71,17 +79,34 @@ def flush(stream: TextIO | None) -> None:
         stream.flush()
 
 
+def echo(text: str) -> None:
+    """Print a line to stderr. What cannot be printed is dropped: no exit code depends on it."""
+    try:
+        click.echo(text, err=True)
+    except (OSError, ValueError):
+        discard(sys.stderr)
+
+
 def print_error(error: ProfkitError) -> None:
     """Print an error's message and hint to stderr."""
-    click.echo(f"profkit: {error.message}", err=True)
+    echo(f"profkit: {error.message}")
     if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
+        echo(f"  hint: {error.hint}")
 
 
-def _discard_stdout() -> None:
-    """Prevent Python's message about a closed pipe at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _is_writable(stream: TextIO | None) -> bool:
+    """Whether what was written to a stream can be flushed."""
+    try:
+        flush(stream)
+    except OSError:
+        return False
+    return True
+
+
+def discard(stream: TextIO | None) -> None:
+    """Drop what cannot be written, or else Python fails at exit, with a message and code 120."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
 
 
 def print_bug(error: BaseException) -> None:
@@ -89,16 +114,16 @@ def print_bug(error: BaseException) -> None:
     kind = type(error).__name__
     reason = " ".join(str(error).split())
     what = f"{kind}: {reason}" if reason else kind
-    click.echo(f"profkit: this is a bug in profkit {__version__} ({what}).", err=True)
+    echo(f"profkit: this is a bug in profkit {__version__} ({what}).")
     text = "".join(traceback.format_exception(error))
     if os.environ.get("PROFKIT_DEBUG", "0") not in {"", "0"}:
-        click.echo(text, err=True)
+        echo(text)
         hint = "please report it with the lines above"
     elif path := _write_traceback(text):
         hint = f"please report it with the file {path}"
     else:
         hint = "run it again with PROFKIT_DEBUG=1 and report the output"
-    click.echo(f"  hint: {hint}{_issue_tracker()}.", err=True)
+    echo(f"  hint: {hint}{_issue_tracker()}.")
 
 
 def _write_traceback(text: str) -> str | None:
@@ -116,11 +141,11 @@ def _write_traceback(text: str) -> str | None:
 
 def _issue_tracker() -> str:
     """`` at URL`` if the metadata of the installed package has an issue tracker, else empty."""
-    import importlib.metadata  # it is slow, and a program waits for this module
-
     try:
+        import importlib.metadata  # it is slow, and a program waits for this module
+
         urls = importlib.metadata.metadata("profkit").get_all("Project-URL") or []
-    except importlib.metadata.PackageNotFoundError:
+    except (ImportError, OSError):  # not installed, or no file can be opened
         return ""
     for url in urls:
         label, _, address = url.partition(", ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._output import STDOUT, stream_layout
+from profkit.folders import working_folder
 from profkit.names import short_path, visible
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def after_report(
 
 def after_run(report: "Report", files: Sequence[str]) -> None:
     """Suggest what to do with the recorded files after ``profkit run``."""
-    paths = [short_path(file, str(Path.cwd())) for file in files]
+    paths = [short_path(file, str(working_folder())) for file in files]
     folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
     boards = [["tensorboard", "--logdir", folder] for folder in folders]
     suggest(*_view(paths[:1]), *boards, *_first_rule(report))

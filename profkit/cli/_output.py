@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from profkit.errors import OutputError
+from profkit.folders import working_folder
 
 STDOUT: Final = "-"
 _WIDTH_UNKNOWN: Final = 100
@@ -20,18 +21,24 @@ def layout(target: str = STDOUT) -> dict[str, Any]:
     """A renderer's options that depend on the target: a file, or ``-`` for stdout."""
     if target == STDOUT:
         return stream_layout(sys.stdout)
-    return {"width": _WIDTH_UNKNOWN, "color": False, "unicode": True, "base": str(Path.cwd())}
+    return {"width": _WIDTH_UNKNOWN, "color": False, "unicode": True, "base": str(working_folder())}
 
 
-def stream_layout(stream: TextIO) -> dict[str, Any]:
-    """A renderer's options for ``sys.stdout`` or ``sys.stderr``."""
+def stream_layout(stream: TextIO | None) -> dict[str, Any]:
+    """A renderer's options for ``sys.stdout`` or ``sys.stderr``, which is None if it is closed.
+
+    Raises:
+        OutputError: It is closed.
+    """
+    if stream is None:
+        raise OutputError("The standard output is closed.", "Name a file with -o.")
     is_terminal = stream.isatty()
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
         "width": columns_of(stream) if is_terminal else _WIDTH_UNKNOWN,
         "color": _wants_color(is_terminal=is_terminal),
         "unicode": encoding.startswith("utf"),
-        "base": str(Path.cwd()),
+        "base": str(working_folder()),
     }
 
 
@@ -75,7 +82,7 @@ def check_target(target: str, *, force: bool) -> None:
         raise OutputError(f"{target} is a folder.", "Name a file with -o.")
     if os.path.exists(path) and not force:  # noqa: PTH110
         raise OutputError(f"{target} already exists.", "--force overwrites it.")
-    if not os.path.isdir(path.absolute().parent):  # noqa: PTH112
+    if not os.path.isdir(path.parent):  # noqa: PTH112
         raise OutputError(f"There is no folder {path.parent}.", "Create it first.")
 
 
@@ -136,7 +143,7 @@ def say(text: str) -> None:
 
 def _write_beside(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file in the same folder and rename it into place."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(pieces)

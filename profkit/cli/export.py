@@ -15,6 +15,7 @@ from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jo
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
+from profkit.folders import working_folder
 
 if TYPE_CHECKING:
     from profkit.present.renderer import Renderer
@@ -80,7 +81,7 @@ def command(
     folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
     a timeline nor stacks.
     """
-    root = str(Path(base).absolute() if base else Path.cwd())
+    root = str(Path(base).absolute() if base else working_folder())
     remarks: list[str] = []
     with progress() as shown:
         if format_ in _INTO_FOLDERS:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from profkit.cli._exit_codes import flush
+from profkit.cli._exit_codes import echo, flush, print_bug, print_error
 from profkit.cli._options import chosen_rules
+from profkit.folders import working_folder
 
 if TYPE_CHECKING:
     from profkit.capture.job import RankOfJob, RankState
@@ -100,12 +101,12 @@ def command(  # noqa: PLR0913  (one argument per option)
     try:
         outcome = run(target, plan, killed=lambda ended: report(ended, is_killed=True))
     except CannotStartError as error:
-        click.echo(error, err=True)
+        echo(str(error))
         return error.exit_code
     _show_error(outcome.error)
     if not (outcome.is_of_child or (no_trace and no_leaks)):
         report(outcome, is_killed=False)
-    return _exit_like(outcome.error)
+    raise _end_like(outcome.error)
 
 
 def _options(
@@ -125,9 +126,10 @@ def _checked(json_file: str) -> str:
     """
     from profkit.errors import OutputError
 
-    if not Path(json_file).resolve().parent.is_dir():
+    path = working_folder() / json_file
+    if not path.parent.is_dir():
         raise OutputError(f"There is no folder for {json_file}.", "Create it first.")
-    return str(Path(json_file).resolve())
+    return str(path)
 
 
 def _report(
@@ -146,12 +148,38 @@ def _report(
         rank: This process as a rank of a job, of which one reports on all, or None.
         is_killed: Whether the process is about to end by a signal.
     """
-    if rank is None:
-        if outcome.files:
+    try:
+        if rank is not None:
+            _report_of_rank(outcome, json_file, chosen, rank, is_killed=is_killed)
+        elif outcome.files:
             _print_report(outcome, json_file, chosen)
         else:
-            click.echo(f"profkit: {outcome.why_not}", err=True)
-        return
+            echo(f"profkit: {outcome.why_not}")
+    except Exception as error:  # noqa: BLE001  (the exit code is the program's)
+        _print_failure(error)
+
+
+def _print_failure(error: Exception) -> None:
+    """Print why there is no report."""
+    from profkit.errors import ProfkitError
+
+    if isinstance(error, ProfkitError):
+        print_error(error)
+    elif isinstance(error, OSError):
+        echo(f"profkit: there is no report: {error}.")
+    else:
+        print_bug(error)
+
+
+def _report_of_rank(
+    outcome: "RunResult",
+    json_file: str | None,
+    chosen: Mapping[str, Any],
+    rank: "RankOfJob",
+    *,
+    is_killed: bool,
+) -> None:
+    """Print the report on all ranks, if this one does so for the job."""
     from profkit.capture import signals
     from profkit.cli._ranks_report import wait_for_ranks
 
@@ -187,34 +215,41 @@ def _print_report(
     """
     began_ns = time.process_time_ns()
     from profkit.api import render, study
-    from profkit.cli._exit_codes import print_bug, print_error
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
     from profkit.cli._ranks_report import job_report
-    from profkit.errors import ProfkitError
+
+    report = job_report(states, chosen) if states else None
+    if report is None and outcome.files:
+        with progress() as shown:
+            shown.reading(outcome.files[0])
+            report = study(
+                outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
+            ).report
+    if report is None:
+        return
+    report = _with_cost(report, outcome, began_ns)
+    if sys.stderr is not None:
+        text = render(report, "text", **stream_layout(sys.stderr)).decode()
+        click.echo(text, err=True, nl=False)
+    if json_file is not None:
+        _write_json(render(report, "json"), json_file)
+    after_run(report, outcome.files)
+
+
+def _write_json(product: bytes, json_file: str) -> None:
+    """Write the report.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    from profkit.errors import OutputError
 
     try:
-        report = job_report(states, chosen) if states else None
-        if report is None and outcome.files:
-            with progress() as shown:
-                shown.reading(outcome.files[0])
-                report = study(
-                    outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
-                ).report
-        if report is None:
-            return
-        report = _with_cost(report, outcome, began_ns)
-        click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
-        if json_file is not None:
-            Path(json_file).write_bytes(render(report, "json"))
-        after_run(report, outcome.files)
-    except ProfkitError as error:
-        print_error(error)
+        Path(json_file).write_bytes(product)
     except OSError as error:
-        click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
-    except Exception as error:  # noqa: BLE001  (the exit code is the program's)
-        print_bug(error)
+        raise OutputError(f"{json_file} cannot be written: {error.strerror}.") from error
 
 
 def _with_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report":
@@ -239,17 +274,17 @@ def _show_error(error: BaseException | None) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _exit_like(error: BaseException | None) -> int:
-    """The exit code of the program.
+def _end_like(error: BaseException | None) -> SystemExit:
+    """The program's own end, to be raised: Python then flushes its output, and says if that fails.
 
-    Raises:
-        SystemExit: The program's own.
+    Args:
+        error: The exception that it raised, or None.
     """
     if isinstance(error, SystemExit):
-        raise error
+        return error
     if isinstance(error, KeyboardInterrupt):
         _exit_by_interrupt()
-    return 0 if error is None else 1
+    return SystemExit(0 if error is None else 1)
 
 
 def _exit_by_interrupt() -> None:

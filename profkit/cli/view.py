@@ -15,6 +15,7 @@ from profkit.cli._inputs import Input, read_jobs
 from profkit.cli._options import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
+from profkit.folders import working_folder
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -71,7 +72,7 @@ def command(
 def _page(read: Input) -> bytes:
     from profkit.api import render
 
-    return render(read.report, _FORMAT, recording=read.recording, base=str(Path.cwd()))
+    return render(read.report, _FORMAT, recording=read.recording, base=str(working_folder()))
 
 
 def has_screen() -> bool:

@@ -3,12 +3,13 @@
 What it finds:
     Recordings in which the threads of operators and the workers of loaders, of all ranks on the
     machine, are more than the cores, and the recorded thread was ready to run and had no core for a
-    share of the time.
+    share of the time while they had all of them: for no longer than what the other threads and
+    processes used of each core.
 
 Why it matters:
     The threads of one operator wait for each other: if one has no core, all of them take as long as
     that one. Threads that change places lose their caches, too. The cost is the time for which the
-    recorded thread had no core, an upper bound: other programs take cores too.
+    recorded thread had no core because of them, an upper bound: other programs take cores too.
 
 How to fix it:
     Give each process its share of the cores: ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` for
@@ -26,8 +27,9 @@ Use instead:
         OMP_NUM_THREADS=4 torchrun --nproc-per-node 8 train.py  # 4 threads and 4 workers a rank
 
 Reads:
-    What profkit recorded beside the events: cores, threads, ranks and worker processes, and the
-    time for which the recorded thread had no core (``delayed_ns`` in nanoseconds).
+    What profkit recorded beside the events: cores, threads, ranks and worker processes, the time
+    for which the recorded thread had no core, and the processor time of the process and of its
+    children (``delayed_ns``, ``process_ns``, ``children_ns`` in nanoseconds).
 
 When to ignore this:
     Other programs use the machine, and their number of threads is not yours to choose.
@@ -75,8 +77,9 @@ class Thresholds:
     """When many threads are a finding.
 
     Attributes:
-        min_delayed_share: Minimum share of the recording for which the thread had no core. A system
-            gives cores to others for a few percent of the time in any case.
+        min_delayed_share: Minimum share of the recording for which the thread had no core because
+            of the program. A system gives cores to others for a few percent of the time in any
+            case.
     """
 
     min_delayed_share: float = 0.1
@@ -90,7 +93,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     threads, cpu = recorded
     of_rank = threads.n_threads + threads.n_workers
     n_all = threads.n_ranks * of_rank
-    delayed_ns = cpu.delayed_ns or 0
+    delayed_ns = _delayed_by_program_ns(threads, cpu)
     share = delayed_ns / max(1, cpu.window_ns)
     if n_all <= threads.n_cores or share < thresholds.min_delayed_share:
         return
@@ -102,8 +105,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="medium",
         message=(
             f"{ranks}{counted(threads.n_threads, 'thread')} of operators{workers}{each} share "
-            f"{counted(threads.n_cores, 'core')}. The recorded thread had no core for "
-            f"{format_ns(delayed_ns)} ({format_share(share)} of the recording)."
+            f"{counted(threads.n_cores, 'core')}. The recorded thread had no core for up to "
+            f"{format_ns(delayed_ns)} ({format_share(share)} of the recording) because of them."
         ),
         fix=_fix(threads, fewer),
         n=n_all,
@@ -123,6 +126,17 @@ def _recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
     if capture is None or capture.threads is None or capture.cpu is None:
         return None
     return None if capture.cpu.delayed_ns is None else (capture.threads, capture.cpu)
+
+
+def _delayed_by_program_ns(threads: HostThreads, cpu: CpuTime) -> int:
+    """Time for which the thread had no core since others of the program had all cores, at most.
+
+    Ranks use as much as this one. A pause of the thread in which other programs had a core too is
+    not the program's.
+    """
+    of_rank_ns = cpu.process_ns + (cpu.children_ns or 0)
+    of_others_ns = threads.n_ranks * of_rank_ns - cpu.thread_ns
+    return max(0, min(cpu.delayed_ns or 0, of_others_ns // threads.n_cores))
 
 
 def _fix(threads: HostThreads, fewer: int) -> str:

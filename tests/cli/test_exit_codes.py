@@ -1,10 +1,15 @@
 """``profkit run`` ends as python itself does: exit code, messages and output."""
 
+import os
+import shlex
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import profkit
 from tests.processes import start
 
 SCRIPTS = {
@@ -117,3 +122,65 @@ def test_a_program_ends_as_under_python(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [*SCRIPTS, *TORCH_SCRIPTS, *COMMANDS])
 def test_every_program_ends_as_under_python(folder: Path, name: str) -> None:
     assert_ends_as_under_python(folder, name)
+
+
+needs_full_device = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no /dev/full"
+)
+
+
+def code_of(folder: Path, shell: str) -> tuple[int, str]:
+    """The exit code of a line of shell, with ``$python`` and ``$profkit``, and what it printed."""
+    python = shlex.quote(sys.executable)
+    names = f"python={python}; profkit='{python} -m profkit'"
+    env = {**os.environ, "PYTHONPATH": str(Path(profkit.__file__).parents[1])}
+    env.pop("PYTHONUNBUFFERED", None)
+    ended = subprocess.run(
+        ["sh", "-c", f"{names}; {shell}"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@needs_full_device
+@pytest.mark.parametrize(
+    "shell", ["exit-7.py 2> /dev/full", "exit-7.py 2>&-", "plain.py > /dev/full"]
+)
+def test_a_program_ends_as_under_python_where_nothing_can_be_printed(
+    folder: Path, shell: str
+) -> None:
+    bare, watched = code_of(folder, f"$python {shell}"), code_of(folder, f"$profkit run {shell}")
+    assert watched[0] == bare[0], watched[1]
+    assert "bug" not in watched[1]
+
+
+@needs_full_device
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ("rules > /dev/full", 5),
+        ("rules >&-", 5),
+        ("--help > /dev/full", 5),
+        ("analyze missing.json 2> /dev/full", 3),
+    ],
+)
+def test_a_command_says_that_its_output_cannot_be_written(
+    folder: Path, shell: str, code: int
+) -> None:
+    found, said = code_of(folder, f"$profkit {shell}")
+    assert found == code, said
+    assert "bug" not in said
+    assert "Exception ignored" not in said
+
+
+def test_a_program_runs_in_a_folder_that_has_been_removed(folder: Path) -> None:
+    script = shlex.quote(str(folder / "exit-7.py"))
+    gone = "mkdir gone; cd gone; rmdir ../gone"
+    assert code_of(folder, f"{gone}; $python {script}")[0] == 7
+    found, said = code_of(folder, f"{gone}; $profkit run --json x.json {script}")
+    assert found == 7, said
+    assert "bug" not in said

@@ -15,7 +15,9 @@ Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
 
 RANKS = HostThreads(n_cores=64, n_threads=64, n_ranks=8)
-CPU = CpuTime(window_ns=10_000_000, thread_ns=6_000_000, process_ns=9_000_000, delayed_ns=3_000_000)
+CPU = CpuTime(
+    window_ns=10_000_000, thread_ns=6_000_000, process_ns=40_000_000, delayed_ns=3_000_000
+)
 
 
 def program(threads: HostThreads | None = RANKS, cpu: CpuTime | None = CPU) -> TraceBuilder:
@@ -32,7 +34,7 @@ def test_it_states_threads_and_cores_and_costs_the_time_without_a_core(found: Fo
     (finding,) = found(program(), RULE)
     assert finding.message == (
         "8 ranks with 64 threads of operators each share 64 cores. The recorded thread had no core "
-        "for 3.00 ms (30% of the recording)."
+        "for up to 3.00 ms (30% of the recording) because of them."
     )
     assert (finding.cost.ns, finding.cost.per_step_ns) == (3_000_000, 1_500_000)
     assert finding.cost.basis == "upper-bound"
@@ -59,6 +61,23 @@ def test_workers_of_a_loader_need_cores_too(found: Found, threads: HostThreads, 
 )
 def test_threads_with_a_core_each_are_not_reported(found: Found, threads: HostThreads) -> None:
     assert found(program(threads), RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("process_ns", "children_ns", "delayed_ns"),
+    [
+        (10_000_000, None, 0),  # 4 ms of others on 8 cores: 0.5 ms, too little
+        (24_000_000, None, 2_250_000),
+        (10_000_000, 14_000_000, 2_250_000),
+        (38_000_000, 14_000_000, 3_000_000),  # all of it
+    ],
+)
+def test_time_without_a_core_because_of_other_programs_does_not_count(
+    found: Found, process_ns: int, children_ns: int | None, delayed_ns: int
+) -> None:
+    cpu = replace(CPU, process_ns=process_ns, children_ns=children_ns)
+    findings = found(program(HostThreads(8, n_threads=8, n_workers=4), cpu), RULE)
+    assert sum(finding.cost.ns or 0 for finding in findings) == delayed_ns
 
 
 @pytest.mark.parametrize(("delayed_ns", "n"), [(999_999, 0), (1_000_000, 1)])

@@ -16,6 +16,8 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
+from profkit.folders import working_folder
+
 PROFKIT_FOLDER: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 """The folder of profkit itself, with a separator at the end."""
 INTERACTIVE: Final = ("<ipython-input", "<stdin>")
@@ -43,8 +45,9 @@ class SourceFiles:
         self._found: dict[str, str | None] = {}
         self._prefixes = _prefixes()
         self._roots = library_roots()
+        working = working_folder()
         self._modules = {
-            os.path.abspath(file)  # noqa: PTH100  (a thousand files, and a Path takes 20 µs)
+            os.path.join(working, file)  # noqa: PTH118  (a thousand files, and a Path takes 20 µs)
             for module in list(sys.modules.values())
             if isinstance(file := getattr(module, "__file__", None), str)
         }
@@ -103,7 +106,7 @@ def _prefixes() -> list[str]:
         site.getusersitepackages(),
         str(Path(torch.__file__).parents[1]),
     ]
-    absolute = {str(Path(folder).absolute()) for folder in folders}
+    absolute = {str(working_folder() / folder) for folder in folders}
     return [folder + os.sep for folder in sorted(absolute, reverse=True)]
 
 
@@ -115,4 +118,4 @@ def library_roots() -> tuple[str, ...]:
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [str(Path(torch.__file__).parent), PROFKIT_FOLDER]
     folders += filter(None, [os.environ.get(_CACHE)])
-    return tuple({str(Path(folder).absolute()) + os.sep for folder in folders})
+    return tuple({str(working_folder() / folder) + os.sep for folder in folders})
