@@ -33,7 +33,7 @@ def test_the_program_is_unbroken_if_a_file_cannot_be_written_or_opened() -> None
     without, written, *later = tried("one:^os.rename ", "from:^open import capture/run")
     for result in (without, written, *later):
         assert_unbroken(result)
-    assert "profkit: warning: recording stopped." in written["err"]
+    assert "profkit: warning: " in written["err"]
     assert len(later) > 1
     for result in later:
         assert "recording could not start" in result["err"]
