@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         }  # fmt: skip
         error = run_on_every_rank(args, [*own, *(name for name, is_set in flags.items() if is_set)])
         _show_error(error)
-        return _exit_like(error)
+        raise _end_like(error)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
