@@ -22,6 +22,7 @@ from profkit.model.flight_record import FlightRecord
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
+from profkit.readers.remote import is_url
 from profkit.units import format_ns
 
 
@@ -118,6 +119,9 @@ class JobContext:
     def path(self) -> str:
         """The folder of its recordings, or the first of them where they have none in common."""
         paths = [each.path for each in self.ranks]
+        if any(map(is_url, paths)):  # whose two slashes commonpath would make one
+            parts = os.path.commonprefix([each.split("/") for each in paths])  # noqa: RUF071  (of lists)
+            return "/".join(parts) or paths[0]
         with contextlib.suppress(ValueError):  # absolute and relative ones, or several drives
             return os.path.commonpath(paths) or paths[0]
         return paths[0]

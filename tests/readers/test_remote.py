@@ -136,6 +136,17 @@ def test_a_trace_in_an_s3_bucket_is_read(s3: str, plain: list[int]) -> None:
     with store.open("bucket/run/t.json.gz", "wb") as file:
         file.write(gzip.compress(DATA))
     assert load("s3://bucket/run/t.json.gz").events.ts_ns.tolist() == plain
+    for rank in range(2):
+        b = TraceBuilder(head={"distributedInfo": {"rank": rank, "world_size": 2}})
+        b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
+        with store.open(f"bucket/job/rank{rank}.json", "wb") as file:
+            file.write(b.to_bytes())
+    for url, workers in (("s3://bucket/job", 1), ("s3://bucket/j*/*.json", None)):
+        report = analyze(url, workers=workers)
+        assert report.source.path == "s3://bucket/job"
+        assert [each.file for each in report.ranks] == [
+            f"s3://bucket/job/rank{rank}.json" for rank in range(2)
+        ]
     with pytest.raises(MissingFileError, match=r"s3://bucket/run/no\.json"):
         load("s3://bucket/run/no.json")
 
