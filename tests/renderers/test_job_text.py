@@ -66,6 +66,12 @@ def test_the_page_has_the_mean_wait_of_the_ranks(report: Report) -> None:
     assert f"<dt>Waiting for ranks</dt><dd><b>{mean}</b> <span>per step, mean of 2 ranks" in page
 
 
+def test_the_page_says_how_many_ranks_there_are(report: Report) -> None:
+    assert "2 ranks; 100% of calls matched" in render(report, "html").decode()
+    some = replace(report, missing_ranks=(2, 3))
+    assert "2 of 4 ranks; 100% of calls matched" in render(some, "html").decode()
+
+
 def test_markdown_has_a_row_for_each_rank(report: Report) -> None:
     text = render(report, "md").decode()
     rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -57,7 +57,7 @@ def section(report: Report, options: Options) -> Section | None:
         with_times=n_columns <= _MAX_WITH_TIMES,
         has_timeline=shown is not None,
         n_left_out=max(0, len(report.ranks) - MAX_RANKS),
-        n_ranks=counted(len(report.ranks), "rank"),
+        n_ranks=_n_ranks(report),
         max_ranks=MAX_RANKS,
         resolution_ns=levels[0].level.resolution_ns if levels else 0,
         rank=report.source.rank,
@@ -68,6 +68,13 @@ def section(report: Report, options: Options) -> Section | None:
            if shown is not None else {}),
     )  # fmt: skip
     return Section(_ID, "Ranks", body, scripts=scripts, data=data)
+
+
+def _n_ranks(report: Report) -> str:
+    """``16 of 64 ranks``."""
+    missing = len(report.missing_ranks)
+    of_all = f"{len(report.ranks):,} of " if missing else ""
+    return of_all + counted(len(report.ranks) + missing, "rank")
 
 
 def _heat(found: HeatMap, report: Report) -> dict[str, Any]:
