@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profkit.api import render
-from profkit.model.job import LastRank
+from profkit.model.job import LastRank, Slowdown
 from profkit.model.report import Report
 from profkit.units import format_ns
 from tests import job_traces
@@ -64,6 +64,17 @@ def test_the_page_has_the_mean_wait_of_the_ranks(report: Report) -> None:
     page = render(report, "html").decode()
     mean = format_ns(LATE_NS // 2)
     assert f"<dt>Waiting for ranks</dt><dd><b>{mean}</b> <span>per step, mean of 2 ranks" in page
+
+
+def test_the_page_has_the_slowdown_by_unequal_ranks(report: Report) -> None:
+    found = report.collectives
+    assert found is not None
+    slowdown = Slowdown(4, 1_180_000, 1_000_000, 1.18, 0.0)
+    page = render(replace(report, collectives=replace(found, slowdown=slowdown)), "html").decode()
+    assert "<dt>Slowdown by ranks</dt><dd><b>1.18 times</b>" in page
+    assert "1.18 ms instead of 1.00 ms with equal ranks" in page
+    without = render(replace(report, collectives=replace(found, slowdown=None)), "html").decode()
+    assert "Slowdown by ranks" not in without
 
 
 def test_the_page_says_how_many_ranks_there_are(report: Report) -> None:

@@ -54,6 +54,11 @@ def _tiles(report: Report) -> Iterator[Tile]:
         per_step = "per step, " if summary.steps else ""
         more = f"{per_step}mean of {counted(len(waits), 'rank')}"
         yield Tile("Waiting for ranks", format_ns(sum(waits) // len(waits)), more)
+    slowdown = report.collectives.slowdown if report.collectives is not None else None
+    if slowdown is not None:
+        times = f"{format_ns(slowdown.actual_ns)} instead of {format_ns(slowdown.ideal_ns)}"
+        more = f"{times} with equal ranks, by replay"
+        yield Tile("Slowdown by ranks", f"{format_number(slowdown.ratio)} times", more)
     for device in summary.devices:
         if device.span_ns and len(summary.devices) == 1:
             busy = format_share(device.busy_ns / device.span_ns)
