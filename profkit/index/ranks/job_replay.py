@@ -311,11 +311,11 @@ def job_replay(matches: Matches, activities: Sequence[RankActivity]) -> JobRepla
     begins = matches.clocks.corrected(matches.calls.clock, np.array([begin for begin, _ in window]))
     ranks: list[_RankMoments] = []
     n = 0
+    by_rank = np.lexsort((joins.starts_ns, joins.member))
+    bounds = np.searchsorted(joins.member[by_rank], np.arange(len(window) + 1))
     for rank, (begin, end) in enumerate(window):
-        mine = np.flatnonzero(
-            (joins.member == rank) & (joins.starts_ns >= begin) & (joins.starts_ns < end)
-        )
-        mine = mine[np.argsort(joins.starts_ns[mine], kind="stable")]
+        mine = by_rank[bounds[rank] : bounds[rank + 1]]
+        mine = mine[(joins.starts_ns[mine] >= begin) & (joins.starts_ns[mine] < end)]
         recorded = clip(unite(activities[rank].waits, unmarked[rank]), begin, end)
         ranks.append(_moments(joins.of(mine), recorded, activities[rank].idle, begin, end, n))
         n += len(mine)
