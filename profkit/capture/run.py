@@ -93,6 +93,7 @@ def run(
     target: ProgramTarget,
     plan: Plan,
     killed: Callable[[RunResult], None] | None = None,
+    ended: Callable[[], None] | None = None,
 ) -> RunResult:
     """Run a program in this process, record some of its steps and monitor its memory.
 
@@ -100,6 +101,7 @@ def run(
         target: The program.
         plan: What to record.
         killed: Called when SIGTERM is about to end the process, after all files are written.
+        ended: Called when the program has ended, before the files are written.
 
     Raises:
         CannotStartError: If the program does not exist.
@@ -109,6 +111,8 @@ def run(
         running.torch_import.watch()
     try:
         error = target.run()
+        if ended is not None:
+            ended()
         # sys.exit is a normal end.
         is_normal = error is None or isinstance(error, SystemExit)
         if type(error) is RuntimeError:

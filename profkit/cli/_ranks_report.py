@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,13 +62,14 @@ def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
     states = rank.wait(until)
     seen = {state.rank: state for state in states}
     unseen = [each for each in range(rank.world_size) if each not in seen]
+    states = [_with_files(state, rank.folder) if state.has_died else state for state in states]
     died = [state.rank for state in states if state.has_died]
     running = [state.rank for state in states if not state.ended_ns and state.rank not in died]
     empty = [state for state in states if state.ended_ns and not state.files]
     if unseen:
         _say(f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun.")
     if died:
-        _say(f"{_ranks(died)} died before anything was written.")
+        _say(f"{_ranks(died)} died; what was recorded until then is in the report.")
     if running:
         _say(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
     for why in {state.why_not for state in empty}:
@@ -91,6 +94,18 @@ def job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Rep
     from profkit.api import report_on_ranks
 
     return report_on_ranks([state.files for state in recorded], chosen)
+
+
+def _with_files(state: "RankState", folder: Path) -> "RankState":
+    """What a rank that died has written before, by the names of the files."""
+    from profkit.capture.files import safe_name
+
+    name = f"{safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
+    with suppress(OSError):
+        found = sorted(folder.glob(name))
+        own = (path for path in found if path.stat().st_mtime_ns >= state.began_ns)
+        return replace(state, files=tuple(map(str, own)))
+    return state
 
 
 def _ranks(ranks: Sequence[int]) -> str:

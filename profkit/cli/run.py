@@ -3,6 +3,8 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +65,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
     record the same steps, and rank 0 reports on all of them.
     """
+    from profkit.capture import signals
     from profkit.capture.options import Options
     from profkit.capture.plan import Plan
     from profkit.capture.program import CannotStartError
@@ -98,14 +101,24 @@ def command(  # noqa: PLR0913  (one argument per option)
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
         _report(outcome, json_file, chosen, rank, is_killed=is_killed)
 
-    try:
-        outcome = run(target, plan, killed=lambda ended: report(ended, is_killed=True))
-    except CannotStartError as error:
-        echo(str(error))
-        return error.exit_code
-    _show_error(outcome.error)
-    if not (outcome.is_of_child or (no_trace and no_leaks)):
-        report(outcome, is_killed=False)
+    with ExitStack() as held:
+
+        def ended() -> None:
+            if rank is not None:
+                held.enter_context(signals.deferred())
+
+        if rank is not None:
+            # torchrun ends all ranks when one has failed, and waits for them: for the report too.
+            signals.on_sigterm(_go_on)
+            held.callback(signals.remove, _go_on)
+        try:
+            outcome = run(target, plan, killed=partial(report, is_killed=True), ended=ended)
+        except CannotStartError as error:
+            echo(str(error))
+            return error.exit_code
+        _show_error(outcome.error)
+        if not (outcome.is_of_child or (no_trace and no_leaks)):
+            report(outcome, is_killed=False)
     raise _end_like(outcome.error)
 
 
@@ -180,21 +193,14 @@ def _report_of_rank(
     is_killed: bool,
 ) -> None:
     """Print the report on all ranks, if this one does so for the job."""
-    from profkit.capture import signals
     from profkit.cli._ranks_report import wait_for_ranks
 
     rank.end((*outcome.files, *outcome.flights), outcome.why_not)
     if not rank.reports():
         return
-    # torchrun ends all ranks when one has failed, and waits for them.
-    signals.on_sigterm(_go_on)
-    try:
-        with signals.deferred():
-            states = wait_for_ranks(rank, is_killed=is_killed)
-            if any(state.files for state in states):
-                _print_report(outcome, json_file, chosen, states)
-    finally:
-        signals.remove(_go_on)
+    states = wait_for_ranks(rank, is_killed=is_killed)
+    if any(state.files for state in states):
+        _print_report(outcome, json_file, chosen, states)
 
 
 def _go_on(_signal: str) -> bool:

@@ -1,0 +1,252 @@
+"""``profkit run`` on all ranks of a job: real jobs of gloo, whose ranks are processes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profkit
+from profkit.readers.open import load
+
+LIMIT_S = 240
+
+START = """\
+import os, sys, time
+import torch
+import torch.distributed as dist
+from datetime import timedelta
+from torch import nn
+dist.init_process_group("gloo", timeout=timedelta(seconds=5), **GIVEN)
+rank = dist.get_rank()
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+"""
+TRAIN = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(i):
+    if rank == 1 and "--slow" in sys.argv:
+        time.sleep(0.05)
+    model(torch.randn(32, 64)).sum().backward()  # the collectives
+    optimizer.step()
+    optimizer.zero_grad()
+for i in range(14):
+    step(i)
+"""
+DDP = START + "model = nn.parallel.DistributedDataParallel(model)\n" + TRAIN
+FSDP = (
+    START
+    + "from torch.distributed.fsdp import fully_shard\n"
+    + "from torch.distributed.device_mesh import init_device_mesh\n"
+    + "fully_shard(model, mesh=init_device_mesh('cpu', (dist.get_world_size(),)))\n"
+    + TRAIN
+)
+END = "print('rank', rank, 'is done')\ndist.destroy_process_group()\n"
+KILLED = DDP + "if rank == 1:\n    os.kill(os.getpid(), 9)\ndist.barrier()  # for rank 1\n"
+HANGS = (
+    DDP
+    + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # the hang\n"
+    + "else:\n    raise ValueError('no more batches')  # its cause\n"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job ended, and what it wrote.
+
+    Attributes:
+        errors: Its stderr.
+        report: The report as JSON, or None.
+        traces: The trace of each rank.
+        dumps: All dumps of the FlightRecorder.
+    """
+
+    code: int
+    out: str
+    errors: str
+    report: dict[str, Any] | None
+    traces: dict[int, Path]
+    dumps: list[Path]
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def ended(folder: Path, commands: list[list[str]], variables: list[dict[str, str]]) -> Job:
+    """Start processes at once, and wait for all; whatever happens, none is left."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=environment() | own, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for command, own in zip(commands, variables, strict=True)
+    ]  # fmt: skip
+    try:
+        written = [process.communicate(timeout=LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    report = folder / "report.json"
+    traces = {}
+    for path in sorted(folder.rglob("*.pt.trace.json.gz")):
+        found = re.search(r"_rank(\d+)\.", path.name)
+        assert found is not None
+        assert int(found[1]) not in traces, "each rank has one trace"
+        traces[int(found[1])] = path
+    return Job(
+        next((process.returncode for process in started if process.returncode), 0),
+        "".join(out for out, _ in written),
+        "".join(err for _, err in written),
+        json.loads(report.read_text()) if report.exists() else None,
+        traces,
+        sorted(folder.rglob("*.flight.json.gz")),
+    )
+
+
+RUN = ("run", "--json", "report.json")
+
+
+def with_torchrun(folder: Path, program: str, n: int, *args: str, inside: bool = False) -> Job:
+    """Run a program on some ranks, with ``profkit run`` in torchrun or around it."""
+    (folder / "train.py").write_text(program.replace("**GIVEN", ""))
+    launcher = ("--standalone", "--nproc-per-node", str(n))
+    command = ["-m", "profkit", *RUN, "torchrun", *launcher, "train.py", *args]
+    if inside:
+        command = ["-m", "torch.distributed.run", *launcher, "-m", "profkit", *RUN, "train.py",
+                   *args]  # fmt: skip
+    return ended(folder, [command], [{}])
+
+
+def step_names(trace: Path) -> list[str]:
+    loaded = load(trace)
+    assert hasattr(loaded, "events")
+    names = {loaded.events.names[number] for number in loaded.events.name.tolist()}
+    return sorted(name for name in names if name.startswith("ProfilerStep#"))
+
+
+def line_of(program: str, mark: str) -> int:
+    return 1 + next(i for i, text in enumerate(program.splitlines()) if f"# {mark}" in text)
+
+
+def test_two_ranks_record_the_same_steps_and_rank_0_reports_on_both(tmp_path: Path) -> None:
+    """Without torchrun: its own process takes a third of the time."""
+    given = (
+        "init_method='file://' + os.environ['STORE'], rank=int(os.environ['RANK']), world_size=2"
+    )
+    program = (DDP + END).replace("**GIVEN", given)
+    (tmp_path / "train.py").write_text(program)
+    shared = {"WORLD_SIZE": "2", "STORE": str(tmp_path / "store"), "MASTER_PORT": "7"}
+    command = ["-m", "profkit", *RUN, "train.py", "--slow"]
+    job = ended(tmp_path, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)])
+    assert job.code == 0, job.errors
+    assert sorted(job.out.splitlines()) == ["rank 0 is done", "rank 1 is done"]
+    assert job.errors.count("profkit 0.") == 1, "one report"
+    assert sorted(job.traces) == [0, 1]
+    assert len(job.dumps) == 4, "beside each trace, and at the end"
+    assert step_names(job.traces[0]) == step_names(job.traces[1])
+    assert not list(tmp_path.rglob(".ranks-*")), "nothing else is left"
+    report = job.report
+    assert report is not None
+    assert (report["source"]["kind"], report["missing_ranks"]) == ("ranks", [])
+    assert report["collectives"]["matched_share"] == 1
+    (group,) = [each for each in report["collectives"]["groups"] if each["kind"] == "all-reduce"]
+    assert (group["group"], group["ranks"]) == ("0", [0, 1])
+    assert group["bus_bytes_per_s"], "the FlightRecorder has sizes"
+    n_steps = len(report["summary"]["steps"])
+    assert [(each["rank"], each["n"]) for each in group["last"]] == [(1, n_steps)]
+    assert group["last"][0]["late_ns"] > n_steps * 25_000_000, "half of what it sleeps"
+    assert not [each for each in report["findings"] if each["rule"] == "COM003"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [True, False])
+def test_torchrun_inside_and_around(tmp_path: Path, inside: bool) -> None:  # noqa: FBT001
+    job = with_torchrun(tmp_path, DDP + END, 2, "--slow", inside=inside)
+    assert job.code == 0, job.errors
+    assert sorted(job.traces) == [0, 1]
+    assert step_names(job.traces[0]) == step_names(job.traces[1])
+    assert all("_restart0_rank" in path.name for path in job.traces.values())
+    assert job.report is not None
+    (group,) = [
+        each for each in job.report["collectives"]["groups"] if each["kind"] == "all-reduce"
+    ]
+    assert group["last"][0]["rank"] == 1
+    assert "Traceback" not in job.errors
+    assert "RuntimeWarning" not in job.errors
+
+
+@pytest.mark.slow
+def test_fsdp_on_four_ranks(tmp_path: Path) -> None:
+    job = with_torchrun(tmp_path, FSDP + END, 4)
+    assert job.code == 0, job.errors
+    assert sorted(job.traces) == [0, 1, 2, 3]
+    assert job.report is not None
+    # Gloo reduces and scatters by an all-reduce.
+    kinds = {each["kind"] for each in job.report["collectives"]["groups"]}
+    assert {"all-gather", "all-reduce"} <= kinds
+    assert job.report["collectives"]["matched_share"] > 0.8
+    assert not [each for each in job.report["findings"] if each["rule"] == "COM003"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_and_the_others_report(tmp_path: Path) -> None:
+    job = with_torchrun(tmp_path, KILLED, 2)
+    assert job.code != 0
+    assert "profkit: rank 1 died; what was recorded until then is in the report." in job.errors
+    assert job.report is not None
+    assert [each["rank"] for each in job.report["ranks"]] == [0, 1], "its steps were written"
+
+
+@pytest.mark.slow
+def test_when_rank_0_is_killed_the_next_one_reports(tmp_path: Path) -> None:
+    job = with_torchrun(tmp_path, KILLED.replace("if rank == 1:", "if rank == 0:"), 2)
+    assert "profkit: rank 0 died; what was recorded until then is in the report." in job.errors
+    assert job.report is not None
+    assert job.report["source"]["kind"] == "ranks"
+
+
+@pytest.mark.slow
+def test_a_hang_is_explained_with_its_lines(tmp_path: Path) -> None:
+    job = with_torchrun(tmp_path, HANGS, 2)
+    assert job.code != 0
+    assert job.report is not None
+    (finding,) = [each for each in job.report["findings"] if each["rule"] == "COM003"]
+    assert f"train.py:{line_of(HANGS, 'the hang')}" in finding["message"]
+    assert "which rank 1 has not called" in finding["message"]
+    assert "ended with ValueError" in finding["message"]
+    assert finding["evidence"]["absent"] == [1]
+    assert "ValueError: no more batches" in job.errors
+
+
+@pytest.mark.slow
+def test_the_interface_names_files_by_rank(tmp_path: Path) -> None:
+    """``profkit.trace`` under torchrun, without ``profkit run``."""
+    program = (
+        DDP.replace("import torch\n", "import torch, profkit\n", 1).replace(
+            "for i in range(14):\n    step(i)\n",
+            "with profkit.trace('train', wait=2, warmup=1, active=3) as t:\n"
+            "    for i in range(14):\n        step(i)\n        t.step()\n",
+        )
+        + END
+    )
+    (tmp_path / "train.py").write_text(program.replace("**GIVEN", ""))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    job = ended(tmp_path, [launcher], [{}])
+    assert job.code == 0, job.errors
+    assert sorted(job.traces) == [0, 1]
+    assert step_names(job.traces[0]) == step_names(job.traces[1])
+    assert profkit.analyze(tmp_path / "traces").collectives is not None
+    assert len(job.dumps) == 2
