@@ -339,8 +339,12 @@ def check(
     _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
     wanted = budgets_of(budgets, "profkit.check: budgets")
     kept = read_baseline(os.fspath(baseline)) if baseline is not None else None
-    every = [paths] if isinstance(paths, str | os.PathLike | Report) else list(paths)
-    require(ITERABLE, every, "profkit.check: paths")
+    if isinstance(paths, str | os.PathLike | Report):
+        paths = [paths]
+    require(ITERABLE, paths, "profkit.check: paths")
+    every = list(paths)
+    for each in every:
+        require(_RECORDING, each, "profkit.check: paths")
 
     def report_on(each: Path | Report) -> Report:
         if isinstance(each, Report):

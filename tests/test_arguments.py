@@ -34,6 +34,10 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "thresholds": [3, ["launch-bound"]], "strict": [1, "yes"], "on_stage": ["print"],
         "limit_bytes": ["1 GiB", -1],
     },
+    "check": {
+        "": [3, None, [3]], "budgets": [3, {"step": 1}], "baseline": [3], "thresholds": [3],
+        "limit_bytes": [-1],
+    },
     "compare": {
         "select": [3, [3]], "ignore": [None], "thresholds": [3], "limit_bytes": [-1],
         "on_progress": ["print"],
@@ -66,10 +70,13 @@ def test_a_wrong_argument_is_refused_at_the_call(
     path = TraceBuilder().write(tmp_path / "a.json")
     right: dict[str, tuple[object, ...]] = {
         "allow_sync": ("a reason",), "steps": ([1, 2],), "load": (path,), "analyze": (path,),
-        "compare": (path, path), "what_if": (path,), "render": (profkit.analyze(path),),
+        "check": (path, {}), "compare": (path, path), "what_if": (path,),
+        "render": (profkit.analyze(path),),
     }  # fmt: skip
     call = getattr(profkit, function)
-    given = right.get(function, ()) if name else (value,)
+    given = right.get(function, ()) if name else (value, *right.get(function, ())[1:])
+    if name == "budgets":
+        given = given[:1]
     with pytest.raises(UsageError):
         call(*given, **({name: value} if name else {}))
 

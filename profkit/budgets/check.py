@@ -7,7 +7,7 @@ from typing import Final
 from profkit._version import __version__
 from profkit.budgets.baseline import Baseline, devices_of, first
 from profkit.budgets.figures import BudgetFigure, Measured, Unknown, causes_of, measured
-from profkit.budgets.limits import Budget
+from profkit.budgets.limits import BudgetLimit
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
 from profkit.model.report import Report
@@ -19,7 +19,7 @@ _NOISY: Final = "It is beyond the limit by less than it varies: measure more ste
 
 
 def check(
-    reports: Sequence[Report], budgets: Sequence[Budget], baseline: Baseline | None = None
+    reports: Sequence[Report], budgets: Sequence[BudgetLimit], baseline: Baseline | None = None
 ) -> Check:
     """Compare the figures of some recordings of one program with its budgets.
 
@@ -42,7 +42,7 @@ def check(
 
 
 def _result(
-    budget: Budget,
+    budget: BudgetLimit,
     reports: Sequence[Report],
     devices: tuple[str, ...],
     baseline: Baseline | None,

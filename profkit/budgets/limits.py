@@ -21,7 +21,7 @@ _SIZES: Final = {"b": 1} | {
 
 
 @dataclass(frozen=True)
-class Budget:
+class BudgetLimit:
     """A limit on a figure.
 
     Attributes:
@@ -52,7 +52,7 @@ class Budget:
         return baseline + round(baseline * (self.more_share or 0.0))
 
 
-def budgets_of(table: Mapping[str, Any], where: str) -> tuple[Budget, ...]:
+def budgets_of(table: Mapping[str, Any], where: str) -> tuple[BudgetLimit, ...]:
     """Read a table of budgets.
 
     Args:
@@ -66,7 +66,7 @@ def budgets_of(table: Mapping[str, Any], where: str) -> tuple[Budget, ...]:
         UsageError: A name or a limit is not valid.
     """
     known = {figure.name: figure for figure in FIGURES}
-    found: list[Budget] = []
+    found: list[BudgetLimit] = []
     for name, value in table.items():
         if name == FINDINGS:
             found += _of_findings(value, f"{where}: {name}")
@@ -78,7 +78,7 @@ def budgets_of(table: Mapping[str, Any], where: str) -> tuple[Budget, ...]:
     return tuple(found)
 
 
-def _of_findings(value: object, where: str) -> Iterator[Budget]:
+def _of_findings(value: object, where: str) -> Iterator[BudgetLimit]:
     if isinstance(value, str):
         value = {value: 0}
     if not isinstance(value, Mapping):
@@ -92,7 +92,7 @@ def _of_findings(value: object, where: str) -> Iterator[Budget]:
         yield budget_of(figure, limit, f"{where}.{word}")
 
 
-def budget_of(figure: BudgetFigure, value: object, where: str) -> Budget:
+def budget_of(figure: BudgetFigure, value: object, where: str) -> BudgetLimit:
     """Read one limit.
 
     Args:
@@ -110,9 +110,9 @@ def budget_of(figure: BudgetFigure, value: object, where: str) -> Budget:
     if unit == "%":
         if not is_more:
             raise _error(figure, value, where)
-        return Budget(figure, more_share=number / 100)
+        return BudgetLimit(figure, more_share=number / 100)
     amount = round(number * _scale(figure, unit, value, where))
-    return Budget(figure, more=amount) if is_more else Budget(figure, most=amount)
+    return BudgetLimit(figure, more=amount) if is_more else BudgetLimit(figure, most=amount)
 
 
 def _scale(figure: BudgetFigure, unit: str | None, value: object, where: str) -> int:
