@@ -1,5 +1,6 @@
 """``profkit run``: profiles a program without changing it."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from profkit.folders import working_folder
 
 if TYPE_CHECKING:
     from profkit.capture.job import RankOfJob, RankState
-    from profkit.capture.run import RunResult
+    from profkit.capture.plan import Plan
+    from profkit.capture.run import ProgramTarget, RunResult
     from profkit.model.report import Report
 
 
@@ -71,21 +73,16 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.program import CannotStartError
     from profkit.capture.run import ProgramTarget, run
     from profkit.capture.schedule import Schedule
-    from profkit.capture.torchrun import is_torchrun, run_on_every_rank
-    from profkit.cli._ranks_report import rank_of_job
 
     if json_file is not None:
         json_file = _checked(json_file)
     chosen = chosen_rules()
     target = ProgramTarget(program, args, kind or "script")
-    if is_torchrun(target.name, target.kind):
-        own = _options(wait, warmup, active, folder, json_file)
-        flags = {
-            "--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python,
-        }  # fmt: skip
-        error = run_on_every_rank(args, [*own, *(name for name, is_set in flags.items() if is_set)])
-        _show_error(error)
-        raise _end_like(error)
+    flags = {
+        "--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python,
+    }  # fmt: skip
+    own = _options(wait, warmup, active, folder, json_file)
+    _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)])
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -96,7 +93,8 @@ def command(  # noqa: PLR0913  (one argument per option)
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
-    rank = None if no_trace and no_leaks else rank_of_job(plan)
+    is_empty = no_trace and no_leaks
+    rank = None if is_empty else _rank(plan)
 
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
         _report(outcome, json_file, chosen, rank, is_killed=is_killed)
@@ -117,9 +115,39 @@ def command(  # noqa: PLR0913  (one argument per option)
             echo(str(error))
             return error.exit_code
         _show_error(outcome.error)
-        if not (outcome.is_of_child or (no_trace and no_leaks)):
+        if not (outcome.is_of_child or is_empty):
             report(outcome, is_killed=False)
     raise _end_like(outcome.error)
+
+
+def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
+    """Let torchrun start ``profkit run`` on every rank, if the program is torchrun.
+
+    What it takes is imported for no other program, which would wait for it.
+
+    Args:
+        options: Those of this command.
+
+    Raises:
+        BaseException: How torchrun ended.
+    """
+    if "torch" not in target.name:
+        return
+    from profkit.capture.torchrun import is_torchrun, run_on_every_rank
+
+    if is_torchrun(target.name, target.kind):
+        error = run_on_every_rank(target.args, options)
+        _show_error(error)
+        raise _end_like(error)
+
+
+def _rank(plan: "Plan") -> "RankOfJob | None":
+    """This process as a rank of a job, or None; imports nothing without a launcher of ranks."""
+    if "RANK" not in os.environ:
+        return None
+    from profkit.cli._ranks_report import rank_of_job
+
+    return rank_of_job(plan)
 
 
 def _options(

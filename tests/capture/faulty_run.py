@@ -204,7 +204,7 @@ def tried(call: str, *, and_later: bool) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     without = tried("none", and_later=False)
-    print(json.dumps(without))
+    print(json.dumps(without), flush=True)  # a fork has what is not written yet
     for argument in sys.argv[1:]:
         how, _, expression = argument.partition(":")
         for each in filter(re.compile(expression).search, without["calls"]):

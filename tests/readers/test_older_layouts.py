@@ -39,7 +39,12 @@ def test_no_value_of_a_report_is_lost(path: Path) -> None:
     upgraded = json.loads(profkit.render(report, "json"))
     assert upgraded["schema"] == "profkit.report/2"
     for tree in (upgraded, *upgraded["findings"], *upgraded["health"]):
-        for key in {"ranks", "missing_ranks", "collectives"} & tree.keys():  # of several ranks
+        for key in {
+            "ranks",
+            "missing_ranks",
+            "collectives",
+            "unread",
+        } & tree.keys():  # of several ranks
             assert not tree.pop(key)
     assert upgrade_report(old) == upgraded
 
