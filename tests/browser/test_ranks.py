@@ -30,12 +30,11 @@ def drawn(page: Page) -> Page:
     return page
 
 
-def shown_range(page: Page) -> tuple[float, float]:
+def expect_range(page: Page, begin_ns: int, end_ns: int) -> None:
+    """Wait until the timeline, which is drawn with the next frame, shows a time."""
     view = page.locator("#ranks-view")
-    begin, end = view.get_attribute("data-from"), view.get_attribute("data-to")
-    assert begin is not None
-    assert end is not None
-    return float(begin), float(end)
+    expect(view).to_have_attribute("data-from", str(begin_ns))
+    expect(view).to_have_attribute("data-to", str(end_ns))
 
 
 def test_arrows_move_between_cells_and_enter_shows_the_step(
@@ -54,7 +53,7 @@ def test_arrows_move_between_cells_and_enter_shows_the_step(
     page.keyboard.press("Enter")
     assert report.lanes is not None
     begins, ends = zip(*(lane.steps[1] for lane in report.lanes.lanes), strict=True)
-    assert shown_range(page) == (min(begins), max(ends))
+    expect_range(page, min(begins), max(ends))
     expect(page.locator("#ranks-view")).to_be_in_viewport()
 
 
