@@ -33,6 +33,7 @@ class StepLimit:
         self._usual_s = LONGER * budget.longest_step_s() + SHORT_S if is_measured else 0.0
         self._deadline: Deadline | None = None
         self._lines_s = self._lines_events = self._n_events = 0.0
+        self._began_s = self._took_s = self._lines_step_s = 0.0
         self._events: Events | None = None
 
     def recording_begins(self, cut: Callable[[], None], *, lines: bool) -> None:
@@ -44,8 +45,12 @@ class StepLimit:
             lines: Whether it is the one with stacks.
         """
         self._events = events = Events()
-        began_s = time.process_time()
+        began_s = self._began_s = time.process_time()
         usual_s = max(SHORT_S, self._usual_s * (1 if lines else self._n_steps))
+        if not lines and self._lines_step_s:
+            # Its cost is known, and it took longer than steps without stacks do. The heap alone
+            # says little: within a step the program allocates more than events take.
+            usual_s = max(usual_s, SHORT_S + self._n_steps * self._lines_step_s)
 
         def is_early() -> bool:
             took_s = time.process_time() - began_s
@@ -63,10 +68,12 @@ class StepLimit:
             self._deadline.cancel()
             self._deadline = None
             self._n_events = 0.0 if self._events is None else self._events.at_most()
+            self._took_s = time.process_time() - self._began_s
 
     def step_with_stacks_cost(self, stop_ns: int) -> None:
         """Stopping the step with stacks took this much CPU time."""
         self._lines_s, self._lines_events = stop_ns / 1e9, self._n_events
+        self._lines_step_s = self._took_s
 
     def affords(self, n_recorded: int) -> bool:
         """Whether another step is affordable, after that with stacks and so many others.

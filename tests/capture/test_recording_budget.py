@@ -1,6 +1,7 @@
 """What recording may cost, by a clock and an amount spent that the test sets."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,6 +21,7 @@ from profkit.capture.recording_budget import (
     RecordingBudget,
 )
 from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.signals import Deadline
 from profkit.capture.step_detection import StepFinder
 from profkit.capture.step_limit import StepLimit
 
@@ -167,6 +169,33 @@ def test_a_step_is_cut_if_it_has_many_events_and_is_longer_than_usual(
     assert is_early()
     heap["bytes"] = 10_000_000
     assert not is_early(), "it has few events"
+
+
+def test_steps_are_as_long_as_the_one_with_stacks_where_no_other_is_known(
+    heap: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, now_s = [], [0.0]
+
+    class Asked(Deadline):
+        def __init__(self, _seconds: float, _act: object, is_early: Callable[[], bool]) -> None:
+            asked.append(is_early)
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr("profkit.capture.step_limit.Deadline", Asked)
+    monkeypatch.setattr("profkit.capture.step_limit.time.process_time", lambda: now_s[0])
+    limit = StepLimit(Process().budget, is_measured=False, n_steps=3)
+    limit.recording_begins(lambda: None, lines=True)
+    now_s[0] = 0.2
+    limit.recording_ends()
+    limit.step_with_stacks_cost(5_000_000)
+    limit.recording_begins(lambda: None, lines=False)
+    heap["bytes"] += 4_000_000_000  # activations
+    now_s[0] += 0.6
+    assert not asked[1]()
+    now_s[0] += 0.1
+    assert asked[1]()
 
 
 class Cell(torch.nn.Module):
