@@ -15,7 +15,9 @@ from profkit.model.report import Report
 _MAX_CAUSES: Final = 3
 _NO_BASELINE: Final = "It is relative to a baseline, and none is given: --baseline FILE."
 _NOT_IN_BASELINE: Final = "The baseline does not have it: write it anew with --update-baseline."
-_NOISY: Final = "It is beyond the limit by less than it varies: measure more steps or runs."
+_NOISY: Final = (
+    "It is over the limit, but not by more than it may vary: measure more steps or runs."
+)
 
 
 def check(
@@ -82,8 +84,10 @@ def _outcome(now: Measured, before: Measured | None, limit: int) -> Outcome:
     if now.value <= limit:
         return "ok"
     share = limit / before.value if before is not None and before.value else 1.0
-    of_limit = 0.0 if before is None else before.error * share
-    return "over" if now.value - limit > math.hypot(now.error, of_limit) else "noisy"
+    of_limit = 0 if before is None else before.error
+    if now.error is None or of_limit is None:
+        return "noisy"
+    return "over" if now.value - limit > math.hypot(now.error, of_limit * share) else "noisy"
 
 
 def _is_same(devices: tuple[str, ...], baseline: Baseline | None) -> bool:

@@ -20,8 +20,8 @@ _TOO_FEW_STEPS: Final = (
     "Growth was not evaluated; `profkit run` does so in programs with enough steps."
 )
 _MANY: Final = 3
-"""From this number of recordings on, each is one measurement: steps of one run are alike, runs are
-not."""
+"""The least number of measurements that shows how much they vary. From this number of recordings
+on, each is one measurement: steps of one run are alike, runs are not."""
 _PER_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
 _OF_MEDIAN: Final = 1.2533
@@ -71,12 +71,13 @@ class Measured:
 
     Attributes:
         value: Of times the median, of others the most.
-        error: Of times three standard errors of the median, else 0.
+        error: Of times three standard errors of the median, or None with fewer than three
+            measurements; else 0.
         n: Number of measurements.
     """
 
     value: int
-    error: int
+    error: int | None
     n: int
 
 
@@ -93,6 +94,8 @@ def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unkn
     if len(known) >= _MANY:
         every = [round(statistics.median(values)) for values in known]
     middle = statistics.median(every)
+    if len(every) < _MANY:
+        return Measured(round(middle), None, len(every))
     deviation = statistics.median(abs(value - middle) for value in every)
     error = _CERTAIN * _OF_MEDIAN * _PER_SIGMA * deviation / len(every) ** 0.5
     return Measured(round(middle), round(error), len(every))

@@ -26,7 +26,7 @@ class BudgetResult:
         value: Of times the median over the steps, of counts and sizes the most in any step; None
             where it is not known.
         error: Three standard errors of a time's median, from its median absolute deviation; None
-            for other figures.
+            for other figures, and with fewer than three measurements.
         n: Number of measurements: steps, or with three or more recordings recordings.
         limit: What the figure may be at most, or None where it is not known.
         baseline: The same figure of the baseline, for limits that are relative to it.

@@ -81,6 +81,12 @@ def test_a_time_is_its_median_with_three_standard_errors() -> None:
     assert result(timed(*times), {"step_ms": 10.1}).outcome == "ok"
 
 
+def test_two_steps_do_not_show_how_much_a_time_varies() -> None:
+    found = result(timed(99.0, 99.0), {"step_ms": 1})
+    assert (found.error, found.n, found.outcome) == (None, 2, "noisy")
+    assert result(timed(99.0, 99.0, 99.0), {"step_ms": 1}).outcome == "over"
+
+
 def test_three_runs_are_three_measurements() -> None:
     runs = [timed(*[10 + run] * 50) for run in (0.0, 0.5, 0.2)]
     found = result(runs, {"step_ms": 10.1})
@@ -104,7 +110,7 @@ def test_times_of_another_device_are_not_compared_but_counts_are(tmp_path: Path)
     fast = result(timed(1.0), {"step_ms": "+5%"}, kept)
     assert fast.outcome == "other-device"
     assert result(timed(99.0), {"kernels": "+0"}, kept).outcome == "ok"
-    assert result(timed(99.0), {"step_ms": 5}, kept).outcome == "over"
+    assert result(timed(99.0, 99.0, 99.0), {"step_ms": 5}, kept).outcome == "over"
 
 
 def test_what_was_not_recorded_fails_and_says_why(tmp_path: Path) -> None:
@@ -147,8 +153,8 @@ def test_findings_by_severity_and_rule_against_those_of_the_baseline(tmp_path: P
 
 def test_a_saved_report_is_a_baseline_too(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    path.write_bytes(profkit.render(timed(10.0, 10.0), "json"))
-    assert result(timed(11.0, 11.0), {"step_ms": "+5%"}, path).outcome == "over"
+    path.write_bytes(profkit.render(timed(*[10.0] * 4), "json"))
+    assert result(timed(*[11.0] * 4), {"step_ms": "+5%"}, path).outcome == "over"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "profkit.baseline/1"}', "[1]", "\x80"])
