@@ -38,8 +38,8 @@ READERS: Final = {
     "orjson": "import orjson; kept = orjson.loads(text())",
     "msgspec": "import msgspec; kept = msgspec.json.decode(text())",
     TYPED: (
-        "import msgspec; from profkit.readers.kineto.schema import EVENT; "
-        "File = msgspec.defstruct('File', [('traceEvents', list[EVENT])]); "
+        "import msgspec; from profkit.readers.kineto.schema import EVENTS; "
+        "File = msgspec.defstruct('File', [('traceEvents', list[EVENTS[False, False]])]); "
         "kept = msgspec.json.decode(text(), type=File, strict=False)"
     ),
 }

@@ -28,7 +28,7 @@ MIN_ENTRIES: Final = 8
 """Entries from which a container is tracked: most containers always have fewer."""
 
 MANY_OBJECTS: Final = 200_000
-"""Tracked objects of which at most so many are searched for untracked ones; of more, only
+"""Tracked objects of which at most so many are searched for untracked ones; of twice as many, only
 containers with some dozen entries are returned. ``import torch`` makes 165,000, and torch's
 compiler as many again."""
 _MIN_ENTRIES_OF_MANY: Final = 32
@@ -143,7 +143,7 @@ def scan_host_objects(
         objects = gc.get_objects()
         tracked = list(_by_type(objects))
         every = max(1, -(-len(objects) // many_objects))
-        if every > 1:
+        if len(objects) >= 2 * many_objects:
             min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
         untracked = _Untracked()
         untracked.search(tracked if every == 1 else list(_by_type(_some_of(objects, every))))
