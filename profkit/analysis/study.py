@@ -109,9 +109,9 @@ def study(  # noqa: PLR0913  (options, by name)
     report = report_of(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
     ids = tuple(rule.INFO.id for rule in wanted)
     choice = RuleChoice(ids, thresholds or {}, strict)
-    dump = rank_report(ctx, report, choice)
-    if dump is not None and report.source.kind == "flight-recorder":
-        report = job_report([dump])
+    if report.source.kind == "flight-recorder":
+        dump = rank_report(ctx, report, choice)
+        report = report if dump is None else job_report([dump])
     return Study(report, LoadedRecording(ctx, tuple(paths)), choice)
 
 
