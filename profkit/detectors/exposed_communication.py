@@ -10,7 +10,8 @@ What it finds:
 Why it matters:
     A collective that overlaps with computation costs almost nothing; an exposed one makes the step
     longer by all of its duration, and the more ranks, the longer. Collectives during which the
-    host had simply launched nothing else are left out, since shorter ones would not help. The cost
+    host had simply launched nothing else are left out, since shorter ones would not help, and so is
+    what unprefetched-gather reports. The cost
     is what the steps take less in a replay of the recording in which the rest takes no time. It is
     an upper bound: to hide a collective, there must be enough computation beside it.
 
@@ -62,6 +63,7 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives.gathers import late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
     collective_fix,
@@ -89,7 +91,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.model.change import ProgramChange
+from profkit.model.change import ProgramChange, together
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_ns, format_share
@@ -141,8 +143,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
     by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
-        if waits is not None and _is_frequent(ctx, waits, thresholds):
-            yield _finding(ctx, waits, distributed_program(ctx), thresholds)
+        if waits is None:
+            continue
+        # What is gathered too late is reported by unprefetched-gather.
+        late = late_gathers(ctx, waits) if waits.device is not None else None
+        rest, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
+        if _is_frequent(ctx, rest, thresholds):
+            yield _finding(ctx, rest, overlapping, distributed_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
@@ -163,8 +170,17 @@ def _copies_during(ctx: Context, waited: Intervals) -> Rows:
 
 
 def _finding(
-    ctx: Context, waits: CollectiveWaits, program: DistributedProgram, thresholds: Thresholds
+    ctx: Context,
+    waits: CollectiveWaits,
+    overlapping: ProgramChange | None,
+    program: DistributedProgram,
+    thresholds: Thresholds,
 ) -> Finding:
+    """The finding.
+
+    Args:
+        overlapping: The change to collectives a part of which is another rule's.
+    """
     sites = collective_sites(ctx, waits)
     counted = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
@@ -177,7 +193,12 @@ def _finding(
     else:
         is_own = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
         change = ProgramChange(scaled=((waits.rows[is_own].astype(np.intp), 0.0),))
-    cost = ctx.time_cost(change, "upper-bound")
+    removed = change
+    if overlapping is not None:
+        partly = np.concatenate([rows for rows, _ in overlapping.scaled])
+        wholly = np.setdiff1d(change.scaled[0][0], partly)
+        removed = together((ProgramChange(scaled=((wholly, 0.0),)), overlapping))
+    cost = ctx.time_cost(removed, "upper-bound")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     return INFO.finding(
         severity="warning" if program.trains and is_costly else "note",

@@ -5,7 +5,8 @@ Names of CUDA, HIP and SYCL calls are in :mod:`profkit.index.runtime_calls`.
 Source: ``torch/profiler/profiler.py`` (steps), ``torch/optim/optimizer.py``,
 ``torch/utils/data/dataloader.py``, ``torch/csrc/autograd/engine.cpp``,
 ``torch/csrc/profiler/collection.cpp`` (Python calls, memory), ``torch/nn/parallel``,
-``torch/csrc/distributed/c10d``, ``torch/csrc/dynamo``.
+``torch/csrc/distributed/c10d``, ``torch/csrc/dynamo``, ``torch/distributed/fsdp``;
+``deepspeed/runtime/zero/parameter_offload.py``.
 """
 
 import re
@@ -66,6 +67,18 @@ DISTRIBUTED_DATA_PARALLEL: Final = re.compile(
 )
 """Its forward, its reducer's operators, or the Python call of the module."""
 FULLY_SHARDED: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
+PARAMETER_GATHER: Final = re.compile(
+    r"^(FSDP::(all_gather|pre_forward|pre_backward|(forward|backward)_prefetch)(?!_copy)"
+    r"|FullyShardedDataParallel\._(pre_|root_pre_|post_backward_prefetch))"
+)
+"""FSDP's annotations around all-gathers of parameters. ``FullyShardedDataParallel.forward`` is
+around all that the module runs."""
+GATHERED_MODULE: Final = re.compile(r"^FSDP::\w+ (\((?P<own>[^)]+)\)|for (?P<other>\S+))")
+"""The module whose parameters FSDP2 gathers."""
+RATE_LIMITER: Final = re.compile(r"^FullyShardedDataParallel\.rate_limiter$")
+"""A wait of the host because of ``limit_all_gathers``."""
+ZERO_3: Final = re.compile(r"^P(re|ost)BackwardFunction(ForModule|Module)?$")
+"""Functions that DeepSpeed's ZeRO puts around each module if it partitions parameters."""
 
 COLLECTIVE: Final = re.compile(
     r"^(c10d|_c10d_functional|c10d_functional)::|^record_param_comms$|^symm_mem::\w*(reduce|gather)"

@@ -75,6 +75,7 @@ PUBLISHED = {
     "COM008": "unused-parameter-search",
     "COM009": "sync-in-accumulation",
     "COM010": "small-buckets",
+    "COM011": "unprefetched-gather",
     "CFG001": "algorithm-search",
     "CFG002": "oversubscribed-cpu",
     "CFG003": "debug-left-on",

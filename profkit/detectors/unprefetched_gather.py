@@ -1,0 +1,187 @@
+"""COM011 unprefetched-gather: parameters are gathered only when they are needed.
+
+What it finds:
+    Training with sharded parameters (FSDP, DeepSpeed ZeRO stage 3) in which all-gathers start only
+    when the module that needs them is reached, so that the GPU waits for them, although it could
+    have computed the module before meanwhile.
+
+Why it matters:
+    An all-gather that is issued before the computation of the module before overlaps it, and costs
+    nothing as long as it is the shorter one. The cost is what the steps take less in a replay in
+    which each of these all-gathers is issued one module earlier, as soon as the collectives before
+    it have ended. It is an upper bound, since an all-gather also waits for slower ranks. What is
+    longer than the module before cannot overlap; that part is exposed-communication.
+
+How to fix it:
+    FSDP2 (``fully_shard``): ``set_modules_to_forward_prefetch`` and
+    ``set_modules_to_backward_prefetch`` of each module, with the modules that follow it in that
+    pass. FSDP1 (``FullyShardedDataParallel``): ``forward_prefetch=True``,
+    ``backward_prefetch=BackwardPrefetch.BACKWARD_PRE``, and ``limit_all_gathers=False`` where the
+    host waits in the rate limiter. DeepSpeed: a larger ``stage3_prefetch_bucket_size``.
+
+Example:
+    ::
+
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+
+Use instead:
+    ::
+
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        for block, following in itertools.pairwise(model.blocks):
+            block.set_modules_to_forward_prefetch([following])
+            following.set_modules_to_backward_prefetch([block])
+
+Reads:
+    All-gathers on a device that FSDP's annotations are around, or of a program with ZeRO's autograd
+    functions; the kernels launched after them, other collectives, and the launches (``ts_ns`` and
+    ``dur_ns`` in nanoseconds).
+
+When to ignore this:
+    One more module's parameters are in memory at a time. FSDP prefetches in the order of the first
+    step, which does not fit a model that runs its modules in another order each time.
+
+Source:
+    "FSDP Prefetch Nuances" in PyTorch's notes; ``FSDPModule.set_modules_to_forward_prefetch``,
+    ``FullyShardedDataParallel`` (``forward_prefetch``, ``backward_prefetch``,
+    ``limit_all_gathers``) in its documentation; "ZeRO Optimizations" in DeepSpeed's documentation
+    of its configuration; ``_fsdp_param_group.py`` and ``_runtime_utils.py`` for the annotations.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.families.collectives.gathers import (
+    LateGathers,
+    Sharding,
+    earlier,
+    late_gathers,
+)
+from profkit.engine.families.collectives.waits import (
+    CollectiveWaits,
+    collective_sites,
+    waits_of_devices,
+)
+from profkit.engine.windows import event_ids, windows_ns
+from profkit.engine.wording import known_locations, time_per_step, times_per_step
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import Category
+from profkit.model.finding import Finding
+from profkit.model.torch_names import RATE_LIMITER
+from profkit.names import visible
+
+INFO = RuleInfo(
+    id="COM011",
+    name="unprefetched-gather",
+    title="Parameters are gathered only when they are needed",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+    no_example="It takes several processes with a GPU each.",
+)
+
+_MAX_MODULES: Final = 2
+_MAX_LINES: Final = 3
+_WHO: Final[dict[Sharding, str]] = {"fsdp1": "FSDP", "fsdp2": "FSDP", "zero": "ZeRO"}
+_FIXES: Final[dict[Sharding, tuple[str, str]]] = {
+    "fsdp2": (
+        "`module.set_modules_to_forward_prefetch([next_module])`",
+        "`module.set_modules_to_backward_prefetch([previous_module])`",
+    ),
+    "fsdp1": ("`forward_prefetch=True`", "`backward_prefetch=BackwardPrefetch.BACKWARD_PRE`"),
+}
+"""What issues all-gathers earlier in the forward pass, and in the backward pass."""
+_IN_ZERO: Final = (
+    "Raise `stage3_prefetch_bucket_size` in DeepSpeed's `zero_optimization`: so many elements of "
+    "parameters are gathered before they are needed."
+)
+_MIN_LIMITED_SHARE: Final = 0.1
+"""The share of the cost that the host waits in the rate limiter for it to be named."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When late all-gathers are a finding.
+
+    Attributes:
+        min_saving_share: Minimum share of the steps that they cost: from one percent on, a change
+            is worth the edit.
+    """
+
+    min_saving_share: float = 0.01
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if all-gathers of parameters could be issued earlier."""
+    waits = waits_of_devices(ctx)
+    if waits is None or ctx.trace.world_size == 1:
+        return
+    gathers = late_gathers(ctx, waits)
+    if gathers is None:
+        return
+    change = earlier(ctx, waits, gathers)
+    cost = ctx.time_cost(change, "upper-bound")
+    if (cost.ns or 0) < max(1, thresholds.min_saving_share * windows_ns(ctx)):
+        return
+    share_ns = np.zeros_like(waits.share_ns)
+    share_ns[gathers.place] = gathers.hidden_ns
+    sites = collective_sites(ctx, replace(waits, share_ns=share_ns))
+    rows = waits.rows[gathers.place]
+    yield INFO.finding(
+        confidence="medium" if gathers.sharding == "zero" or len(ctx.steps) < 2 else "high",  # noqa: PLR2004  (one step may differ)
+        message=_message(ctx, waits, gathers),
+        fix=_fix(ctx, gathers),
+        locations=known_locations(*(site.location for site in sites[:_MAX_LINES])),
+        n=len(rows),
+        cost=cost,
+        evidence={
+            "hidden_ns": int(gathers.hidden_ns.sum()),
+            "waited_ns": int(waits.share_ns[gathers.place].sum()),
+            "n_in_backward": int(gathers.in_backward.sum()),
+            "modules": list(gathers.modules),
+            "events": event_ids(ctx, rows),
+        },
+        spans=covered_by(ctx.events, rows).pairs(),
+        change=change,
+    )
+
+
+def _message(ctx: Context, waits: CollectiveWaits, gathers: LateGathers) -> str:
+    named = [f"`{visible(name)}`" for name in gathers.modules[:_MAX_MODULES]]
+    more = len(gathers.modules) - len(named)
+    modules = " and ".join(filter(None, (", ".join(named), f"{more} more" if more else "")))
+    whose = f" of {modules}" if modules else ""
+    waited = time_per_step(ctx, int(waits.share_ns[gathers.place].sum()))
+    hidden = time_per_step(ctx, int(gathers.hidden_ns.sum()))
+    return (
+        f"{_WHO[gathers.sharding]} gathers the parameters{whose} only when they are needed, "
+        f"{times_per_step(ctx, len(gathers.place))}: the GPU waits {waited} for them, of which "
+        f"{hidden} could overlap the module before."
+    )
+
+
+def _fix(ctx: Context, gathers: LateGathers) -> str:
+    if gathers.sharding == "zero":
+        return _IN_ZERO
+    passes = (not gathers.in_backward.all(), bool(gathers.in_backward.any()))
+    wanted = [
+        fix for fix, is_wanted in zip(_FIXES[gathers.sharding], passes, strict=True) if is_wanted
+    ]
+    if gathers.sharding == "fsdp2":
+        return f"Issue them one module earlier: {' and '.join(wanted)}, for each module."
+    limited = covered_by(ctx.events, np.flatnonzero(rows_named(
+        ctx.events, RATE_LIMITER, Category.OP, Category.ANNOTATION)))  # fmt: skip
+    if limited.total_ns >= _MIN_LIMITED_SHARE * gathers.hidden_ns.sum():
+        wanted.append("`limit_all_gathers=False` if memory allows")
+    return f"Wrap the model with {' and '.join(wanted)}."
