@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from profkit.api import compare as compare
     from profkit.api import render as render
     from profkit.api import what_if as what_if
+    from profkit.api import what_if_ranks as what_if_ranks
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
@@ -39,12 +40,14 @@ _MODULES: Final = {
     "steps": "profkit.capture.steps",
     "trace": "profkit.capture.trace",
     "what_if": "profkit.api",
+    "what_if_ranks": "profkit.api",
 }
 """Each public name and the module that defines it."""
 
 __all__ = [
     "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "check",
     "compare", "load", "memory", "no_leak", "no_sync", "render", "steps", "trace", "what_if",
+    "what_if_ranks",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from profkit.analysis.several import Order, Scale, analyze_all
+from profkit.analysis.several import Order, Scale, analyze_all, job_in
 from profkit.analysis.study import (
     ANALYZE,
     COMMON,
@@ -30,8 +30,10 @@ from profkit.arguments import (
     either,
     instance_of,
     names_in,
+    numbers_in,
     optional,
     require,
+    whole,
 )
 from profkit.budgets.baseline import read_baseline
 from profkit.budgets.check import check as checked
@@ -49,19 +51,22 @@ from profkit.engine.what_if import (
     scaled,
     without_data_waits,
 )
+from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict_job
 from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.model.trace import Trace
-from profkit.model.what_if import Prediction
+from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.renderer import accepted, render_result, renderer
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report
 from profkit.readers.stream import is_folder, place_of
 
-__all__ = ["Study", "analyze", "check", "compare", "render", "study", "what_if"]
+__all__ = [
+    "Study", "analyze", "check", "compare", "render", "study", "what_if", "what_if_ranks",
+]  # fmt: skip
 
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
 _COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **COMMON)
@@ -69,6 +74,9 @@ _WHAT_IF: Final = Arguments(
     "profkit.what_if", recording=either(PATH, instance_of((Trace,), "a trace")),
     scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **COMMON,
 )  # fmt: skip
+_WHAT_IF_RANKS: Final = Arguments(
+    "profkit.what_if_ranks", even=FLAG, waiting=FLAG, workers=optional(whole(1)), **COMMON
+)
 _RENDER: Final = Arguments(
     "profkit.render",
     report=instance_of((Report, Difference, Check), "a report, a difference or a check"),
@@ -310,6 +318,58 @@ def what_if(
     changes += [in_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
+
+
+def what_if_ranks(  # noqa: PLR0913  (options, by name)
+    path: Path | Iterable[Path],
+    *,
+    ranks: Iterable[int] = (),
+    stages: Iterable[int] = (),
+    even: bool = False,
+    waiting: bool = True,
+    bandwidth: Mapping[str, float] | float | None = None,
+    limit_bytes: int | None = None,
+    workers: int | None = None,
+    client: Any = None,  # noqa: ANN401  (distributed.Client, of an extra)
+) -> JobPrediction:
+    """Predict the step time of a job with changes of its ranks, all of them made at once.
+
+    All ranks are replayed together: each alternates between time of its own and waiting for
+    collectives, which begin when their last rank has joined. Without a change, the result has each
+    usual one alone: the ranks that cost most, each stage of a pipeline, all ranks with equal time,
+    no waiting, twice the bandwidth.
+
+    Args:
+        path: The traces of the ranks of a job, their folder, or a glob, as for
+            :func:`profkit.analyze`.
+        ranks: Ranks that keep up with the median of the other ranks, where that is shorter.
+        stages: Stages of the pipeline, from 0, whose ranks take the mean of all ranks.
+        even: All ranks take their mean.
+        waiting: Keep that ranks wait for each other; otherwise each goes on at its own pace, and
+            the slowest decides.
+        bandwidth: By what the bandwidth of matched collectives is multiplied: of all, or by a
+            pattern of their kind or process group, such as ``{"all-gather": 2}``. Their transfers
+            take that much less time; waiting for other ranks is none of it.
+        limit_bytes: As for :func:`profkit.load`.
+        workers: As for :func:`profkit.analyze`.
+        client: As for :func:`profkit.analyze`.
+
+    Raises:
+        LoadError: A file cannot be read, or is no recording.
+        UsageError: The files are not of one job, too few of its collectives could be matched, there
+            is no such rank or stage, a pattern matches nothing, or a factor is no number above 0.
+    """
+    _WHAT_IF_RANKS.check(even=even, waiting=waiting, limit_bytes=limit_bytes, workers=workers)
+    choice = RanksChoice(
+        ranks=numbers_in(ranks, "profkit.what_if_ranks: ranks"),
+        stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
+        even=even,
+        waiting=waiting,
+        bandwidth=checked_bandwidth(bandwidth),
+    )
+    recordings = find_recordings(paths_in(path))
+    scale = Scale(workers, client)
+    return predict_job(job_in(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
 
 
 def check(

@@ -121,6 +121,19 @@ def require(kind: Kind, value: object, what: str) -> None:
         raise UsageError(f"{what} must be {kind.text}, not {_shown(value)}.", kind.hint)
 
 
+def numbers_in(numbers: Iterable[int], what: str) -> tuple[int, ...]:
+    """The whole numbers of 0 or more in a list, or in any other iterable, which is read once.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    require(ITERABLE, numbers, what)
+    found = tuple(numbers)
+    for number in found:
+        require(whole(), number, f"Each of {what}")
+    return found
+
+
 def names_in(names: Iterable[str], what: str) -> tuple[str, ...]:
     """The names in a list, or in any other iterable of strings, which is read once; or one name.
 

@@ -46,6 +46,11 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "": [3, ["a.json"]], "remove": [3, [3]], "scale": ["nccl*", 3], "graph": [1],
         "data_wait": ["no"], "thresholds": [3], "limit_bytes": [-1], "on_progress": ["print"],
     },
+    "what_if_ranks": {
+        "": [3, None, [3]], "ranks": [3, ["2"], [-1]], "stages": [None, [1.5]], "even": [1],
+        "waiting": ["no"], "bandwidth": ["2", 0, {"all-gather": None}], "limit_bytes": [-1],
+        "workers": [0, "2"],
+    },
     "render": {
         "": [3, "report"], "format": [3, None], "width": ["80"], "color": [1], "top": [-1],
     },
@@ -71,6 +76,7 @@ def test_a_wrong_argument_is_refused_at_the_call(
     right: dict[str, tuple[object, ...]] = {
         "allow_sync": ("a reason",), "steps": ([1, 2],), "load": (path,), "analyze": (path,),
         "check": (path, {}), "compare": (path, path), "what_if": (path,),
+        "what_if_ranks": (path,),
         "render": (profkit.analyze(path),),
     }  # fmt: skip
     call = getattr(profkit, function)

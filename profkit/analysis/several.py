@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from profkit._version import __version__
 from profkit.analysis.study import Study, study
 from profkit.engine.job import job_report, jobs_of, reduced
-from profkit.engine.job_context import RankReport
+from profkit.engine.job_context import JobContext, RankReport
 from profkit.errors import (
     InternalError,
     LoadError,
@@ -42,6 +42,8 @@ from profkit.scale.resources import n_cores, processes_for
 from profkit.scale.worker import outcome_of
 
 _FUNCTION: Final = "profkit.analysis.several:analyze_item"
+_OVER_RANKS: Final = "COM004"
+"""A rule that does nothing on a single rank."""
 _BASE_BYTES: Final = 160 << 20
 """Memory of a process that has imported what an analysis needs."""
 _PER_TEXT_BYTE: Final = 0.5
@@ -204,6 +206,32 @@ def analyze_all(
         tuple((recording.paths[0], error) for recording, error in unread),
         tuple(error for _, error in failed if isinstance(error, NotATraceError)),
     )
+
+
+def job_in(
+    recordings: Sequence[Recording], limit_bytes: int | None, scale: Scale, listener: Listener
+) -> JobContext:
+    """The ranks of the job that some recordings are of, without findings.
+
+    Args:
+        limit_bytes: As for :func:`profkit.load`.
+
+    Raises:
+        LoadError: Nothing could be read, or a path that was given does not exist.
+        UsageError: They are of no job, or of several.
+    """
+    order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
+    found = [result for _, result in _results(recordings, order, scale, listener)]
+    ranks = (each.rank for each in found if isinstance(each, _Result) and each.rank is not None)
+    jobs = [ctx for ctx in map(JobContext.of, jobs_of(ranks)) if len(ctx.ranks) > 1]
+    jobs = [ctx for ctx in jobs if ctx.ranks[0].has_trace]
+    if len(jobs) == 1:
+        return jobs[0]
+    if error := next((each for each in found if isinstance(each, ProfkitError)), None):
+        raise error
+    n = f"{len(jobs)} jobs" if jobs else "no job of several ranks"
+    message = f"{recordings[0].paths[0]} and what was given with it are of {n}."
+    raise UsageError(message, "Give the traces of all ranks of one job, recorded at once.")
 
 
 def _results(

@@ -1,10 +1,17 @@
 """``profkit what-if``: predicts the step time with changes."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
 import msgspec
 
 from profkit.cli._options import Size
 from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._scale import Place, scale_options
+
+if TYPE_CHECKING:
+    from profkit.engine.what_if_ranks import RanksChoice
+    from profkit.model.what_if import JobPrediction, Prediction
 
 _EPILOG = """\b
 Examples:
@@ -12,6 +19,8 @@ Examples:
   profkit what-if trace.json.gz --remove SYN001@train.py:41 --no-data-wait
   profkit what-if trace.json.gz --scale 'nccl*=0.5' --scale aten::conv2d=0.8
   profkit what-if trace.json.gz --graph --format json -o prediction.json
+  profkit what-if traces/train/
+  profkit what-if traces/train/ --rank 3 --bandwidth all-gather=2
 """
 
 
@@ -34,8 +43,25 @@ class Factor(click.ParamType):  # type: ignore[type-arg]  # generic only from cl
             self.fail(message, param, ctx)
 
 
+class Bandwidth(Factor):
+    """A factor for all collectives, or for those of a pattern: ``2``, ``all-gather=2``."""
+
+    name = "bandwidth"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Split at the last ``=``, if there is one."""
+        if "=" in str(value):
+            return super().convert(value, param, ctx)
+        try:
+            return "", float(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a number; write 2, or 'all-gather=2'.", param, ctx)
+
+
 @click.command(short_help="Predict the step time with changes.", epilog=_EPILOG)
-@click.argument("path", metavar="TRACE")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--remove", metavar="RULE[@FILE[:LINE]]", multiple=True,
               help="Without the findings of a rule, given by id, name or family; with @ only those "
                    "at a file or a line.")  # fmt: skip
@@ -43,6 +69,16 @@ class Factor(click.ParamType):  # type: ignore[type-arg]  # generic only from cl
               help="Multiply the time of everything of that name.")  # fmt: skip
 @click.option("--graph", is_flag=True, help="Launch the device work of each step as one graph.")
 @click.option("--no-data-wait", is_flag=True, help="Never wait for the next batch.")
+@click.option("--rank", "ranks", metavar="N", multiple=True, type=click.IntRange(min=0),
+              help="Of a job: let a rank keep up with the median of the others.")  # fmt: skip
+@click.option("--stage", "stages", metavar="N", multiple=True, type=click.IntRange(min=0),
+              help="Of a job: let a stage of the pipeline take the mean of all ranks.")  # fmt: skip
+@click.option("--even", is_flag=True, help="Of a job: let all ranks take their mean.")
+@click.option("--no-waiting", is_flag=True, help="Of a job: let no rank wait for another.")
+@click.option("--bandwidth", metavar="[PATTERN=]FACTOR", multiple=True, type=Bandwidth(),
+              help="Of a job: multiply the bandwidth of collectives, all or those of a kind or "
+                   "process group.")  # fmt: skip
+@scale_options
 @click.option("--format", "format_", type=click.Choice(("json", "text")), default="text",
               help="Output format.")  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", default=STDOUT,
@@ -52,11 +88,17 @@ class Factor(click.ParamType):  # type: ignore[type-arg]  # generic only from cl
               help="Maximum decompressed size of the file, such as 20GiB.")  # fmt: skip
 def command(  # noqa: PLR0913  (one argument per option)
     *,
-    path: str,
+    paths: tuple[str, ...],
     remove: tuple[str, ...],
     scale: tuple[tuple[str, float], ...],
     graph: bool,
     no_data_wait: bool,
+    ranks: tuple[int, ...],
+    stages: tuple[int, ...],
+    even: bool,
+    no_waiting: bool,
+    bandwidth: tuple[tuple[str, float], ...],
+    place: Place,
     format_: str,
     output: str,
     force: bool,
@@ -76,36 +118,98 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     --graph removes the time that host threads spend from the first to the last launch of a step,
     except for blocking calls and waits for data, and gives kernels the usual gap.
+
+    PATH may also be the folder with the traces of the ranks of a job, which are replayed together.
+    The options of a job are for that; without any of them, the output has each usual change alone.
     """
+    from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth
+    from profkit.errors import SeveralTracesError, UsageError
+    from profkit.readers.recordings import find_recordings
+
+    check_target(output, force=force)
+    of_job = RanksChoice(
+        ranks, stages, even, not no_waiting, checked_bandwidth(_by_pattern("bandwidth", bandwidth))
+    )
+    changes = {
+        "remove": remove,
+        "scale": _by_pattern("scale", scale),
+        "graph": graph,
+        "data_wait": not no_data_wait,
+    }
+    is_of_trace = bool(remove or scale or graph or no_data_wait)
+    is_job = len(find_recordings(paths)) > 1
+    if not is_job and not of_job.is_any:
+        try:
+            result: Prediction | JobPrediction = _of_trace(paths[0], changes, max_bytes)
+        except SeveralTracesError:
+            is_job = True
+    if is_job or of_job.is_any:
+        if is_of_trace:
+            raise UsageError(
+                "--remove, --scale, --graph and --no-data-wait change a single trace.",
+                "Give the trace of one rank, or an option of a job, such as --rank.",
+            )
+        result = _of_job(paths, of_job, place, max_bytes)
+    deliver(_product(result, format_, output), output, force=force)
+    return 0
+
+
+def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str, float]:
+    """Factors by pattern.
+
+    Raises:
+        UsageError: A pattern is given twice.
+    """
+    from profkit.errors import UsageError
+
+    patterns = [pattern for pattern, _ in factors]
+    twice = [pattern for pattern in patterns if patterns.count(pattern) > 1]
+    if twice:
+        named = f"--{option} {twice[0]}".rstrip()
+        raise UsageError(f"{named} is given twice.", "Give one factor for each pattern.")
+    return dict(factors)
+
+
+def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
     from profkit.api import what_if
     from profkit.cli._options import chosen_rules
     from profkit.cli._progress import progress
-    from profkit.errors import UsageError
-    from profkit.model.what_if import SCHEMA
-    from profkit.present.what_if import what_if_text
 
-    check_target(output, force=force)
-    patterns = [pattern for pattern, _ in scale]
-    if twice := next((each for each in patterns if patterns.count(each) > 1), None):
-        raise UsageError(f"--scale {twice} is given twice.", "Give one factor for each pattern.")
     with progress() as shown:
         shown.reading(path)
-        result = what_if(
+        return what_if(
             path,
-            remove=remove,
-            scale=dict(scale),
-            graph=graph,
-            data_wait=not no_data_wait,
+            **changes,
             thresholds=chosen_rules()["thresholds"],
-            limit_bytes=max_bytes,
+            limit_bytes=limit_bytes,
             on_progress=shown.on_progress,
         )
+
+
+def _of_job(
+    paths: tuple[str, ...], choice: "RanksChoice", place: Place, limit_bytes: int | None
+) -> "JobPrediction":
+    from profkit.analysis.several import job_in
+    from profkit.cli._progress import progress
+    from profkit.engine.what_if_ranks import predict_job
+    from profkit.readers.recordings import find_recordings
+
+    with place.scale() as scale, progress() as shown:
+        return predict_job(job_in(find_recordings(paths), limit_bytes, scale, shown), choice)
+
+
+def _product(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
+    from profkit.model.what_if import JOB_SCHEMA, SCHEMA, JobPrediction
+    from profkit.present.what_if import what_if_text
+    from profkit.present.what_if_ranks import job_what_if_text
+
     if format_ == "json":
-        tree = {"schema": SCHEMA, **msgspec.to_builtins(result)}
-        product = msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
+        schema = JOB_SCHEMA if isinstance(result, JobPrediction) else SCHEMA
+        tree = {"schema": schema, **msgspec.to_builtins(result)}
+        return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
+    style = layout(output)
+    if isinstance(result, JobPrediction):
+        text = job_what_if_text(result, style["base"])
     else:
-        style = layout(output)
         text = what_if_text(result, style["base"])
-        product = text.encode("utf-8" if style["unicode"] else "ascii", "backslashreplace")
-    deliver(product, output, force=force)
-    return 0
+    return text.encode("utf-8" if style["unicode"] else "ascii", "backslashreplace")

@@ -116,7 +116,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # A rank that is a stage of its own has other work than the others.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     for rank in what_if.candidates:
-        saving_ns = what_if.saving_ns((rank,), to_median=True)
+        saving_ns = what_if.saving_at_median_ns(rank)
         if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
         last = _last_in(job, rank)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from profkit.model.critical_path import PathKindName
 
 SCHEMA: Final = "profkit.what-if/1"
+JOB_SCHEMA: Final = "profkit.what-if-ranks/1"
 
 
 @dataclass(frozen=True)
@@ -97,3 +98,70 @@ class Combinations:
 
     n_changes: int
     times: Mapping[int, PredictedTime]
+
+
+@dataclass(frozen=True)
+class RanksChange:
+    """One change of the ranks of a job.
+
+    Attributes:
+        kind: A ``rank`` keeps up with the median of the others; a ``stage`` of a pipeline, or all
+            ranks (``even``), take the mean of all; ``no-waiting``: no rank waits for another;
+            ``bandwidth``: transfers are faster.
+        ranks: The ranks that change; empty for ``no-waiting`` and ``bandwidth``.
+        stage: The number of the stage, or None.
+        target: The pattern of the collectives whose bandwidth changes, or empty for all.
+        factor: By what their bandwidth is multiplied; else 1.
+        n_collectives: How many matched collectives that are; else 0.
+    """
+
+    kind: Literal["rank", "stage", "even", "no-waiting", "bandwidth"]
+    ranks: tuple[int, ...] = ()
+    stage: int | None = None
+    target: str = ""
+    factor: float = 1.0
+    n_collectives: int = 0
+
+
+@dataclass(frozen=True)
+class JobCase:
+    """What a job would take with some changes, all of them made at once. Times as in the job's.
+
+    Attributes:
+        changes: The changes.
+        after_ns: Predicted.
+        saving_ns: ``before_ns`` of the job less ``after_ns``; negative if it would take longer.
+    """
+
+    changes: tuple[RanksChange, ...]
+    after_ns: int
+    saving_ns: int
+
+
+@dataclass(frozen=True)
+class JobPrediction:
+    """What a step of a job would take with changes of its ranks, by replay of all ranks.
+
+    Times are nanoseconds per step: from the start of the first common step on the rank that begins
+    last to the end of the last one on the rank that ends last, divided by their number. Without
+    steps they are of the whole recording. The replay is that of the report's
+    :class:`~profkit.model.job.Slowdown`.
+
+    Attributes:
+        path: The folder of the recordings.
+        n_steps: Number of steps; 0 without steps.
+        ranks: The recorded ranks.
+        before_ns: As recorded, without idle time for which the recording has no reason.
+        unexplained_share: That idle time, as a share of what the job took.
+        matched_share: The share of the ranks' collective calls that were matched. Others last as
+            long as recorded, whatever changes.
+        cases: The chosen changes at once, or if none were chosen, each usual change alone.
+    """
+
+    path: str
+    n_steps: int
+    ranks: tuple[int, ...]
+    before_ns: int
+    unexplained_share: float
+    matched_share: float
+    cases: tuple[JobCase, ...]

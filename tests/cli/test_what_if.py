@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from profkit.cli.main import main
-from profkit.model.what_if import SCHEMA
+from profkit.model.what_if import JOB_SCHEMA, SCHEMA
 from profkit.testing import TraceBuilder
+from tests.detectors.jobs import MS, JobBuilder
 
 US = 1_000
 
@@ -108,3 +109,40 @@ def test_the_help_says_what_a_pattern_covers(capsys: pytest.CaptureFixture[str])
     text = " ".join(capsys.readouterr().out.split())
     assert "with the kernels and copies that they launched" in text
     assert "profkit what-if trace.json.gz --remove SYN001" in text
+
+
+def test_a_job_is_replayed_with_all_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JobBuilder(2)
+    for _ in range(2):
+        with job.step():
+            job.compute([9 * MS, 3 * MS])
+            job.collective("all-reduce", 2 * MS)
+    folder = str(job.write(tmp_path / "job"))
+    assert main(["what-if", folder]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("A step of the job takes 11.0 ms (ranks 0, 1 in")
+    assert "Changes, each alone" in lines[2]
+    assert lines[3].startswith("  rank 0 as fast as the median of the others ")
+    assert lines[3].endswith(" 5.00 ms     6.00 ms  55%")
+    assert main(["what-if", folder, "--rank", "0", "--bandwidth", "2", "--format", "json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    assert (tree["schema"], tree["ranks"], tree["n_steps"]) == (JOB_SCHEMA, [0, 1], 2)
+    assert [case["saving_ns"] for case in tree["cases"]] == [7 * MS]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rank", "0"], "no job of several ranks"),
+        (["--rank", "0", "--graph"], "change a single trace"),
+        (["--bandwidth", "fast"], "'fast' is not a number"),
+        (["--bandwidth", "2", "--bandwidth", "3"], "--bandwidth is given twice."),
+    ],
+)
+def test_changes_of_a_job_need_one(
+    arguments: list[str], message: str, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", trace, *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from profkit.testing import SnapshotBuilder
+from tests.detectors.jobs import MS, JobBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
@@ -57,10 +58,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def prepared(folder: Path) -> Path:
-    """A folder with the program, trace and snapshot that the pages assume."""
+    """A folder with the program, trace, job and snapshot that the pages assume."""
     program = (ROOT / "examples" / "leak_cured.py").read_text()
     (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
+    job = JobBuilder(2)
+    with job.step():
+        job.compute([2 * MS, MS])
+        job.collective("all-reduce", MS)
+    job.write(folder / "job")
     snapshot = SnapshotBuilder()
     with snapshot.frame("train.py", 31, "main"):
         snapshot.alloc(1 << 30)

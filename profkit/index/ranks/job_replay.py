@@ -50,18 +50,22 @@ class RankChange:
     """What is different in a replay.
 
     Attributes:
-        ranks: Which ranks, by index, take the time of others instead of their own.
-        to_median: Take the median of the other ranks, where that is shorter, instead of the mean of
-            all.
+        ranks: Which ranks, by index, take the mean of all ranks instead of their own time.
+        medians: Which ones take the median of the other ranks, where that is shorter.
         transfers: Whether transfers take the median of those of the same kind, use and size.
         links: Matched collectives, by their numbers, whose transfers do so.
+        bandwidths: Matched collectives, and by how much their transfers are faster.
+        waits: Whether ranks wait for each other; otherwise the collective of a rank begins when it
+            joins it itself.
         idle: Whether ranks are also idle where the recording does not show why.
     """
 
     ranks: tuple[int, ...] = ()
-    to_median: bool = False
+    medians: tuple[int, ...] = ()
     transfers: bool = False
     links: tuple[int, ...] = ()
+    bandwidths: tuple[tuple[tuple[int, ...], float], ...] = ()
+    waits: bool = True
     idle: bool = False
 
 
@@ -204,8 +208,9 @@ class JobReplay:
         """Own time before each moment with a change. Shape ``(moments,)``."""
         wanted = self._piece_ns.copy()
         for rank in change.ranks:
-            own = self._pieces[rank]
-            wanted[own] = self._medians(rank) if change.to_median else self._means[own]
+            wanted[self._pieces[rank]] = self._means[self._pieces[rank]]
+        for rank in change.medians:
+            wanted[self._pieces[rank]] = self._medians(rank)
         factor = np.divide(
             wanted, self._piece_ns, out=np.zeros_like(wanted), where=self._piece_ns > 0
         )
@@ -217,10 +222,11 @@ class JobReplay:
 
     def _transfers(self, change: RankChange) -> Float64s:
         """The transfer of each join with a change. Shape ``(joins,)``."""
-        if change.transfers:
-            return self._usual_transfers
-        is_changed = np.isin(self.matched, change.links)
-        return np.where(is_changed, self._usual_transfers, self.transfer_ns)
+        is_changed = change.transfers | np.isin(self.matched, change.links)
+        found = np.where(is_changed, self._usual_transfers, self.transfer_ns)
+        for numbers, factor in change.bandwidths:
+            found[np.isin(self.matched, numbers)] /= factor
+        return found
 
     def lengths_ns(self, changes: Sequence[RankChange]) -> Float64s:
         """From the start of the last rank's window to the end on the last rank, with each change.
@@ -230,7 +236,8 @@ class JobReplay:
         """
         own = np.stack([self._own(change) for change in changes], axis=1)
         transfers = np.stack([self._transfers(change) for change in changes], axis=1)
-        ends = _Replay(self, own, transfers).ends()
+        waits = np.array([change.waits for change in changes])
+        ends = _Replay(self, own, transfers, waits).ends()
         return np.asarray(ends.max(axis=0) - self.begins_ns.max())
 
 
@@ -240,10 +247,14 @@ class _Replay:
     Args:
         own: Own time before each moment. Shape ``(moments, changes)``.
         transfers: Shape ``(joins, changes)``.
+        waits: Whether ranks wait for each other. Shape ``(changes,)``.
     """
 
-    def __init__(self, job: JobReplay, own: Float64s, transfers: Float64s) -> None:
+    def __init__(self, job: JobReplay, own: Float64s, transfers: Float64s, waits: Mask) -> None:
         self._job, self._own, self._transfers = job, own, transfers
+        self._waits = None if waits.all() else waits
+        self._joined_ns: dict[int, Float64s] = {}
+        """When each join was, if it matters."""
         self._now = np.repeat(job.begins_ns[:, None], own.shape[1], axis=1)
         self._join, self._collective = job.join.tolist(), job.collective.tolist()
         self._n_missing = np.bincount(job.collective).tolist()
@@ -275,11 +286,15 @@ class _Replay:
             if self._parks(rank, awaited.get(moment, ())):
                 return released
             now += self._own[moment]
-            if self._join[moment] >= 0:
-                released += self._joined(self._collective[self._join[moment]], now)
+            if (own := self._join[moment]) >= 0:
+                released += self._joined(self._collective[own], now)
+                if self._waits is not None:
+                    self._joined_ns[own] = now.copy()
             for join in awaited.get(moment, ()):
-                until = self._latest[self._collective[join]] + self._transfers[join]
-                np.maximum(now, until, out=now)
+                begins = self._latest[self._collective[join]]
+                if self._waits is not None:
+                    begins = np.where(self._waits, begins, self._joined_ns.get(join, begins))
+                np.maximum(now, begins + self._transfers[join], out=now)
         return released
 
     def _parks(self, rank: int, awaited: Sequence[int]) -> bool:

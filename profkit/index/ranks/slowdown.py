@@ -90,7 +90,7 @@ class WhatIfRanks:
         changes = [
             RankChange(idle=True), RankChange(), RankChange(every, transfers=True),
             RankChange(every), *(RankChange((rank,)) for rank in self.candidates),
-            *(RankChange((rank,), to_median=True) for rank in self.candidates),
+            *(RankChange(medians=(rank,)) for rank in self.candidates),
             *(RankChange(tuple(ranks)) for ranks in self.stages),
         ]  # fmt: skip
         lengths = self.replay.lengths_ns(changes).tolist()
@@ -116,10 +116,13 @@ class WhatIfRanks:
         """What the job would take if all ranks had equally much own time."""
         return self._lengths_ns[RankChange(tuple(range(self.replay.n_ranks)))]
 
-    def saving_ns(self, ranks: Sequence[int], *, to_median: bool = False) -> float:
-        """What the job would take less if some ranks took as long as the others."""
-        change = RankChange(tuple(ranks), to_median=to_median)
-        return self.actual_ns - self._lengths_ns[change]
+    def saving_ns(self, ranks: Sequence[int]) -> float:
+        """What the job would take less if some ranks took the mean of all ranks."""
+        return self.actual_ns - self._lengths_ns[RankChange(tuple(ranks))]
+
+    def saving_at_median_ns(self, rank: int) -> float:
+        """What the job would take less if a candidate kept up with the median of the others."""
+        return self.actual_ns - self._lengths_ns[RankChange(medians=(rank,))]
 
     def saving_with(self, change: RankChange) -> float:
         """What the job would take less with a change that is not among the usual ones."""

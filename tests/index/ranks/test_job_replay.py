@@ -66,7 +66,7 @@ def test_a_replay_without_changes_takes_what_was_recorded(
     replay = ctx.replay
     every = tuple(range(3))
     lengths = replay.lengths_ns(
-        [RECORDED, *(RankChange((rank,), to_median=True) for rank in every), RankChange(every)]
+        [RECORDED, *(RankChange(medians=(rank,)) for rank in every), RankChange(every)]
     )
     assert lengths[0] == recorded_ns(ctx)
     assert (lengths[1:4] <= lengths[0] + 1).all(), "less time of its own makes no rank later"
