@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from profkit.analysis.several import Order, Scale, analyze_all, job_in
@@ -40,6 +39,7 @@ from profkit.budgets.check import check as checked
 from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.registry import chosen, rules
 from profkit.engine.runner import OnStage, Overrides, run_rules

@@ -3,11 +3,11 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
+from profkit.dataclass import dataclass
 from profkit.errors import PluginError
 
 

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from profkit._version import __version__
 from profkit.analysis.study import Study, study
+from profkit.dataclass import dataclass
 from profkit.engine.job import job_report, jobs_of, reduced
 from profkit.engine.job_context import JobContext, RankReport
 from profkit.errors import (

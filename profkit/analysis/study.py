@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from profkit.arguments import (
@@ -18,6 +18,7 @@ from profkit.arguments import (
     require,
     whole,
 )
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job import job_report, rank_report

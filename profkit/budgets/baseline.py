@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import msgspec
 
 from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measured, rule_ids
+from profkit.dataclass import dataclass
 from profkit.errors import DamagedFileError
 from profkit.model.report import Report
 from profkit.readers.plain_json import UNREADABLE, decode_plain

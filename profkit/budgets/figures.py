@@ -2,9 +2,9 @@
 
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.needs import MONITORED_STEPS
 from profkit.engine.registry import matches, rules
 from profkit.model.check import BudgetUnit

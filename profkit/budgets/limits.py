@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, findings_figure
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 
 _MS: Final = 1_000_000

@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.units import format_bytes
 
 Status = Literal["ok", "note", "problem"]

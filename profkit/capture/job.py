@@ -14,9 +14,11 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 _POLL_S: Final = 0.1
 _MAX_APART_NS: Final = 600_000_000_000

@@ -1,9 +1,9 @@
 """What a capture records."""
 
 import os
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 
 IS_ON: Final = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}

@@ -1,9 +1,8 @@
 """What ``profkit run`` records of a program: settings that are made before torch is imported."""
 
-from dataclasses import dataclass
-
 from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
+from profkit.dataclass import dataclass
 
 
 @dataclass(frozen=True)

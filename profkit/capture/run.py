@@ -8,7 +8,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from profkit.capture import console, program
 from profkit.capture.options import IS_ON
 from profkit.capture.plan import Plan
+from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ import contextlib
 import math
 import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from profkit.capture.compiling import is_program_paused
 from profkit.capture.recording_budget import COST_PER_STOP, SHORT_S, Events, RecordingBudget
 from profkit.capture.session import Session
 from profkit.capture.signals import COMPILING_SECONDS, Deadline
+from profkit.dataclass import dataclass
 
 
 @dataclass(frozen=True)

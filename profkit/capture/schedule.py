@@ -7,10 +7,10 @@ that an unrecorded step follows and a loader's queue fills up again; with a warm
 is that one; without a warm-up, it is the first step after the active ones.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 
 DEFAULT_WAIT: Final = 2

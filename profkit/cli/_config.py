@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profkit.cli._suggest import did_you_mean
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.folders import working_folder
 

@@ -1,12 +1,12 @@
 """Reads the paths of a command line: recordings, folders and archives of them, saved reports."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from profkit.cli._progress import Progress
+from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
     from profkit.analysis.several import Analyses, Order, Scale

@@ -3,10 +3,11 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+
+from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
     from profkit.analysis.several import Scale

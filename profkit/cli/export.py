@@ -5,7 +5,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jo
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
+from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:

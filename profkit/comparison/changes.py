@@ -2,9 +2,9 @@
 
 import posixpath
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from profkit.dataclass import dataclass
 from profkit.engine.figures.top import MAX_ENTRIES
 from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_changes import StackChange, stack_changes

@@ -1,12 +1,13 @@
 """Compares two recordings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from profkit._version import __version__
 from profkit.comparison.changes import call_changes, finding_changes, memory_changes
 from profkit.comparison.figures import renamed_devices, side_by_side
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.difference import Difference, NotCompared
 from profkit.model.report import Report, Source

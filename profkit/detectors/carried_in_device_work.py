@@ -39,8 +39,8 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo

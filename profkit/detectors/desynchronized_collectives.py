@@ -51,8 +51,8 @@ Source:
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives import blocked

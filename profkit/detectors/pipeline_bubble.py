@@ -40,10 +40,10 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
 from profkit.engine.job_context import JobContext

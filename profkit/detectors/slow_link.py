@@ -43,11 +43,11 @@ Source:
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
 from profkit.engine.job_context import JobContext

@@ -46,11 +46,11 @@ Source:
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.extra_time import extra_time

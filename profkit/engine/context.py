@@ -1,12 +1,13 @@
 """Everything that a rule can read of a recording, computed on first use."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,

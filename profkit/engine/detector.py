@@ -1,9 +1,9 @@
 """The interface of a rule: a module with a docstring, ``INFO``, ``Thresholds`` and ``detect``."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from profkit.dataclass import dataclass
 from profkit.engine.needs import Need
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity

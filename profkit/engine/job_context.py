@@ -3,12 +3,13 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.delays import Delays, find_delays

@@ -5,9 +5,9 @@ a need that no other rule has defines a :class:`Need` in its own file.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.job_context import JobContext
 from profkit.index.runtime_calls import CUDA as CUDA_CALLS

@@ -1,11 +1,12 @@
 """What each rank of a job did when, on one clock and bounded in size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, get_args
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import time_parts
 from profkit.index.intervals import union

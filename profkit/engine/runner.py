@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from profkit._version import __version__
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.figures.summary import source_of, summarize

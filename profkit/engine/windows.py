@@ -1,11 +1,11 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import time_per_step

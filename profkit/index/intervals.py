@@ -3,12 +3,12 @@
 Busy time is the length of a union, never a sum: concurrent work on two streams counts once.
 """
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
 from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
 

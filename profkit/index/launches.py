@@ -1,11 +1,11 @@
 """Which host call launched which device work."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.runtime_calls import EXPLICIT_SYNC, LAUNCH
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 

@@ -7,13 +7,13 @@ none may rise much more or less than the rest, and the end must exceed everythin
 began.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.model.events import Int64s
 
 Floats = npt.NDArray[np.float64]

@@ -1,7 +1,9 @@
 """Data that profkit adds to its traces, under the top-level key ``profkit`` of the JSON."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
+
+from profkit.dataclass import dataclass
 
 StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
 

@@ -1,8 +1,10 @@
 """A change of the recorded program: what a fix removes, shortens or stops waiting for."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
     from profkit.model.events import Rows

@@ -3,9 +3,9 @@
 Times are integer nanoseconds, sizes integer bytes.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.finding import Finding
 from profkit.model.renderable import Renderable
 

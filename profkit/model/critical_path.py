@@ -6,10 +6,10 @@ is on this path can make the steps shorter. Where the host runs ahead, a step be
 before is complete.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.location import Location
 
 PathKindName = Literal[

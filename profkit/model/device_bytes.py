@@ -1,7 +1,8 @@
 """Memory of a device by owner: torch's allocator, the rest of the process, other processes."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 SNAPSHOT_KEY: Final = "profkit"
 """Key of profkit's own data in its snapshots; other readers ignore unknown keys."""

@@ -1,7 +1,8 @@
 """Activity of each device: busy time, idle time by cause, kernel statistics."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from profkit.dataclass import dataclass
 
 IdleCause = Literal["sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"]
 """Why a device was idle, see :class:`IdleTime`."""

@@ -3,9 +3,9 @@
 Times are integer nanoseconds, sizes integer bytes. Unknown figures are None.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.finding import Severity
 from profkit.model.location import Frame, Location
 from profkit.model.renderable import Renderable

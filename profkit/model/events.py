@@ -5,13 +5,14 @@ attributes of only some events are :class:`SparseColumn`. All arrays are read-on
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,9 +1,10 @@
 """Findings and skipped checks: the results of rules."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.change import ProgramChange
 from profkit.model.location import Location
 

@@ -1,12 +1,12 @@
 """Flame graphs: weights by stack, as a call tree in columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.location import Frame
 

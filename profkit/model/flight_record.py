@@ -4,10 +4,11 @@ Source: ``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (``Entry``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.location import Frame
 from profkit.model.process_group import ProcessGroup
 

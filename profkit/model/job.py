@@ -1,7 +1,8 @@
 """What a report says of the ranks of a job, and of the collectives between them."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from profkit.dataclass import dataclass
 
 UnmatchedReason = Literal["not-recorded", "no-counterpart", "different", "ends-apart"]
 Lateness = Literal["host", "data", "compute", "unknown"]

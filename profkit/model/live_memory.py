@@ -5,9 +5,10 @@ in ``.memory.json.gz``. Sizes are bytes; None is a value that is not known.
 """
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.location import Frame
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Source locations: Python frames, and where findings occur."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from profkit.dataclass import dataclass
 
 NO_SOURCE_LINE: Final = "source line not recorded"
 """In place of a source line, in every format."""

@@ -4,11 +4,12 @@ Sizes are bytes. It is computed from a recording for renderers that draw it; the
 only :class:`~profkit.model.memory_summary.MemoryPoint`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.events import Int64s
 
 Clock = Literal["ns", "us", "entries"]

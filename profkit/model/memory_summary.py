@@ -3,8 +3,7 @@
 Sizes are bytes. Figures that the kind of recording does not have are None or empty.
 """
 
-from dataclasses import dataclass
-
+from profkit.dataclass import dataclass
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.location import Frame, Location
 

@@ -1,7 +1,8 @@
 """Process groups of ``torch.distributed``."""
 
 import json
-from dataclasses import dataclass
+
+from profkit.dataclass import dataclass
 
 
 @dataclass(frozen=True)

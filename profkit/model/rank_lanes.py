@@ -1,8 +1,8 @@
 """What each rank of a job did when, bounded in size: for timelines, and no part of JSON reports."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.job import Lateness
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figures are None.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.capture_info import CpuTime
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.device_summary import DeviceSummary

@@ -7,13 +7,14 @@ snapshot), ``c10/cuda/CUDACachingAllocator.h`` (``SegmentInfo``, ``BlockInfo``, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, SparseColumn
 from profkit.model.location import Frame

@@ -1,8 +1,8 @@
 """Timelines: lanes of slices at several levels of detail, ready to be drawn."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.location import Frame
 

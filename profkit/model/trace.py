@@ -1,11 +1,12 @@
 """A recorded trace, independent of the producer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import EventTable, MemoryTable
 

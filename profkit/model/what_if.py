@@ -1,9 +1,9 @@
 """The predicted effect of changes: the result of :func:`profkit.what_if`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.critical_path import PathKindName
 
 SCHEMA: Final = "profkit.what-if/1"

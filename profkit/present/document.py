@@ -11,9 +11,9 @@ Markup is up to the formats; code in sentences is between backticks.
 
 import posixpath
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.finding import Severity
 from profkit.model.location import numbered_line

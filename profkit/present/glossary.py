@@ -4,9 +4,10 @@ A test holds texts, docstrings and comments to them: no synonym that a term list
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 
 @dataclass(frozen=True)

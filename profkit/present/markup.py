@@ -1,12 +1,12 @@
 """HTML templates whose values are all escaped, with control characters made visible."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from profkit.dataclass import dataclass
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
 

@@ -1,9 +1,9 @@
 """Sentences and rows on memory: of a snapshot, and over a monitored program's steps."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import at, counted
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.memory_summary import (

@@ -1,10 +1,10 @@
 """Tables computed from a recording beyond its report: modules, kernels, allocations."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME

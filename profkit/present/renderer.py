@@ -19,12 +19,13 @@ may follow an underscore, as in ``csv_tables``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, Literal, Protocol, cast
 
 from profkit.arguments import like, require
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.check import Check

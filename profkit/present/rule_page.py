@@ -4,9 +4,9 @@ import inspect
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.detector import Rule
 
 _SECTION: Final = re.compile(r"^(\S[^\n]*):\n(?=    )", re.MULTILINE)

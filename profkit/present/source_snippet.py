@@ -3,10 +3,10 @@
 import os
 import stat
 import tokenize
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.model.location import Location
 
 MAX_FILE_BYTES: Final = 1 << 20

@@ -1,9 +1,9 @@
 """Weighted stacks, of a recording or of a report alone, for formats of flame graph programs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.events import NO_ROW, Category
 from profkit.model.flame import FLAMES, Flame, FlameSite, FlameUnit

@@ -1,10 +1,10 @@
 """The step time of each rank of a job in each step, as a grid of bounded size."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Final, TypeVar
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import rank_list
 from profkit.model.report import Report
 

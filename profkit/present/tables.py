@@ -1,9 +1,9 @@
 """A report as tables, for formats with rows: names, columns with units, values."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.location import Location
 from profkit.model.report import Report, Throughput

@@ -1,11 +1,12 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, get_args
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause

@@ -9,10 +9,10 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.readers.archives import MEMBER
 from profkit.readers.flight_recorder import may_be_dump

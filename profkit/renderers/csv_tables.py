@@ -10,9 +10,9 @@ Source: RFC 4180; "CSV Injection" of the OWASP Foundation.
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.renderer import RendererInfo

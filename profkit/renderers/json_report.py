@@ -9,11 +9,12 @@ import inspect
 import json
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
+from profkit.dataclass import dataclass
 from profkit.model.change import ProgramChange
 from profkit.model.check import Check
 from profkit.model.difference import Difference

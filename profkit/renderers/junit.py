@@ -9,10 +9,10 @@ reporters read the same elements.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from profkit.dataclass import dataclass
 from profkit.model.check import BudgetResult, Check
 from profkit.model.location import Location
 from profkit.model.report import Report

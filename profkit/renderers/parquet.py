@@ -10,12 +10,13 @@ Needs pyarrow, which the extra ``parquet`` installs.
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.errors import OutputError, UsageError
 from profkit.index.host.source import NO_FRAME

@@ -9,9 +9,10 @@ and traces written by torch 2.13.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from profkit.dataclass import dataclass
 from profkit.model.torch_names import BUILTIN_PREFIX, MODULE_PREFIX
 
 DEFAULT_STREAM = 7

@@ -1,9 +1,10 @@
 """Builds memory records: a program's memory over its steps, and the leaks in it."""
 
 import gzip
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, MonitoringCost, SyncSite
 from profkit.readers.live_memory import encode
 

@@ -8,8 +8,10 @@ that tests compare that faster model with.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
+
+from profkit.dataclass import dataclass
 
 MIB: Final = 1 << 20
 BLOCK_BYTES: Final = 512

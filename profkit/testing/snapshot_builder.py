@@ -4,11 +4,12 @@ import gzip
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.testing.reference_allocator import (
     COMMON_POOL,
     OutOfDeviceMemoryError,

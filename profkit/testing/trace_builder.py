@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from profkit.dataclass import dataclass
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.torch_names import DATA_LOADER, MEMORY, STEP_PREFIX
 from profkit.testing import trace_file

@@ -5,11 +5,12 @@ Source: the categories of ``libkineto/include/ActivityType.h``, the fields of
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import msgspec
 
+from profkit.dataclass import dataclass
 from profkit.model.torch_names import MEMORY
 from profkit.testing.event_recorder import Event
 from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor

@@ -11,8 +11,9 @@ import functools
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 _OPERATORS: Final[dict[type[ast.AST], frozenset[str]]] = {
     ast.Add: frozenset({"add"}),

@@ -11,13 +11,14 @@ the frame that called, with the line of the call.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profkit.capture import profiler
 from profkit.capture.source.files import SourceFiles
 from profkit.capture.source.functions import Function, function_at, lines_between
+from profkit.dataclass import dataclass
 from profkit.index.host.frames import is_library_function
 from profkit.model.capture_info import OpLines
 from profkit.model.torch_names import EVALUATE_FUNCTION, MODULE_PREFIX, RUN_BACKWARD, STEP_PREFIX

@@ -26,7 +26,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import Any, Final
@@ -34,6 +33,7 @@ from typing import Any, Final
 from profkit.capture import devices
 from profkit.capture.source.user_code import Place, UserCode
 from profkit.capture.syncs import explicit_calls, gpu_trace
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import SyncSite
 from profkit.model.location import Frame
 

@@ -6,12 +6,12 @@ An id such as ``3/1`` is torch's: version 1 of function 3.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME

@@ -1,10 +1,10 @@
 """Blocking copies of pageable memory, by source line."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows

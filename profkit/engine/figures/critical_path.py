@@ -1,11 +1,11 @@
 """What the critical path of the steps consists of, by kind, name and source line."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
 from profkit.engine.figures.path_steps import path_steps

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP
 from profkit.index.host.modules import ModuleTree

@@ -1,12 +1,12 @@
 """The segments of the critical path with their names and source lines."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME, starting_frames

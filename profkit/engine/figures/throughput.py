@@ -1,10 +1,11 @@
 """What operators and kernels computed and moved per second, against the device's peaks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.inputs import kernel_element_bytes

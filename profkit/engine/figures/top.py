@@ -1,10 +1,10 @@
 """Kernels, operators and regions by time."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.throughput import TimedWork, throughput
 from profkit.index.compute.categories import WORK_CATEGORIES

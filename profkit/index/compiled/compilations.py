@@ -6,11 +6,11 @@ Source: ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``ChromiumEventLogger``) a
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import complement, union
 from profkit.index.runtime_calls import rows_named

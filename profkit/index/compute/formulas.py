@@ -11,10 +11,10 @@ takes as much as its forward pass. Work that cancels out (the zeros of padding) 
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements
 
 

@@ -2,10 +2,11 @@
 
 import json
 import re
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 Shape = tuple[int, ...]
 

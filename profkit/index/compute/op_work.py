@@ -1,10 +1,10 @@
 """FLOPs and bytes of every recorded call of an operator, each counted once."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.compute.formulas import formula
 from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
 from profkit.index.distinct import numbered

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 
 Precision = Literal["float32", "tf32", "float16", "float8"]

@@ -1,12 +1,12 @@
 """Matrix products with their sizes, and whether their rows begin at multiples of 16 bytes."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
 from profkit.index.compute.op_work import UNKNOWN, OpWork
 from profkit.index.launches import Launches

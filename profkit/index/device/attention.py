@@ -1,11 +1,11 @@
 """Attention that runs as two batched matrix products with a softmax between them."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import forward_of_backward
 from profkit.index.launches import Launches

@@ -1,10 +1,9 @@
 """Counters: values that stay constant until they change."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.intervals import Intervals, covered_within
 from profkit.index.launches import Launches
 from profkit.model.events import NO_ROW, EventTable, Int64s, Rows

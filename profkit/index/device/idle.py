@@ -9,11 +9,11 @@ launch takes does something else first, such as to load the kernel's code: that 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, get_args
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.device.launch_moments import LAUNCH_NS, launched_ns
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.device.syncs import blocking_calls

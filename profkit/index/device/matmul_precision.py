@@ -4,12 +4,12 @@ Both produce float32 results. Only the kernel's name shows which one ran.
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.launches import Launches
 from profkit.model.events import NO_ROW, EventTable, Int32s, Mask, Rows
 

@@ -1,9 +1,8 @@
 """Activity of each device over its span: busy, computing, communicating, copying."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, numbered
 from profkit.index.intervals import Intervals, complement, covered_within, union
 from profkit.index.launches import Launches

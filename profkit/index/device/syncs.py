@@ -1,13 +1,13 @@
 """Calls that block the host until a device has finished, and their causes."""
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import (

@@ -1,12 +1,12 @@
 """Casts by user code, and those of them that go back and forth needlessly."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import forward_of_backward
 from profkit.index.host.steps import NO_STEP, Steps

@@ -3,10 +3,10 @@
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.model.location import Frame
 
 _FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)

@@ -6,11 +6,11 @@ made it, and calls of modules within it, as with activation checkpointing, are b
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.call_paths import TOP, Paths
 from profkit.index.host.nesting import CallTree, self_ns
 from profkit.index.host.source import backward_rows

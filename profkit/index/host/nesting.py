@@ -4,12 +4,12 @@ Operators, annotations, Python functions and runtime calls of one thread share o
 derived from times, which are valid for all versions of all producers, unlike ids.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 

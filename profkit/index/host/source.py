@@ -6,11 +6,12 @@ or from those of another step of the same loop.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.frames import Ownership, is_library_function, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines

@@ -6,11 +6,12 @@ regular order on one thread; otherwise the recording has no steps.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.steps import (
     Steps,
     Work,

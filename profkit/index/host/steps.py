@@ -1,11 +1,11 @@
 """The steps of a recording, and the waits for data."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import StepOrigin

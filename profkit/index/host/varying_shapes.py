@@ -1,9 +1,8 @@
 """Operators whose input shapes change from step to step."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
 from profkit.model.events import NO_ROW, EventTable, Int32s, Rows

@@ -1,11 +1,11 @@
 """When a rank waits for others; the rest of its time is its own: it computes, launches or loads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps

@@ -6,9 +6,10 @@ and size.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.index.host.frames import Ownership
 from profkit.index.ranks.collectives import collective_kind
 from profkit.index.ranks.flight import peers_of

@@ -8,11 +8,11 @@ arguments.
 Source: ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``, ``torch/csrc/profiler/util.cpp``.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import covered_by, covered_within

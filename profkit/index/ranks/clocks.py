@@ -5,11 +5,11 @@ ends nowhere before all ranks have joined it, and nearly at the same time on all
 difference of its ends is that of the clocks.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.events import Float64s, Int32s, Int64s, Rows
 
 MAD_TO_SIGMA: Final = 1.4826

@@ -1,11 +1,11 @@
 """Calls of ``torch.nn.DataParallel``, and its own work in them."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.device.streams import device_of
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite

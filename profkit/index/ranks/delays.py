@@ -1,10 +1,10 @@
 """How long ranks wait in collectives, who was last, and why."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.ranks.matching import SYNCHRONIZING, Matches
 from profkit.model.events import MISSING, Float64s, Int64s, Mask, Rows
 from profkit.model.job import Lateness

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.steps import NO_STEP
 from profkit.index.ranks.matching import EVEN, JobCalls, Matches, Unmatched
 from profkit.model.events import MISSING, Int64s, Rows

@@ -7,7 +7,6 @@ unmatched with the reason, and is in no figure.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.ranks.calls import POINT_TO_POINT, CollectiveCalls
 from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.job_replay import JobReplay, RankChange, job_replay

@@ -7,11 +7,11 @@ Times are those of single replays, to the nanosecond.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import marked
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Weights
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows

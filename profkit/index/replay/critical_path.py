@@ -7,12 +7,13 @@ segment of a thread consists of what the thread did in the recording between the
 less what the change removed.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.device.syncs import Syncs
 from profkit.index.distinct import distinct, used
 from profkit.index.host.nesting import CallTree, rows_open_at

@@ -6,7 +6,7 @@ when all of its predecessors are, each after its lag, plus the node's own durati
 replay without changes returns every recorded time exactly.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.intervals import Intervals, union
 from profkit.model.events import Int32s, Int64s, Mask, Rows
 

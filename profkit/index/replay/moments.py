@@ -1,11 +1,12 @@
 """Moments on host threads at which a thread launches work, waits, or goes on."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct, marked, used
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps, data_waits

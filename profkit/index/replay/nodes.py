@@ -1,9 +1,8 @@
 """The nodes of the dependency graph of a recording, before they are connected."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.replay.graph import NEVER, NodeColumns, NodeKind
 from profkit.index.replay.moments import Moments
 from profkit.index.replay.waits import Waits

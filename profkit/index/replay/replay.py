@@ -1,12 +1,12 @@
 """Replays of a recording: what its steps would take with some changes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct, marked
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.intervals import Intervals, covered_by, inside, of_pairs, unite

@@ -1,10 +1,11 @@
 """What blocking calls wait for, and device work that only they show."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
 from profkit.index.distinct import common, numbered, used

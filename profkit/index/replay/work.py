@@ -1,11 +1,11 @@
 """Device work by stream, with the moment of its launch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.device.launch_moments import launched_in_order
 from profkit.index.device.streams import by_stream
 from profkit.index.launches import Launches

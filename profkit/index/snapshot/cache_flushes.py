@@ -1,11 +1,11 @@
 """Cache flushes: runs in which an allocator returns cached segments to the driver."""
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import stacks_with
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows

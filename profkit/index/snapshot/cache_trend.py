@@ -1,10 +1,10 @@
 """Whether an allocator reserves more and more memory without more of it being active."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.events import Int64s
 
 N_PARTS: Final = 8

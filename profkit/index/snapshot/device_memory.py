@@ -1,11 +1,12 @@
 """Everything derived from a snapshot for one device, computed on first use."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import AllocatorSettings, settings_of
 from profkit.index.snapshot.cache_flushes import Flushes, cache_flushes
 from profkit.index.snapshot.cache_trend import CacheTrend, cache_trend

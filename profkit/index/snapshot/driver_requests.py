@@ -4,10 +4,9 @@ Free memory can serve a request only in the same pool: small requests (up to 1 M
 one stream, the default pool or one private pool. So bytes are counted by pool.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,

@@ -1,11 +1,11 @@
 """Live blocks at one moment of a snapshot's history, and the source lines that allocated them."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
 from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay

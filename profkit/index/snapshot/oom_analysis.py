@@ -1,10 +1,10 @@
 """Failed allocations and their causes."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import SMALL_BYTES, segment_bytes
 from profkit.index.snapshot.replay import DeviceReplay, common_levels
 from profkit.index.snapshot.segment_map import segment_map_at

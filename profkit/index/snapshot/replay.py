@@ -8,11 +8,11 @@ For blocks that are live at the end the block size is used throughout; otherwise
 would be too high by the rounding of these blocks.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
 

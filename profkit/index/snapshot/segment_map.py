@@ -4,12 +4,12 @@ Only completely free segments can be returned to the driver. In other segments l
 the release of free memory, since tensors never move.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import live_blocks_at
 from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address

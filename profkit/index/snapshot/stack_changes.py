@@ -8,10 +8,11 @@ remaining stacks match where files and functions are equal and equally many are 
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_lines import is_python, stack_lines
 from profkit.model.location import Frame, Location

@@ -1,12 +1,12 @@
 """The source line of each allocation stack: its innermost frame of user code."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.frames import Ownership
 from profkit.model.events import Int32s, Int64s, Mask
 from profkit.model.location import Frame, Location

@@ -7,12 +7,13 @@ high.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import (
     NEVER,

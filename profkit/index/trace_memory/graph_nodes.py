@@ -9,10 +9,9 @@ Source: ``aten/src/ATen/SequenceNumber.h``, ``aten/src/ATen/core/dispatch/Dispat
 (``Node::sequence_nr``).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.nesting import CallTree, rows_open_at
 from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations

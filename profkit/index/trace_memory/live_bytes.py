@@ -1,11 +1,11 @@
 """Allocations of a trace's ``[memory]`` events, paired with their frees."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, MemoryTable, Rows
 

@@ -15,10 +15,10 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.integrations.tensorboard.cache import ResultCache
 
 WORKER: Final = "profkit.integrations.tensorboard.worker"

@@ -12,10 +12,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.names import visible
 
 FileKind = Literal["trace", "snapshot", "live"]

@@ -12,12 +12,12 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from profkit.api import render
 from profkit.capture.files import atomic_path
+from profkit.dataclass import dataclass
 from profkit.errors import OutputError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report

@@ -1,8 +1,8 @@
 """The main figures of a report: for the list of runs, the comparison of ranks, and scalars."""
 
-from dataclasses import dataclass
 from statistics import median_low
 
+from profkit.dataclass import dataclass
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.memory_summary import MemorySummary, PeakMemory
 from profkit.model.report import Report

@@ -6,11 +6,11 @@ counts as zero, or twice, without a warning.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.errors import LoadError
 from profkit.index.device.occupancy import mean_by_time

@@ -14,7 +14,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from profkit.comparison.messages import (
     signed,
     subject_of,
 )
+from profkit.dataclass import dataclass
 from profkit.engine.job import job_report, jobs_of
 from profkit.engine.job_context import RankReport
 from profkit.errors import LoadError, ProfkitError

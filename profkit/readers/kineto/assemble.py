@@ -1,12 +1,12 @@
 """Joins the batches of a trace: one table of events, one of allocations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.model.events import (
     MISSING,
     Category,

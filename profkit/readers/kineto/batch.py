@@ -1,7 +1,7 @@
 """Converts one batch of events to columns, as far as that needs no other batch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from profkit.dataclass import dataclass
 from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s
 from profkit.model.torch_names import MEMORY as MEMORY_EVENT
 from profkit.readers.kineto.interning import (

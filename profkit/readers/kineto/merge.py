@@ -6,12 +6,13 @@ Viewers tell processes apart by their id, and arrows by theirs, so each rank get
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import msgspec
 
+from profkit.dataclass import dataclass
 from profkit.errors import NotATraceError
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.append import without_ours

@@ -8,10 +8,10 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.readers import child_process
 from profkit.readers.kineto.assemble import Batches, renumber
 from profkit.readers.kineto.batch import InternTables

@@ -7,11 +7,12 @@ few MiB, so that memory stays bounded.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import msgspec
 
+from profkit.dataclass import dataclass
 from profkit.errors import TooLargeError
 from profkit.units import format_bytes
 

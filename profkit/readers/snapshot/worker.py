@@ -6,9 +6,10 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, BinaryIO, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.flight_record import FlightRecord
 from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.flight_recorder import flight_record, is_dump, n_rows

@@ -10,10 +10,10 @@ import contextlib
 import os
 import stat
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from profkit.dataclass import dataclass
 from profkit.readers import child_process
 
 PICKLE_MAGIC: Final = b"\x80"

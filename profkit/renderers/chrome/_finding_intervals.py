@@ -1,11 +1,11 @@
 """When a finding happens."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.intervals import Intervals, of_pairs
 from profkit.model.events import Lane

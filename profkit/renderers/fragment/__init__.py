@@ -5,12 +5,12 @@ nothing around it. The whole page, with plots, is the format ``html``.
 """
 
 import shlex
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from jinja2 import Environment
 
+from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report

@@ -9,9 +9,9 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import short_path

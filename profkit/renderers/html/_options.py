@@ -1,7 +1,6 @@
 """Options of the page, in a module that loads no templates."""
 
-from dataclasses import dataclass
-
+from profkit.dataclass import dataclass
 from profkit.present.renderer import RecordingOptions
 
 

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from profkit.dataclass import dataclass
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.glossary import GLOSSARY

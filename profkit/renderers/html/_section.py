@@ -1,13 +1,14 @@
 """A section of the page: what a module's ``section(report, options)`` returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from profkit.dataclass import dataclass
 from profkit.present.glossary import GLOSSARY
 from profkit.present.headline import part_label
 from profkit.present.markup import environment

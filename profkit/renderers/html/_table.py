@@ -1,12 +1,12 @@
 """Tables that sort and search: the first rows as HTML, all rows as data for ``table.js``."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal
 
 from markupsafe import Markup
 
+from profkit.dataclass import dataclass
 from profkit.names import middle_cut, visible
 from profkit.renderers.html._section import fill
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share

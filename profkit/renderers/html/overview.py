@@ -1,9 +1,9 @@
 """The main figures of the report, and the parts of the step time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import SEVERITIES

@@ -1,10 +1,11 @@
 """FLOP/s over arithmetic intensity of kernels or operators, below the device's roofs, as SVG."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor, log10, sqrt
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, Throughput
 from profkit.names import short_kernel
 from profkit.renderers.html._options import Options

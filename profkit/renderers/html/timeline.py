@@ -1,12 +1,13 @@
 """The timeline: streams, threads, steps, findings and idle time, with zoom and search."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
 
+from profkit.dataclass import dataclass
 from profkit.index.level_of_detail import coarser
 from profkit.model.location import Frame, numbered_line
 from profkit.model.report import Report

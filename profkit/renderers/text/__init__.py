@@ -8,7 +8,6 @@ the recording.
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
@@ -17,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.report import Report

@@ -12,12 +12,13 @@ pytorch #102796 (an observer attached before the history is on crashes the proce
 import os
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profkit.capture import console, files
 from profkit.capture.memory.cuda import history
+from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,13 +7,14 @@ so a key whose type is not built in is shown by its type's name. Every part is s
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, NamedTuple
 
 from profkit.capture.memory.holders import links
 from profkit.capture.memory.holders.attributes import full_name, is_class, namespace_of
 from profkit.capture.memory.holders.containers import length_of
 from profkit.capture.memory.holders.roots import Root
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, HolderKind
 from profkit.names import middle_cut, visible
 

@@ -6,7 +6,6 @@ preferred to those in libraries. profkit's own objects are never holders.
 
 import contextvars
 import sys
-from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Final
 
@@ -14,6 +13,7 @@ from profkit.capture.memory.holders import frames
 from profkit.capture.memory.holders.attributes import module_of, namespace_of, type_name
 from profkit.capture.source.files import PROFKIT_FOLDER, in_library, library_roots
 from profkit.capture.source.user_code import is_profkit_frame
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import HolderKind
 
 _OWN_PACKAGE: Final = "profkit"

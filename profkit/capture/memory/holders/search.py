@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Final
 
@@ -21,6 +21,7 @@ from profkit.capture.memory.holders import native_refs
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.untracked_containers import referrers_of
+from profkit.dataclass import dataclass
 
 MAX_LEVELS: Final = 200
 """Links of a chain. A nested module takes three, and models nest some ten deep; a linked list takes

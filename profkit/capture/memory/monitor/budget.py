@@ -7,9 +7,10 @@ expensive; the overhead reported at the end is the time that the program waited.
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import MonitoringCost
 
 Work = Literal[

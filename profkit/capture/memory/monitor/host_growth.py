@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
     TracemallocLines,
 )
 from profkit.capture.source.user_code import Place, Stack
+from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
 from profkit.model.capture_info import Compiled
 from profkit.model.events import Int64s

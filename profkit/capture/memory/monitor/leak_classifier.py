@@ -1,7 +1,7 @@
 """Classifies what leaked over a run, from all samples and inspections."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, with_site
@@ -16,6 +16,7 @@ from profkit.capture.memory.monitor.series import (
     reallocated,
 )
 from profkit.capture.source.user_code import Place
+from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live_memory import Graph, Leak
 

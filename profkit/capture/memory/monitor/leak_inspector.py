@@ -6,7 +6,7 @@ made while the program still runs, as the variables of its functions are gone at
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors
 from profkit.capture.memory.monitor.series import DeviceDtype
 from profkit.capture.objects import is_exactly
 from profkit.capture.source.user_code import Place, Stack
+from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, Graph, TensorShape
 from profkit.readers.process_memory import garbage_collection_paused
 

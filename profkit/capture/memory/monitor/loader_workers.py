@@ -17,7 +17,7 @@ import math
 import multiprocessing.process
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
+from profkit.dataclass import dataclass
 from profkit.index.trend import median_slope
 from profkit.model.live_memory import Leak
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
+from profkit.dataclass import dataclass
 from profkit.index.trend import RISING_SAMPLES, Floats, Trend, is_rising, lasting_growth
 from profkit.model.events import Int64s
 from profkit.model.live_memory import MemorySample

@@ -1,11 +1,11 @@
 """The fix for waits on collectives, by how the program starts them."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.families.collectives.waits import CollectiveWaits

@@ -1,10 +1,11 @@
 """Time that a rank waits for collectives, and the source lines that started them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import windows
 from profkit.index.device.streams import DeviceActivity

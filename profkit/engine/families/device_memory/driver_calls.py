@@ -1,11 +1,11 @@
 """Calls with which the driver gives and takes device memory, and why it is called so often."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import in_windows
 from profkit.index.host.varying_shapes import new_shapes

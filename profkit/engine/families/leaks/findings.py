@@ -1,9 +1,9 @@
 """Leaks as findings: severity, confidence, cost and evidence."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (

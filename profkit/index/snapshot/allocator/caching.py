@@ -10,9 +10,10 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``DeviceCachingAllocator``: ``mal
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.blocks import Block, BlockPool, StreamPool
 from profkit.index.snapshot.allocator.expandable import SPACE_BYTES, grown, unmapped_bytes
 from profkit.index.snapshot.allocator.settings import (

@@ -8,8 +8,9 @@ Source: ``c10/core/AllocatorConfig.h`` (``kMinBlockSize``, ``kSmallSize``, ``kSm
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from profkit.dataclass import dataclass
 
 BLOCK_BYTES: Final = 512
 """Block sizes are multiples of this."""

@@ -1,11 +1,12 @@
 """Requests to an allocator, and their simulation with given settings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.blocks import Block, StreamPool
 from profkit.index.snapshot.allocator.caching import COMMON, CachingAllocator
 from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_BYTES, AllocatorSettings
