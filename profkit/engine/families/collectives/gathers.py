@@ -1,10 +1,11 @@
 """All-gathers of parameters that start only when the module that needs them is reached."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.engine.windows import windows_ns
