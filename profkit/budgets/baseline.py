@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from profkit.readers.report import read_report
 from profkit.readers.stream import place_of, read_whole
 
 SCHEMA: Final = "profkit.baseline/1"
+SUITE_SCHEMA: Final = "profkit.suite/1"
 _MAX_BYTES: Final = 1 << 24
 
 
@@ -51,6 +52,22 @@ class Baseline:
             if rule in own
         ]
         return Measured(sum(numbers), 0, 1)
+
+
+@dataclass(frozen=True)
+class SuiteBaseline:
+    """The figures of the tests of a program.
+
+    Attributes:
+        tests: By the test's id, as pytest names it.
+        schema: Name and version of this layout.
+    """
+
+    tests: Mapping[str, Baseline]
+    schema: str = SUITE_SCHEMA
+
+
+Kept = TypeVar("Kept", Baseline, SuiteBaseline)
 
 
 def baseline_of(reports: Sequence[Report]) -> Baseline:
@@ -91,22 +108,36 @@ def read_baseline(path: str) -> Baseline:
         DamagedFileError: It is neither, or incomplete.
         LoadError: It cannot be read.
     """
-    place = place_of(path)
-    report = read_report(place)
+    report = read_report(place_of(path))
     if report is not None:
         return baseline_of([report])
+    return _read(
+        path, Baseline, SCHEMA, "baseline and no report", "profkit check --update-baseline"
+    )
+
+
+def read_suite(path: str) -> SuiteBaseline:
+    """Read what ``pytest --profkit-save`` wrote.
+
+    Raises:
+        DamagedFileError: It is something else, or incomplete.
+        LoadError: It cannot be read.
+    """
+    return _read(path, SuiteBaseline, SUITE_SCHEMA, "baseline of tests", "pytest --profkit-save")
+
+
+def _read(path: str, kind: type[Kept], schema: str, what: str, writer: str) -> Kept:
+    hint = f"Write it anew with `{writer}`."
     try:
-        found = msgspec.convert(decode_plain(read_whole(place, _MAX_BYTES)), Baseline)
+        found = msgspec.convert(decode_plain(read_whole(place_of(path), _MAX_BYTES)), kind)
     except UNREADABLE as error:
-        message = f"{path} is no baseline and no report: {error}."
-        hint = "Write it anew with `profkit check --update-baseline`."
-        raise DamagedFileError(message, hint) from error
-    if found.schema != SCHEMA:
-        message = f"{path} is a baseline of the layout {found.schema}, not {SCHEMA}."
-        raise DamagedFileError(message, "Write it anew with `profkit check --update-baseline`.")
+        raise DamagedFileError(f"{path} is no {what}: {error}.", hint) from error
+    if found.schema != schema:
+        message = f"{path} is a baseline of the layout {found.schema}, not {schema}."
+        raise DamagedFileError(message, hint)
     return found
 
 
-def baseline_text(baseline: Baseline) -> bytes:
+def baseline_text(baseline: Baseline | SuiteBaseline) -> bytes:
     """A baseline as JSON, one figure a line, so that changes are readable in a commit."""
     return msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n"

@@ -6,13 +6,23 @@ from typing import Final
 
 from profkit._version import __version__
 from profkit.budgets.baseline import Baseline, devices_of, first
-from profkit.budgets.figures import BudgetFigure, Measured, Unknown, causes_of, measured
+from profkit.budgets.figures import (
+    PEAK,
+    BudgetFigure,
+    Measured,
+    Unknown,
+    causes_of,
+    measured,
+    peak_sites,
+)
 from profkit.budgets.limits import BudgetLimit
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
+from profkit.model.memory_summary import PeakSite
 from profkit.model.report import Report
 
 _MAX_CAUSES: Final = 3
+_MIN_SITE_SHARE: Final = 0.1
 _NO_BASELINE: Final = "It is relative to a baseline, and none is given: --baseline FILE."
 _NOT_IN_BASELINE: Final = "The baseline does not have it: write it anew with --update-baseline."
 _NOISY: Final = (
@@ -77,6 +87,7 @@ def _result(
         outcome=outcome,
         reason=reason,
         causes=_causes(figure, reports) if outcome == "over" else (),
+        sites=_sites(now, reports) if (outcome, figure.name) == ("over", PEAK) else (),
     )
 
 
@@ -98,6 +109,14 @@ def _devices_text(devices: tuple[str, ...], baseline: Baseline | None) -> str:
     there = () if baseline is None else baseline.devices
     names = [", ".join(each) or "not known" for each in (devices, there)]
     return f"The device is {names[0]}; that of the baseline is {names[1]}."
+
+
+def _sites(peak: Measured | Unknown, reports: Sequence[Report]) -> tuple[PeakSite, ...]:
+    """The lines with a large part of the peak memory."""
+    if isinstance(peak, Unknown):
+        return ()
+    least = _MIN_SITE_SHARE * peak.value
+    return tuple(site for site in peak_sites(reports) if site.bytes >= least)[:_MAX_CAUSES]
 
 
 def _causes(figure: BudgetFigure, reports: Sequence[Report]) -> tuple[Finding, ...]:

@@ -9,9 +9,11 @@ from profkit.engine.needs import MONITORED_STEPS
 from profkit.engine.registry import matches, rules
 from profkit.model.check import BudgetUnit
 from profkit.model.finding import SEVERITIES, Finding, Severity
+from profkit.model.memory_summary import AllocationSite, MemorySummary, PeakMemory, PeakSite
 from profkit.model.report import Report, StepSummary
 
 FINDINGS: Final = "findings"
+PEAK: Final = "peak"
 GROWTH: Final = "growth"
 NO_STEPS: Final = "The recording has no steps."
 _NO_DEVICE: Final = "No work of a GPU was recorded."
@@ -140,12 +142,40 @@ def _peak(report: Report) -> Values:
     memory = report.summary.memory
     if memory is None:
         return Unknown(_NO_MEMORY)
-    in_trace = [each.bytes for each in memory.peak if each.device != "cpu"]
-    in_trace = in_trace or [each.bytes for each in memory.peak]
+    in_trace = [peak_bytes(each) for each in _peaks(memory)]
     in_snapshot = [each.peak_active_bytes for each in memory.devices]
     in_steps = [step.allocated_bytes or step.tensor_bytes or 0 for step in memory.steps]
     peak = max([*in_trace, *in_snapshot, *in_steps], default=0)
     return [peak] if peak else Unknown(_NO_MEMORY)
+
+
+def _peaks(memory: MemorySummary) -> list[PeakMemory]:
+    """A trace's peaks: of GPUs, or else of the host."""
+    return [each for each in memory.peak if each.device != "cpu"] or list(memory.peak)
+
+
+def peak_bytes(peak: PeakMemory) -> int:
+    """What a program had allocated: on the host, only what it has allocated in the recording."""
+    if peak.device == "cpu" and peak.window_bytes is not None:
+        return peak.window_bytes
+    return peak.bytes
+
+
+def peak_sites(reports: Sequence[Report]) -> tuple[PeakSite, ...]:
+    """The lines with the most memory at the highest peak; empty if they are not known."""
+    found: list[tuple[int, tuple[PeakSite, ...]]] = []
+    for memory in (report.summary.memory for report in reports):
+        if memory is not None:
+            found += [(peak_bytes(each), each.sites) for each in _peaks(memory)]
+            found += [
+                (device.peak_active_bytes, tuple(map(_peak_site, device.peak_sites)))
+                for device in memory.devices
+            ]
+    return max(found, key=lambda each: each[0], default=(0, ()))[1]
+
+
+def _peak_site(site: AllocationSite) -> PeakSite:
+    return PeakSite(site.location, site.n, site.bytes)
 
 
 def _growth(report: Report) -> Values:
@@ -189,7 +219,7 @@ FIGURES: Final = (
         "recompiles", "recompilations", "count",
         _number_of("recompiles", lambda finding: finding.n), ("recompiles",),
     ),
-    BudgetFigure("peak", "peak memory", "bytes", _peak, ("MEM",)),
+    BudgetFigure(PEAK, "peak memory", "bytes", _peak, ("MEM",)),
     BudgetFigure(GROWTH, "memory growth per step", "bytes", _growth, ("MEM",)),
 )  # fmt: skip
 """All but the numbers of findings."""

@@ -41,7 +41,7 @@ thread may run a long operator meanwhile."""
 _MAX_WAIT_FOR_END_S: Final = 60.0
 """The same once the thread is ending it."""
 _WAKE_AFTER_S: Final = 0.1
-_OTHER_PROFILER: Final = "another profiler"
+OTHER_PROFILER: Final = "another profiler"
 """What ends a recording while the program goes on."""
 
 spent_ns: int = 0
@@ -369,7 +369,7 @@ class Session:
             f"the program uses a profiler itself ({name}), so {ends}: only one can record."
         )
         if is_worth_writing:
-            self.end(_OTHER_PROFILER)
+            self.end(OTHER_PROFILER)
         else:
             self.abandon()
 
@@ -526,7 +526,7 @@ class Session:
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
         target = files.trace_file(self._folder())
-        ends = stopped_by not in {"", _OTHER_PROFILER}
+        ends = stopped_by not in {"", OTHER_PROFILER}
         self.flight = flight_recorder.write(target, is_end=ends, stopped_by=stopped_by)
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"

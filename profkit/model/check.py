@@ -7,6 +7,8 @@ from typing import Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.finding import Finding
+from profkit.model.location import Location
+from profkit.model.memory_summary import PeakSite
 from profkit.model.renderable import Renderable
 
 SCHEMA = "profkit.check/1"
@@ -35,6 +37,7 @@ class BudgetResult:
             device than the baseline's. ``unknown``: the figure or its baseline is missing.
         reason: Why the outcome is none of ``ok`` and ``over``; else empty.
         causes: Findings that explain a figure beyond its limit, those with the highest cost first.
+        sites: Of peak memory beyond its limit, the lines with most of it.
     """
 
     name: str
@@ -48,11 +51,19 @@ class BudgetResult:
     outcome: Outcome
     reason: str = ""
     causes: tuple[Finding, ...] = ()
+    sites: tuple[PeakSite, ...] = ()
 
     @property
     def has_failed(self) -> bool:
         """Whether it fails the check: a figure beyond its limit, or one that is not known."""
         return self.outcome in {"over", "unknown"}
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """The source lines that explain a figure beyond its limit, the most important first."""
+        places = [site.location for site in self.sites]
+        places += [where for cause in self.causes for where in cause.locations]
+        return tuple(each for each in places if each.file)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,38 @@ from profkit.model.location import Frame, Location
 
 
 @dataclass(frozen=True)
+class PeakSite:
+    """Live blocks of one source line at a peak.
+
+    Attributes:
+        location: The line, or without one the operator that allocated them.
+        n: Number of blocks.
+        bytes: Sum of their sizes.
+    """
+
+    location: Location
+    n: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class PeakMemory:
     """The highest ``Total Allocated`` of a device in the window.
 
     Attributes:
         device: ``cpu``, ``cuda:0``.
-        bytes: Allocated bytes at the peak.
+        bytes: Allocated bytes at the peak. On the host torch counts blocks that were allocated
+            while it recorded: those of earlier recordings of the process too, even if they have
+            been freed since.
+        window_bytes: The highest sum of live blocks that were allocated in the window; None where
+            frees cannot be matched to allocations.
+        sites: The lines with the most of these blocks then.
     """
 
     device: str
     bytes: int
+    window_bytes: int | None = None
+    sites: tuple[PeakSite, ...] = ()
 
 
 @dataclass(frozen=True)

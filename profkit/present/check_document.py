@@ -7,6 +7,8 @@ from profkit.comparison.messages import amount
 from profkit.engine.wording import counted
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
+from profkit.model.location import Location, numbered_line
+from profkit.model.memory_summary import PeakSite
 from profkit.names import short_path
 from profkit.present.document import (
     Document,
@@ -17,6 +19,7 @@ from profkit.present.document import (
     table_section,
 )
 from profkit.present.renderer import ReadersOptions
+from profkit.units import format_bytes
 
 OUTCOMES: Final[dict[Outcome, str]] = {
     "ok": "ok",
@@ -86,17 +89,34 @@ def figure_text(result: BudgetResult) -> str:
 
 def _causes(check: Check, options: ReadersOptions) -> Iterator[DocumentSection]:
     for result in check.results:
-        lines = (cause_text(each, options.base) for each in result.causes)
+        lines = cause_texts(result, options.base)
         yield from list_section(f"Why {result.title} is over", lines, is_detail=False)
+
+
+def cause_texts(result: BudgetResult, base: str = "") -> tuple[str, ...]:
+    """Why a figure is beyond its limit, one sentence for each line or finding."""
+    peak = amount(result.value, result.unit)
+    return (
+        *(f"{_line(each.location, base)}: {_held(each)} of the {peak}." for each in result.sites),
+        *(cause_text(each, base) for each in result.causes),
+    )
+
+
+def _held(site: PeakSite) -> str:
+    return f"{format_bytes(site.bytes)} in {counted(site.n, 'block')}"
+
+
+def _line(where: Location, base: str) -> str:
+    """``src/train.py:12``, or the operator where no line is known."""
+    if where.file is None:
+        return where.place
+    return numbered_line(short_path(where.file, base), where.line)
 
 
 def cause_text(finding: Finding, base: str = "") -> str:
     """A finding with its line: ``train.py:12: … (SYN001 item-sync)``."""
     place = next((where for where in finding.locations if where.file), None)
-    line = ""
-    if place is not None:
-        number = "" if place.line is None else f":{place.line}"
-        line = f"{short_path(place.file or '', base)}{number}: "
+    line = "" if place is None else f"{_line(place, base)}: "
     return f"{line}{finding.message} ({finding.rule} {finding.name})"
 
 

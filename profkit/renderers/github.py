@@ -14,7 +14,7 @@ from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.check_document import cause_text, check_headline, outcome_text
+from profkit.present.check_document import cause_texts, check_headline, outcome_text
 from profkit.present.headline import headline, unchecked_by_reason
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
@@ -55,9 +55,8 @@ def _of_finding(finding: Finding, base: str) -> str:
 
 
 def _of_budget(result: BudgetResult, base: str) -> str:
-    places = (where for cause in result.causes for where in cause.locations)
-    where = next((each for each in places if each.file), None)
-    text = "\n".join([outcome_text(result), *(cause_text(each, base) for each in result.causes)])
+    where = next(iter(result.locations), None)
+    text = "\n".join([outcome_text(result), *cause_texts(result, base)])
     return _annotation("error", f"profkit: {result.title}", text, where, base)
 
 

@@ -17,7 +17,7 @@ from profkit.model.check import BudgetResult, Check
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.check_document import cause_text, outcome_text
+from profkit.present.check_document import cause_texts, outcome_text
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
 
@@ -67,13 +67,12 @@ def render_check(check: Check, options: Options) -> bytes:
 
 def _of_budget(result: BudgetResult, base: str) -> _Test:
     outcome = {"ok": "", "over": "failure", "unknown": "error"}.get(result.outcome, "skipped")
-    places = (where for cause in result.causes for where in cause.locations)
     return _Test(
         result.name,
         outcome,
         outcome_text(result),
-        "\n".join(cause_text(each, base) for each in result.causes),
-        next((each for each in places if each.file), None),
+        "\n".join(cause_texts(result, base)),
+        next(iter(result.locations), None),
     )
 
 

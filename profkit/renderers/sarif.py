@@ -28,7 +28,7 @@ from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.check_document import cause_text, outcome_text
+from profkit.present.check_document import cause_texts, outcome_text
 from profkit.present.finding_events import call_path
 from profkit.present.headline import cost_share, cost_text
 from profkit.present.renderer import RecordingOptions as Options
@@ -112,9 +112,9 @@ def _budget_id(result: BudgetResult) -> str:
 
 
 def _exceeded(result: BudgetResult, path: str, base: str) -> Json:
-    places = [where for cause in result.causes for where in cause.locations] or [Location()]
+    places = result.locations or [Location()]
     located = [_location(path, where, base) for where in places[: MAX_LOCATIONS + 1]]
-    texts = [outcome_text(result), *(cause_text(each, base) for each in result.causes)]
+    texts = [outcome_text(result), *cause_texts(result, base)]
     key = hashlib.sha256(_budget_id(result).encode()).hexdigest()[:16]
     return {
         "ruleId": _budget_id(result),

@@ -53,7 +53,9 @@ def test_the_wheel_has_version_license_and_command(
     assert metadata["Version"] == profkit.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
-    assert b"profkit = profkit.cli.main:main" in wheel.read(f"{info}/entry_points.txt")
+    entry_points = wheel.read(f"{info}/entry_points.txt")
+    assert b"profkit = profkit.cli.main:main" in entry_points
+    assert b"[pytest11]\nprofkit = profkit.integrations.pytest.plugin\n" in entry_points
 
 
 def test_every_direct_dependency_is_pinned_exactly(metadata: Message) -> None:

@@ -1,5 +1,6 @@
 """The figures on memory, as defined in ``profkit.model.memory_summary``."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -7,13 +8,15 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
+from profkit.index.host.nesting import rows_open_at
 from profkit.index.snapshot.annotated_regions import peaks_between
-from profkit.index.trace_memory.live_bytes import peaks
-from profkit.model.events import MISSING
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
+from profkit.model.events import MISSING, NO_ROW
 from profkit.model.live_memory import LiveMemory, MemorySample
-from profkit.model.memory_summary import MemorySummary, PeakMemory, StepMemory
+from profkit.model.memory_summary import MemorySummary, PeakMemory, PeakSite, StepMemory
 
 _NS_PER_US: Final = 1000
+MAX_PEAK_SITES: Final = 5
 
 
 def memory_summary(ctx: Context) -> MemorySummary | None:
@@ -37,8 +40,36 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
         n_unfreed=int(unfreed.sum()) if known else None,
         unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
         n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
-        peak=tuple(PeakMemory(device, n) for device, n in peaks(allocations.table).items()),
+        peak=tuple(_peaks(ctx)),
     )
+
+
+def _peaks(ctx: Context) -> Iterator[PeakMemory]:
+    in_window = {
+        device_label(each.device_type, each.device): each for each in window_peaks(ctx.allocations)
+    }
+    for device, n_bytes in peaks(ctx.allocations.table).items():
+        peak = in_window.get(device)
+        if peak is None:
+            yield PeakMemory(device, n_bytes)
+        else:
+            yield PeakMemory(device, n_bytes, peak.n_bytes, _peak_sites(ctx, peak))
+
+
+def _peak_sites(ctx: Context, peak: WindowPeak) -> tuple[PeakSite, ...]:
+    """The lines with most of the blocks that are live at a peak."""
+    table, place = ctx.trace.memory, ctx.allocations.alloc[peak.live]
+    row = rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
+    known = row != NO_ROW
+    rows, group, counts = np.unique(row[known], return_inverse=True, return_counts=True)
+    n_bytes = np.zeros(len(rows), dtype=np.int64)
+    np.add.at(n_bytes, group, ctx.allocations.n_bytes[peak.live][known])
+    found = []
+    for location, own in ctx.by_line(rows):
+        at = np.searchsorted(rows, own)
+        site = replace(location, step=None)
+        found.append(PeakSite(site, int(counts[at].sum()), int(n_bytes[at].sum())))
+    return tuple(sorted(found, key=lambda site: -site.bytes)[:MAX_PEAK_SITES])
 
 
 def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:

@@ -1,0 +1,222 @@
+"""The plugin that pytest loads: its options, the mark ``profkit``, the fixture ``profkit_trace``.
+
+It is imported with every run of pytest, so it imports nothing until a test or an option uses it.
+
+With pytest-xdist, tests are recorded and compared in the workers. What was found travels to the
+controller as an attribute of each test's report; the controller shows it and saves it.
+
+Source: ``pytest_runtest_makereport``, ``pytest_make_collect_report`` and ``TestReport._to_json``,
+which sends every attribute of a report, in pytest 8.0 to 9.0.
+"""
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from profkit.integrations.pytest.recorder import Recorder
+    from profkit.integrations.pytest.suite import Suite
+
+_MARK: Final = "profkit"
+_FIXTURE: Final = "profkit_trace"
+_recorder: Final = pytest.StashKey["Recorder"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options, and those that can be in the configuration file."""
+    group = parser.getgroup("profkit", "profkit: what tests cost")
+    group.addoption(
+        "--profkit", action="store_true",
+        help="Record every test, not only those with the mark profkit or the fixture "
+        "profkit_trace.",
+    )  # fmt: skip
+    group.addoption(
+        "--profkit-save", metavar="FILE", help="Write the figures of the recorded tests to FILE."
+    )
+    group.addoption(
+        "--profkit-compare", metavar="FILE",
+        help="Compare with the figures in FILE, which --profkit-save wrote.",
+    )  # fmt: skip
+    group.addoption(
+        "--profkit-fail", metavar="FIGURE:MORE", action="append",
+        help="Fail a test if a figure exceeds that in FILE by more, as gpu_ms:5%% or syncs:0; can "
+        "be repeated.",
+    )  # fmt: skip
+    group.addoption(
+        "--profkit-dir",
+        metavar="DIR",
+        help="Folder for the traces of failed tests; by default $PROFKIT_DIR, else traces.",
+    )
+    group.addoption("--profkit-keep", action="store_true", help="Keep all traces.")
+    group.addoption(
+        "--profkit-top", metavar="N", type=int, help="Number of tests in the summary; default 10."
+    )
+    parser.addini("profkit", "Record every test.", "bool", default=False)
+    parser.addini("profkit_compare", "As --profkit-compare, relative to the rootdir.")
+    parser.addini("profkit_fail", "As --profkit-fail, one on each line.", "linelist")
+    parser.addini("profkit_dir", "As --profkit-dir, relative to the rootdir.")
+    parser.addini("profkit_top", "As --profkit-top.", default="10")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the mark, and register what records."""
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(step_ms, gpu_ms, kernels, syncs, graph_breaks, recompiles, peak, growth, "
+        "findings): record the test, and fail it if a figure exceeds its limit.",
+    )
+    plugin = _Plugin(config)
+    plugin.check_options()
+    config.pluginmanager.register(plugin, "profkit-recording")
+
+
+@pytest.fixture
+def profkit_trace(request: pytest.FixtureRequest) -> "Recorder":
+    """Records blocks and loops of a test, instead of the whole test.
+
+    ::
+
+        def test_training(profkit_trace):
+            for batch in profkit_trace.steps(loader):
+                train_step(batch)
+    """
+    recorder = _new_recorder(request.node)
+    request.node.stash[_recorder] = recorder
+    return recorder
+
+
+def _new_recorder(item: pytest.Item) -> "Recorder":
+    from profkit.integrations.pytest.recorder import Recorder
+
+    return Recorder(item.nodeid, _folder(item.config))
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The folder for traces; absolute, since tests change the working directory."""
+    named = _path(config, "profkit_dir")
+    return named or config.invocation_params.dir / (os.environ.get("PROFKIT_DIR") or "traces")
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    """The path of an option, or that of the configuration file relative to the rootdir."""
+    given: str | None = config.getoption(name)
+    if given:
+        return config.invocation_params.dir / given
+    named: str = config.getini(name)
+    return config.rootpath / named if named else None
+
+
+class _Plugin:
+    """Records the tests of one run of pytest, and collects their figures."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._suite: Suite | None = None
+        self._results: dict[str, Any] = {}
+        self._has_folder = _folder(config).exists()
+
+    def check_options(self) -> None:
+        """Read the limits and the baseline, if there are any.
+
+        Raises:
+            pytest.UsageError: An option is not valid, or a file cannot be read or written.
+        """
+        is_saved = self._config.getoption("profkit_save")
+        if self._limits_text() or is_saved or _path(self._config, "profkit_compare"):
+            self._used()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Report marks with invalid limits as errors of the collection."""
+        report = yield
+        marked = [
+            item
+            for item in report.result or ()
+            if isinstance(item, pytest.Item) and item.get_closest_marker(_MARK)
+        ]
+        if marked:
+            from profkit.integrations.pytest.suite import invalid_marks
+
+            errors = invalid_marks(marked)
+            if errors:
+                report.outcome, report.longrepr, report.result = "failed", errors, []
+        return report
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Record a test, inside of what other plugins do, and compare it with its limits."""
+        is_whole = _FIXTURE not in getattr(item, "fixturenames", ())
+        if is_whole and self._records(item):
+            item.stash[_recorder] = _new_recorder(item)
+        recorder = item.stash.get(_recorder, None)
+        if recorder is None:
+            return (yield)
+        suite = self._used()
+        limits = suite.limits_of(item)
+        with recorder.recording(limits, is_whole=is_whole):
+            value = yield
+        failure = recorder.evaluate(limits, suite.before(item.nodeid))
+        if failure:
+            pytest.fail(failure, pytrace=False)
+        return value
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Attach the figures, and keep the traces of a test that failed; remove the others."""
+        report = yield
+        recorder = item.stash.get(_recorder, None) if call.when == "call" else None
+        if recorder is not None:
+            is_kept = report.failed or self._config.getoption("profkit_keep")
+            vars(report)[_MARK] = recorder.result(is_kept=bool(is_kept))
+            if report.failed and recorder.files:
+                report.sections.append(("profkit", recorder.next_command))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the figures of a test, in the controller those of the workers."""
+        found = vars(report).get(_MARK)
+        if found is not None:
+            self._results[report.nodeid] = found
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Save the figures and show them."""
+        if self._results:
+            self._used().summarize(self._results, terminalreporter)
+            if not self._has_folder:
+                with contextlib.suppress(OSError):  # the traces of failed tests are in it
+                    _folder(self._config).rmdir()
+
+    def _records(self, item: pytest.Item) -> bool:
+        """Whether a test is recorded that does not record itself."""
+        return bool(
+            self._config.getoption("profkit")
+            or self._config.getini("profkit")
+            or item.get_closest_marker(_MARK)
+        )
+
+    def _used(self) -> "Suite":
+        """The limits and the baseline, read at the first use."""
+        if self._suite is None:
+            from profkit.integrations.pytest.suite import suite_of
+
+            top = self._config.getoption("profkit_top") or self._config.getini("profkit_top")
+            saved: str | None = self._config.getoption("profkit_save")
+            self._suite = suite_of(
+                _path(self._config, "profkit_compare"),
+                self._config.invocation_params.dir / saved if saved else None,
+                self._limits_text(),
+                top,
+            )
+        return self._suite
+
+    def _limits_text(self) -> list[str]:
+        found: list[str] = self._config.getoption("profkit_fail")
+        return found or list(self._config.getini("profkit_fail"))

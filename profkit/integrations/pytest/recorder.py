@@ -1,0 +1,221 @@
+"""Records one test, compares its figures with its limits, and removes what it wrote."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+import profkit
+from profkit.api import study
+from profkit.budgets.baseline import Baseline, baseline_of
+from profkit.budgets.check import check
+from profkit.budgets.figures import GROWTH
+from profkit.budgets.limits import BudgetLimit
+from profkit.capture.memory.scope import IdleMemory, Memory
+from profkit.capture.session import OTHER_PROFILER
+from profkit.capture.steps import StepLoop
+from profkit.capture.trace import Idle, TraceCapture
+from profkit.dataclass import dataclass
+from profkit.engine.wording import at
+from profkit.folders import working_folder
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.names import short_path
+from profkit.present.check_document import cause_texts, outcome_text
+
+Batch = TypeVar("Batch")
+
+_WITHOUT_LIMIT: Final = 1 << 30
+_OTHER_PROFILER: Final = "it uses a profiler itself"
+_MEASURED_STEPS: Final = 5
+"""While a trace is recorded, allocation sites of what grows cannot be."""
+_NOTHING: Final = "nothing was recorded"
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """What was found of one test.
+
+    Attributes:
+        figures: Its figures; None if it failed, or nothing was recorded.
+        cause: The rule of the finding with the highest cost, with its line; empty without one.
+        problem: Why there are no figures of a test that passed; empty if there are.
+        files: The traces that remain.
+        not_compared: Number of limits that are relative to a baseline which does not have them.
+    """
+
+    figures: Baseline | None
+    cause: str
+    problem: str
+    files: tuple[str, ...]
+    not_compared: int
+
+
+class Recorder:
+    """The fixture ``profkit_trace``: records blocks and loops of a test.
+
+    Args:
+        nodeid: The test's id.
+        folder: The folder for traces.
+    """
+
+    def __init__(self, nodeid: str, folder: Path) -> None:
+        self._nodeid = nodeid
+        self._options: dict[str, Any] = {
+            "dir": folder, "quiet": True, "limit": _WITHOUT_LIMIT
+        }  # fmt: skip
+        self._recorded: list[TraceCapture | Idle | StepLoop[Any]] = []
+        self._monitored: list[Memory | IdleMemory] = []
+        self._reports: list[Report] = []
+        self._problem = ""
+        self._not_compared = 0
+
+    def __call__(self, **options: Any) -> TraceCapture | Idle:  # noqa: ANN401  (typed by trace)
+        """Record a block, as ``with profkit_trace() as t``.
+
+        Args:
+            **options: As for :func:`profkit.trace`: ``wait``, ``warmup``, ``active`` select the
+                steps that end with ``t.step()``.
+
+        Raises:
+            UsageError: An argument is invalid.
+        """
+        block = profkit.trace(self._nodeid, **{**self._options, **options})
+        self._recorded.append(block)
+        return block
+
+    def steps(self, batches: Iterable[Batch], **options: Any) -> StepLoop[Batch]:  # noqa: ANN401
+        """Record a loop, each iteration of which is a step.
+
+        Args:
+            batches: What to loop over.
+            **options: As for :func:`profkit.steps`, except that by default all steps after the
+                warm-up are recorded, or a few if growth is limited.
+
+        Raises:
+            UsageError: An argument is invalid.
+        """
+        active = _MEASURED_STEPS if self._monitored else None
+        defaults = {**self._options, "wait": 0, "active": active}
+        loop = profkit.steps(batches, self._nodeid, **{**defaults, **options})
+        self._recorded.append(loop)
+        return loop
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were written and not removed."""
+        return tuple(
+            path for each in (*self._recorded, *self._monitored) for path in _written(each)
+        )
+
+    @property
+    def next_command(self) -> str:
+        """The command that shows what was recorded."""
+        return f"profkit analyze {' '.join(map(_short, self.files))}"
+
+    @contextlib.contextmanager
+    def recording(self, limits: Sequence[BudgetLimit], *, is_whole: bool) -> Iterator[None]:
+        """Monitor the test's memory if a limit needs that, and record all of it if asked to.
+
+        A test of which only growth is limited is only monitored, so that what grows has a line.
+        """
+        is_growth = [limit.figure.name == GROWTH for limit in limits]
+        with contextlib.ExitStack() as stack:
+            if any(is_growth):
+                monitored = profkit.memory(self._nodeid, **self._options)
+                self._monitored.append(monitored)
+                stack.enter_context(monitored)
+            if is_whole and not (is_growth and all(is_growth)):
+                stack.enter_context(self())
+            yield
+
+    def evaluate(self, limits: Sequence[BudgetLimit], baseline: Baseline | None) -> str:
+        """Analyze what the test has recorded, and compare it with its limits.
+
+        Args:
+            baseline: The test's figures in an earlier run; limits that are relative to figures
+                that it does not have are not compared.
+
+        Returns:
+            Why the test fails; empty if it does not.
+        """
+        if limits and not (self._recorded or self._monitored):
+            return (
+                "The test has limits and records nothing: use profkit_trace() or "
+                "profkit_trace.steps(), or do without the fixture."
+            )
+        try:
+            self._analyze()
+        except Exception as error:  # noqa: BLE001  (the test is what passes or fails)
+            self._problem = f"{type(error).__name__}: {error}"
+        if not self._reports:
+            self._problem = self._problem or _NOTHING
+            return ""
+        known = [each for each in limits if not each.is_relative or _has(baseline, each)]
+        self._not_compared = len(limits) - len(known)
+        base = str(working_folder())
+        return "\n".join(
+            line
+            for each in check(self._reports, known, baseline).failed
+            for line in (outcome_text(each), *(f"  {text}" for text in cause_texts(each, base)))
+        )
+
+    def _analyze(self) -> None:
+        """Make a report of each trace; none if a profiler of the test ended one of them.
+
+        The test's memory belongs to its first trace, which may have the lines of what grows.
+        """
+        memory = [path for each in self._monitored for path in _written(each)]
+        traces = [path for each in self._recorded for path in _written(each)]
+        reports = []
+        for files in ([*traces[:1], *memory], *([path] for path in traces[1:])):
+            if not files:
+                continue
+            found = study(files)
+            trace = found.recording.context.trace
+            if trace.capture is not None and trace.capture.stopped_by == OTHER_PROFILER:
+                self._problem = _OTHER_PROFILER
+                return
+            reports.append(found.report)
+        self._reports = reports
+
+    def result(self, *, is_kept: bool) -> dict[str, Any]:
+        """What was found, as values that JSON has; the files are removed if they are not kept."""
+        if not is_kept:
+            _remove(self.files)
+        first = next((each for report in self._reports for each in report.findings), None)
+        cause = "" if first is None else f"{first.rule} {first.name}{_at(first)}"
+        figures = baseline_of(self._reports) if self._reports else None
+        result = TestResult(
+            figures, cause, self._problem, tuple(map(_short, self.files)), self._not_compared
+        )
+        found: dict[str, Any] = msgspec.to_builtins(result)
+        return found
+
+
+def _written(recording: Any) -> list[str]:  # noqa: ANN401  (any of the above)
+    """The files of a recording that are there: its trace or samples, and its snapshot."""
+    found = (recording.path, getattr(recording, "snapshot", None))
+    return [path for path in found if path is not None and Path(path).exists()]
+
+
+def _short(file: str) -> str:
+    return short_path(file, str(working_folder()))
+
+
+def _has(baseline: Baseline | None, limit: BudgetLimit) -> bool:
+    return baseline is not None and baseline.of(limit.figure) is not None
+
+
+def _at(finding: Finding) -> str:
+    return "".join(at(each) for each in finding.locations[:1])
+
+
+def _remove(files: Iterable[str]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            Path(file).unlink()
+        with contextlib.suppress(OSError):  # of a test's own folder; others may have files in it
+            Path(file).parent.rmdir()
