@@ -55,6 +55,7 @@ from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict
 from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
@@ -79,7 +80,9 @@ _WHAT_IF_RANKS: Final = Arguments(
 )
 _RENDER: Final = Arguments(
     "profkit.render",
-    report=instance_of((Report, Difference, Check), "a report, a difference or a check"),
+    report=instance_of(
+        (Report, Difference, Check, Explanation), "a report, a difference or a check"
+    ),
     format=NAME,
 )  # fmt: skip
 _CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **COMMON)
@@ -416,7 +419,11 @@ def check(
     return checked(list(map(report_on, every)), wanted, kept)
 
 
-def render(report: Report | Difference | Check, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
+def render(
+    report: Report | Difference | Check | Explanation,
+    format: str = "text",  # noqa: A002  (the word of the command line)
+    **options: Any,  # noqa: ANN401  (each renderer has its own options)
+) -> bytes:
     """Render a report, a comparison or a check.
 
     Args:
@@ -428,7 +435,7 @@ def render(report: Report | Difference | Check, format: str = "text", **options:
         UsageError: There is no such format, or an argument is invalid.
     """
     _RENDER.check(report=report, format=format)
-    if isinstance(report, Difference | Check):
+    if isinstance(report, Difference | Check | Explanation):
         return render_result(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

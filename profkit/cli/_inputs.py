@@ -103,6 +103,27 @@ def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) 
     yield from each_of(alone, lambda path: _read(path, chosen, shown), shown, are_members=True)
 
 
+def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
+    """Read the one recording, or the ranks of the one job, that some paths have.
+
+    Raises:
+        UsageError: They have several.
+    """
+    from profkit.errors import UsageError
+    from profkit.readers.recordings import find_recordings
+
+    recordings = find_recordings(paths)
+    files = recordings[0].paths
+    if len(recordings) == 1 and len(files) > 1:
+        study = studied(files, chosen, shown)
+        return Input(files[0], study.report, study)
+    inputs = read_jobs(paths, chosen, shown)
+    found = next(inputs)
+    if next(inputs, None) is not None:
+        raise UsageError(f"{paths[0]} has several recordings.", "Name the file of one.")
+    return found
+
+
 def _is_saved(path: str) -> bool:
     """Whether a file is a saved report; one that cannot be read is none."""
     from profkit.errors import LoadError
@@ -185,8 +206,11 @@ def _analyzed(
     return found
 
 
-def studied(path: str, chosen: Mapping[str, Any], shown: Progress) -> "Study":
-    """Read and analyze a recording, with progress. Arguments as for :func:`read_all`."""
+def studied(path: str | Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
+    """Read and analyze the file or files of one recording, with progress.
+
+    Arguments as for :func:`read_all`.
+    """
     from profkit.api import study
 
     return study(path, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)

@@ -38,7 +38,7 @@ def suggest(*commands: Sequence[str]) -> None:
 def after_report(
     report: "Report", *paths: str, output: str = STDOUT, format_: str = "text"
 ) -> None:
-    """Suggest what shows the whole report, and the page of the rule of its first finding.
+    """Suggest what shows the whole report, and what is known of its first finding.
 
     Args:
         *paths: The files that it was made from.
@@ -47,7 +47,7 @@ def after_report(
     if output == STDOUT and not sys.stdout.isatty():
         return
     page = [["python", "-m", "webbrowser", output]] if format_ == "html" else _view(paths)
-    suggest(*page, *_first_rule(report))
+    suggest(*page, *_first_finding(report, paths))
 
 
 def after_run(report: "Report", files: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ def after_run(report: "Report", files: Sequence[str]) -> None:
     paths = [short_path(file, str(working_folder())) for file in files]
     folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
     boards = [["tensorboard", "--logdir", folder] for folder in folders]
-    suggest(*_view(paths[:1]), *boards, *_first_rule(report))
+    suggest(*_view(paths[:1]), *boards, *_first_finding(report, paths))
 
 
 def after_difference(
@@ -74,5 +74,8 @@ def _view(paths: Sequence[str]) -> list[list[str]]:
     return [["profkit", "view", *paths]] if paths else []
 
 
-def _first_rule(report: "Report") -> list[list[str]]:
-    return [["profkit", "rules", each.rule] for each in report.findings[:1]]
+def _first_finding(report: "Report", paths: Sequence[str]) -> list[list[str]]:
+    from profkit.present.finding_ids import finding_ids
+
+    ids = finding_ids(report.findings[:1])
+    return [["profkit", "explain", each, *paths] for each in ids]

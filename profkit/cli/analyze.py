@@ -9,7 +9,7 @@ import click
 
 from profkit.cli._inputs import analyzed, studied
 from profkit.cli._next_command import after_report
-from profkit.cli._options import FormatChoice, at_least, reading_options
+from profkit.cli._options import FormatChoice, Size, at_least, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, scale_options
@@ -34,6 +34,10 @@ from profkit.units import format_ns
               help="Parameters of the model that each token uses, for the same.")  # fmt: skip
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="Number of findings, kernels and operators in the text.")  # fmt: skip
+@click.option("--budget-bytes", metavar="SIZE", type=Size(), default=0,
+              help="Maximum size of the JSON, such as 8k: first rows of each table.")  # fmt: skip
+@click.option("--cursor", metavar="TABLE:ROW", default="",
+              help="Only the rows of a table from one on, such as findings:5.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
 @click.option("--strict", is_flag=True,
@@ -55,6 +59,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     tokens_per_step: int | None,
     parameters: int | None,
     top: int,
+    budget_bytes: int,
+    cursor: str,
     fail_on: str | None,
     strict: bool,
     verbose: bool,
@@ -69,6 +75,8 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     entered = time.perf_counter_ns()
     check_target(output, force=force)
+    if (budget_bytes or cursor) and format_ != "json":
+        raise click.UsageError("--budget-bytes and --cursor need --format json.")
     start_early(paths[0])
 
     from dataclasses import fields
@@ -78,7 +86,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
-    options = {**layout(output), "top": top, "verbose": verbose}
+    options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
+    options |= {"budget_bytes": budget_bytes, "cursor": cursor}
     chosen = {
         **chosen,
         "strict": strict,

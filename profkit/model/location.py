@@ -74,3 +74,18 @@ class Location:
         line = numbered_line(name, self.line)
         of_function = self.precision == "function" and self.function not in (None, MODULE_LEVEL)
         return f"{self.function} ({line})" if of_function else line
+
+
+@dataclass(frozen=True)
+class SourceSnippet:
+    """Consecutive lines of a file.
+
+    Attributes:
+        first: Number of the first line, from 1.
+        lines: The lines, without line ends and without their common indent.
+        marked: Number of the line at the location.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    marked: int

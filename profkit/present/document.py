@@ -208,13 +208,45 @@ class ListBlock:
 
 
 @dataclass(frozen=True)
+class Paragraph:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """Lines of code, which are never broken.
+
+    Attributes:
+        first: The number of the first line, or None for code of no file.
+        marked: The number of a line that is marked.
+    """
+
+    lines: tuple[str, ...]
+    first: int | None = None
+    marked: int | None = None
+
+    @property
+    def numbered(self) -> tuple[str, ...]:
+        """The lines with their numbers, and ``>`` before the marked one."""
+        if self.first is None:
+            return self.lines
+        width = len(str(self.first + len(self.lines)))
+        return tuple(
+            f"{'>' if number == self.marked else ' '} {number:{width}}  {line}".rstrip()
+            for number, line in enumerate(self.lines, start=self.first)
+        )
+
+
+@dataclass(frozen=True)
 class Remainder:
     """A line that says how many are not shown, and which option shows them."""
 
     text: str
 
 
-Block = TimeParts | FindingBlock | TableBlock | ListBlock | Remainder
+Block = TimeParts | FindingBlock | TableBlock | ListBlock | Paragraph | CodeBlock | Remainder
 
 
 @dataclass(frozen=True)

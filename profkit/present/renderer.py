@@ -12,7 +12,8 @@ A module may have more functions:
 - ``table_names(report, options)`` lists the tables, where an option ``table`` selects one;
 - ``remark(report, options)`` is a sentence that the product itself cannot contain;
 - ``render_difference(difference, options)`` renders a comparison of two recordings;
-- ``render_check(check, options)`` renders a check of budgets.
+- ``render_check(check, options)`` renders a check of budgets;
+- ``render_explanation(explanation, options)`` renders one finding.
 
 A module is named after its format, so that one format is found without importing the others. A word
 may follow an underscore, as in ``csv_tables``.
@@ -30,6 +31,7 @@ from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.report import Report
 from profkit.plugins import Plugin, discover, plugins
 
@@ -243,12 +245,15 @@ def together(module: Renderer, products: Sequence[bytes]) -> bytes:
 _PARTS: Final = {
     Difference: ("render_difference", "A comparison"),
     Check: ("render_check", "A check"),
+    Explanation: ("render_explanation", "An explanation"),
 }
 """What renders a result that is no report, and what such a result is."""
 
 
-def render_result(result: Difference | Check, name: str, options: dict[str, Any]) -> bytes:
-    """A comparison or a check in some format; options that the renderer does not have are ignored.
+def render_result(
+    result: Difference | Check | Explanation, name: str, options: dict[str, Any]
+) -> bytes:
+    """A result that is no report in some format; options that the renderer lacks are ignored.
 
     Raises:
         UsageError: There is no such format of it.

@@ -6,8 +6,7 @@ import tokenize
 from pathlib import Path
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.model.location import Location
+from profkit.model.location import Location, SourceSnippet
 
 MAX_FILE_BYTES: Final = 1 << 20
 """A larger file is generated, and not worth reading."""
@@ -15,21 +14,6 @@ MAX_LINE_CHARACTERS: Final = 300
 _SUFFIXES: Final = (".py", ".pyx", ".pyi")
 """A recording can name any file of this machine; only source code gets into a report, which may be
 shared."""
-
-
-@dataclass(frozen=True)
-class SourceSnippet:
-    """Consecutive lines of a file.
-
-    Attributes:
-        first: Number of the first line, from 1.
-        lines: The lines, without line ends and without their common indent.
-        marked: Number of the line at the location.
-    """
-
-    first: int
-    lines: tuple[str, ...]
-    marked: int
 
 
 def source_snippet(location: Location, base: str = "", around: int = 3) -> SourceSnippet | None:

@@ -30,6 +30,7 @@ ENDING: Final = re.compile(
     r"(?:\.gz|\.zst)?$"
 )
 """File names of recordings. ``tensorboard_trace_handler`` also writes ``.pt.trace.json``."""
+_KIND_ENDINGS: Final = ("pt.trace.json", "snapshot.pickle", "memory.json", "flight.json")
 KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live", "flight")
 """A recording of several files has the first of these kinds."""
 _DUMP: Final = re.compile(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
@@ -96,6 +97,16 @@ def grouped(files: Iterable[tuple[str, bool]]) -> list[Recording]:
         )
         for of_kind in by_stem.values()
     ]
+
+
+def files_beside(path: str) -> list[str]:
+    """A file with the other files of its recording: those of the same name up to their endings."""
+    ending = ENDING.search(path)
+    if ending is None or is_url(path):
+        return [path]
+    stem = path[: ending.start()]
+    names = (f"{stem}.{kind}{packed}" for kind in _KIND_ENDINGS for packed in ("", ".gz", ".zst"))
+    return [name for name in names if name == path or os.path.exists(name)]  # noqa: PTH110
 
 
 def _members(path: str) -> list[str] | None:

@@ -36,7 +36,11 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
         return None
     text = read_whole(place, limit_bytes)
     try:
-        report = msgspec.convert(upgrade_report(decode_plain(text)), Report)
+        tree = decode_plain(text)
+        if "cut" in tree:
+            message = f"{place} is a report that was cut to a number of bytes."
+            raise DamagedFileError(message, "Save it without --budget-bytes.")
+        report = msgspec.convert(upgrade_report(tree), Report)
     except UNREADABLE as error:
         message = f"{place} is incomplete, or not a report of this version: {error}."
         raise DamagedFileError(message, "Save the report again, or compare the traces.") from error

@@ -18,9 +18,12 @@ from profkit.dataclass import dataclass
 from profkit.model.change import ProgramChange
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.finding import Finding
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
+from profkit.present.bounded import bounded, page
+from profkit.present.finding_ids import finding_ids
 from profkit.present.renderer import RendererInfo
 
 INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
@@ -31,6 +34,8 @@ INTERNAL: Final = ("spans", "change", "lanes")
 """Fields of a finding and of the report that refer to the recording, and are no part of the JSON.
 """
 
+_ID: Final = "Names the finding in this report, as in `profkit explain`."
+
 
 @dataclass(frozen=True)
 class Options:
@@ -38,17 +43,43 @@ class Options:
 
     Attributes:
         indent: Spaces per level; 0 puts everything on one line.
+        budget_bytes: Maximum size of a report, which is then on one line; 0 for all of it.
+        cursor: A table and its first row, such as ``findings:5``: only these rows.
     """
 
     indent: int = 2
+    budget_bytes: int = 0
+    cursor: str = ""
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as JSON in UTF-8, with a line end."""
+    """The report as JSON in UTF-8, with a line end.
+
+    Raises:
+        UsageError: The budget is too small, or there is no such table or row.
+    """
+    tree = _tree_of(report)
+    if not (options.budget_bytes or options.cursor):
+        return _encoded(tree, options)
+    plain = msgspec.json.decode(encoded(tree))
+    budget_bytes = options.budget_bytes - 1 if options.budget_bytes else 0  # the line end
+    if options.cursor:
+        part = page(plain, options.cursor, budget_bytes)
+    else:
+        part = bounded(plain, budget_bytes)
+    return encoded(part) + b"\n"
+
+
+def _tree_of(report: Report) -> dict[str, Any]:
+    """The report as a JSON tree; findings have ids."""
     findings, health = _bare(report.findings), _bare(report.health)
-    tree = msgspec.to_builtins(replace(report, findings=findings, health=health, lanes=None))
+    bare = replace(report, findings=findings, health=health, lanes=None)
+    tree: dict[str, Any] = msgspec.to_builtins(bare)
     _leave_out_internal([tree, *tree["findings"], *tree["health"]])
-    return _encoded(tree, options)
+    ids = iter(finding_ids((*report.findings, *report.health)))
+    for table in ("findings", "health"):
+        tree[table] = [{"id": next(ids), **each} for each in tree[table]]
+    return tree
 
 
 def _bare(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -67,6 +98,14 @@ def render_check(check: Check, options: Options) -> bytes:
     tree = msgspec.to_builtins(replace(check, results=tuple(bare)))
     for result in tree["results"]:
         _leave_out_internal(result["causes"])
+    return _encoded(tree, options)
+
+
+def render_explanation(explanation: Explanation, options: Options) -> bytes:
+    """A finding with all that is known of it, as JSON in UTF-8, with a line end."""
+    (bare,) = _bare((explanation.finding,))
+    tree = msgspec.to_builtins(replace(explanation, finding=bare))
+    _leave_out_internal([tree["finding"]])
     return _encoded(tree, options)
 
 
@@ -126,6 +165,12 @@ def schema() -> dict[str, Any]:
                 one["description"] = " ".join(definition.replace("``", "`").split())
         for one in part["properties"].values():
             one.pop("default", None)
+    of_finding = parts["Finding"]
+    of_finding["properties"] = {
+        "id": {"type": "string", "description": _ID},
+        **of_finding["properties"],
+    }
+    of_finding["required"].insert(0, "id")
     whole = parts.pop("Report")
     whole["title"] = "profkit report"
     whole["properties"]["schema"]["const"] = SCHEMA

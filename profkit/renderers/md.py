@@ -12,12 +12,14 @@ from typing import Final
 
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.report import Report
 from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
+    CodeBlock,
     Document,
     DocumentSection,
     FindingBlock,
@@ -27,12 +29,13 @@ from profkit.present.document import (
     TableBlock,
     TimeParts,
 )
+from profkit.present.explanation import explanation_document
 from profkit.present.renderer import ReadersOptions as Options
 from profkit.present.renderer import RendererInfo
 from profkit.present.report_document import report_document
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
 
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
@@ -56,6 +59,11 @@ def render_difference(difference: Difference, options: Options) -> bytes:
 def render_check(check: Check, options: Options) -> bytes:
     """A check of budgets as Markdown in UTF-8."""
     return _laid_out(check_document(check, options), options)
+
+
+def render_explanation(explanation: Explanation, options: Options) -> bytes:
+    """A finding with all that is known of it, as Markdown in UTF-8."""
+    return _laid_out(explanation_document(explanation, options), options)
 
 
 def _laid_out(document: Document, options: Options) -> bytes:
@@ -118,6 +126,11 @@ def _block(block: Block) -> Iterator[str]:
             yield "\n".join(
                 f"- {_prose(lead + item.text)}"
                 for lead, item in zip(leads, block.items, strict=True)
+            )
+        case CodeBlock():
+            fence = "```" if not any("```" in line for line in block.lines) else "~~~~"
+            yield "\n".join(
+                (f"{fence}python" if block.first is None else fence, *block.numbered, fence)
             )
         case _:
             yield _prose(block.text)

@@ -32,16 +32,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_after_a_report_its_page_and_its_first_rule_are_suggested(folder: Path) -> None:
+def test_after_a_report_its_page_and_its_first_finding_are_suggested(folder: Path) -> None:
     result = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
     assert result.code == 0
     *_, last, _ = result.screen
-    view, rule = last.removeprefix("next: ").split("  or  ")
+    view, explain = last.removeprefix("next: ").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
-    assert rule == "profkit rules DAT001"
+    assert shlex.split(explain) == ["profkit", "explain", "DAT001", "it's starved.json"]
 
 
-def test_after_a_run_the_page_of_its_trace_and_its_first_rule_are_suggested(
+def test_after_a_run_the_page_of_its_trace_and_its_first_finding_are_suggested(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -50,15 +50,19 @@ def test_after_a_run_the_page_of_its_trace_and_its_first_rule_are_suggested(
     files = [str(folder / "it's starved.json"), str(folder / "watched.memory.json.gz")]
     after_run(profkit.analyze(files[0]), files)
     stderr = click.unstyle(capsys.readouterr().err)
-    view, board, rule = stderr.removeprefix("next: ").removesuffix("\n").split("  or  ")
+    view, board, explain = stderr.removeprefix("next: ").removesuffix("\n").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
     assert board == "tensorboard --logdir ."
-    assert rule == "profkit rules DAT001"
+    words = shlex.split(explain)
+    assert words == ["profkit", "explain", "DAT001", "it's starved.json", "watched.memory.json.gz"]
 
 
 @pytest.mark.parametrize(
     "command",
-    [["rules", "DAT001"], ["view", "it's starved.json", "--no-open", "-o", "page.html"]],
+    [
+        ["explain", "DAT001", "it's starved.json"],
+        ["view", "it's starved.json", "--no-open", "-o", "page.html"],
+    ],
     ids=" ".join,
 )
 def test_the_suggested_commands_work(folder: Path, command: list[str]) -> None:
@@ -93,7 +97,7 @@ def test_a_path_with_control_characters_is_not_suggested(folder: Path, tmp_path:
     hostile = tmp_path / "\x1b[31mred.json"
     os.link(folder / "it's starved.json", hostile)
     result = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
-    assert "next: profkit rules DAT001" in result.terminal
+    assert "next:" not in result.terminal
     assert "\x1b[31mred" not in result.terminal
 
 

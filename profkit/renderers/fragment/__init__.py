@@ -13,6 +13,7 @@ from jinja2 import Environment
 from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.check_document import check_document
@@ -24,11 +25,12 @@ from profkit.present.document import (
     Name,
     SourceLine,
 )
+from profkit.present.explanation import explanation_document
 from profkit.present.markup import environment
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
 
 INFO = RendererInfo(
     name="fragment", suffix=".fragment.html", media_type="text/html", shows="recording"
@@ -65,6 +67,11 @@ def render_difference(difference: Difference, options: Options) -> bytes:
 def render_check(check: Check, options: Options) -> bytes:
     """A check of budgets as HTML in UTF-8."""
     return _filled(check_document(check, options), options)
+
+
+def render_explanation(explanation: Explanation, options: Options) -> bytes:
+    """A finding with all that is known of it, as HTML in UTF-8."""
+    return _filled(explanation_document(explanation, options), options)
 
 
 def _filled(document: Document, options: Options, command: str = "") -> bytes:

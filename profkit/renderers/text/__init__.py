@@ -19,30 +19,35 @@ from rich.text import Text
 from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
 from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
+    Block,
     Cell,
+    CodeBlock,
     Document,
     DocumentSection,
     FindingBlock,
     Labelled,
     ListBlock,
     Name,
+    Paragraph,
     Part,
     Remainder,
     SourceLine,
     TableBlock,
     TimeParts,
 )
+from profkit.present.explanation import explanation_document
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference"]
+__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
@@ -96,6 +101,11 @@ def render_difference(difference: Difference, options: Options) -> bytes:
 def render_check(check: Check, options: Options) -> bytes:
     """A check of budgets as text in UTF-8, or in ASCII without ``unicode``."""
     return _laid_out(check_document(check, options), options)
+
+
+def render_explanation(explanation: Explanation, options: Options) -> bytes:
+    """A finding with all that is known of it, as text in UTF-8 or ASCII."""
+    return _laid_out(explanation_document(explanation, options), options)
 
 
 def _laid_out(document: Document, options: Options) -> bytes:
@@ -167,21 +177,33 @@ def _section(section: DocumentSection, width: int, wide: int) -> Iterator[Render
         yield _headed(section.title, figures)
     for block in section.blocks:
         match block:
-            case TimeParts():
-                yield from _time_parts(block, width)
-            case FindingBlock():
-                yield from _finding(block, width)
-            case TableBlock(n_brief=n_brief) if n_brief is not None:
-                yield from _brief(block, n_brief, width)
-            case TableBlock():
+            case TableBlock(n_brief=None):
                 yield TableLayout(block, wide, title).laid_out()
-            case ListBlock():
-                for item in block.items:
-                    lead = f"{item.lead}: " if item.lead else "- "
-                    style = _SEVERITY_STYLE[item.severity] if item.severity else ""
-                    yield _hanging(lead, item.text, style, INDENT // 2)
-            case Remainder():
-                yield Text(f"{' ' * INDENT}{_prose(block.text)}", style="dim")
+            case _:
+                yield from _block(block, width)
+
+
+def _block(block: Block, width: int) -> Iterator[RenderableType]:
+    """A block that is no table in the terminal's whole width."""
+    match block:
+        case TimeParts():
+            yield from _time_parts(block, width)
+        case FindingBlock():
+            yield from _finding(block, width)
+        case TableBlock(n_brief=n_brief):
+            yield from _brief(block, n_brief or 0, width)
+        case ListBlock():
+            for item in block.items:
+                lead = f"{item.lead}: " if item.lead else "- "
+                style = _SEVERITY_STYLE[item.severity] if item.severity else ""
+                yield _hanging(lead, item.text, style, INDENT // 2)
+        case Paragraph():
+            yield Padding(Text(_prose(block.text)), (0, 0, 0, INDENT // 2))
+        case CodeBlock():
+            for line in block.numbered:
+                yield Text(f"{' ' * INDENT}{line}", no_wrap=True, overflow="crop")
+        case Remainder():
+            yield Text(f"{' ' * INDENT}{_prose(block.text)}", style="dim")
 
 
 def _headed(title: str, text: str) -> Text:

@@ -1,0 +1,54 @@
+"""``profkit explain``: all that is known of one finding."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from profkit.cli._options import reading_options
+from profkit.cli._output import STDOUT, check_target, deliver, layout
+
+_FORMATS: Final = ("html", "json", "md", "text")
+_EPILOG: Final = """\b
+Examples:
+  profkit explain SYN001@train.py:41 traces/train
+  profkit explain 1 trace.json.gz --format json
+"""
+
+
+@click.command(short_help="Explain one finding.", epilog=_EPILOG)
+@click.argument("finding", metavar="FINDING")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
+              help="Output format.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@reading_options
+def command(
+    *,
+    finding: str,
+    paths: tuple[str, ...],
+    format_: str,
+    output: str,
+    force: bool,
+    chosen: Mapping[str, Any],
+) -> int:
+    """Explain one finding: its lines, events, calls and evidence, and the page of its rule.
+
+    FINDING is an id such as SYN001@train.py:41, as in the JSON report, its number in the report, or
+    the id or name of its rule if that has found nothing else. PATH is a recording, its folder, or a
+    report in JSON, which has no events.
+    """
+    from profkit.api import render
+    from profkit.cli._inputs import read_one
+    from profkit.cli._progress import progress
+    from profkit.folders import working_folder
+    from profkit.present.explanation import explain
+
+    check_target(output, force=force)
+    with progress() as shown:
+        read = read_one(paths, chosen, shown)
+        explanation = explain(read.report, read.recording, finding, str(working_folder()))
+    deliver(render(explanation, format_, **layout(output)), output, force=force)
+    return 0

@@ -1,0 +1,4 @@
+"""The Model Context Protocol server, for language models that analyze recordings.
+
+Source: https://modelcontextprotocol.io/specification
+"""
