@@ -187,13 +187,15 @@ class ProfilerRecording:
         if not self._is_prepared:
             self.prepare()
         began_ns = time.perf_counter_ns()
-        with program_profilers.own(), _kineto_silent():
-            self._profile.start_trace()
+        with contextlib.ExitStack() as watching:
+            # Before the start, or else what this imports is recorded.
+            if self._on_python_profiler is not None:
+                watching.enter_context(program_profilers.watching_python(self._on_python_profiler))
+            with program_profilers.own(), _kineto_silent():
+                self._profile.start_trace()
+            self._watching = watching.pop_all()
         self.is_started = True
         self._cpu_clock = CpuClock()
-        if self._on_python_profiler is not None:
-            watching = program_profilers.watching_python(self._on_python_profiler)
-            self._watching.enter_context(watching)
         self._began_ns = time.perf_counter_ns()
         self.start_ns += self._began_ns - began_ns
 

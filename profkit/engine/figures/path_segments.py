@@ -18,7 +18,7 @@ from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
 _NO_NAME: Final = -1
 _PROFKIT: Final = re.compile(
     r"(^|[/\\])profkit[/\\]capture[/\\]"
-    r"(memory[/\\](monitor|holders)[/\\]|session\.py|"
+    r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time)\.py|"
     r"(step_detection|compiling|module_calls)\.py\(\d+\): (unless_|_on_))"
 )
 """Calls of profkit in a recorded program below which nothing of the program runs."""
@@ -72,11 +72,15 @@ def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
 def _in_profkit(ctx: Context) -> Mask:
     """Which rows are profkit's own Python calls, or below one. Shape ``(n,)``.
 
-    A call that began to record is open for as long as the recording is, and is not one of them.
+    A call that began to record is none of them if its end was not recorded: it has that of its
+    caller then, and the program runs below it.
     """
-    own = rows_named(ctx.events, _PROFKIT, Category.PYTHON)
-    own &= ~starting_frames(ctx.events, ctx.tree)
-    return np.asarray(ctx.tree.nearest(own) != NO_ROW)
+    events, parent = ctx.events, ctx.tree.parent
+    own = rows_named(events, _PROFKIT, Category.PYTHON)
+    is_open = starting_frames(events, ctx.tree)
+    has_caller = parent != NO_ROW
+    is_open[has_caller] &= events.end_ns[has_caller] >= events.end_ns[parent[has_caller]]
+    return np.asarray(ctx.tree.nearest(own & ~is_open) != NO_ROW)
 
 
 def name_of_segment(ctx: Context, kind: int, name: int) -> str:

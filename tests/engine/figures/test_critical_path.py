@@ -110,6 +110,32 @@ def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> Non
     ]
 
 
+def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.step(), builder.frame("serve.py", 3, "serve"):
+        with builder.frame("profkit/capture/session.py", 9, "begin"):
+            with builder.frame("torch/autograd/profiler.py", 4, "_start_trace"):
+                builder.advance(30_000)
+            with builder.frame("pathlib.py", 7, "read_text"):
+                builder.advance(20_000)
+            builder.advance(1_000)
+        builder.compute("aten::mm", 10_000)
+    lines = summary_of(builder, tmp_path).lines
+    assert [(line.kind, line.location.file, line.main_name, line.ns) for line in lines] == [
+        ("python", None, "recording and monitoring by profkit", 51_000),
+        ("operator", "serve.py", "aten::mm", 10_000),
+    ]
+
+
+def test_a_call_without_an_end_that_began_to_record_encloses_the_program(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.step(), builder.frame("profkit/capture/session.py", 9, "begin"):
+        with builder.frame("torch/autograd/profiler.py", 4, "_start_trace"):
+            builder.compute("aten::mm", 10_000)
+    (line,) = summary_of(builder, tmp_path).lines
+    assert (line.kind, line.main_name) == ("operator", "aten::mm")
+
+
 def test_kernels_that_no_later_step_waits_for_are_not_on_it(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for _ in range(4):
