@@ -45,6 +45,7 @@ from profkit.capture.run_window import OPS, STACKS, RunWindow, Window
 from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
 from profkit.capture.shared_steps import SharedSteps
+from profkit.capture.source.files import library_roots
 from profkit.capture.step_limit import StepLimit
 from profkit.model.capture_info import StepKind
 from profkit.model.live_memory import LiveMemory
@@ -114,6 +115,7 @@ class StepFinder:
             self.program_profiler = program_profilers.DAEMON
         program_profilers.subscribe(self._on_program_profiler, from_import=is_first)
         self._unhook["profilers"] = lambda: program_profilers.unsubscribe(self._on_program_profiler)
+        library_roots()  # or else it is found out while the program is recorded
         if self._plan.record_trace:
             self._restart("whole", replace(self._plan.options, stacks=False), OPS)
 

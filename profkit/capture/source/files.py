@@ -13,6 +13,7 @@ import re
 import site
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -112,10 +113,16 @@ def _prefixes() -> list[str]:
 
 def library_roots() -> tuple[str, ...]:
     """Folders of the standard library, torch, generated code and profkit itself."""
+    return _library_roots(working_folder(), os.environ.get(_CACHE))
+
+
+@cache
+def _library_roots(folder: Path, generated: str | None) -> tuple[str, ...]:
+    """The same by the working directory and the folder of generated code, if that is set."""
     import torch
 
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [str(Path(torch.__file__).parent), PROFKIT_FOLDER]
-    folders += filter(None, [os.environ.get(_CACHE)])
-    return tuple({str(working_folder() / folder) + os.sep for folder in folders})
+    folders += filter(None, [generated])
+    return tuple({str(folder / each) + os.sep for each in folders})

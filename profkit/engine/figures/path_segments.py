@@ -73,14 +73,16 @@ def _in_profkit(ctx: Context) -> Mask:
     """Which rows are profkit's own Python calls, or below one. Shape ``(n,)``.
 
     A call that began to record is none of them if its end was not recorded: it has that of its
-    caller then, and the program runs below it.
+    caller then, and the program runs below it. What begins after the end of a call is not below it
+    either, but may be below a region that the call opened.
     """
     events, parent = ctx.events, ctx.tree.parent
     own = rows_named(events, _PROFKIT, Category.PYTHON)
     is_open = starting_frames(events, ctx.tree)
     has_caller = parent != NO_ROW
     is_open[has_caller] &= events.end_ns[has_caller] >= events.end_ns[parent[has_caller]]
-    return np.asarray(ctx.tree.nearest(own & ~is_open) != NO_ROW)
+    nearest = ctx.tree.nearest(own & ~is_open)
+    return np.asarray((nearest != NO_ROW) & (events.ts_ns < events.end_ns[nearest]))
 
 
 def name_of_segment(ctx: Context, kind: int, name: int) -> str:

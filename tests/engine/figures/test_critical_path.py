@@ -127,11 +127,28 @@ def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> No
     ]
 
 
+def test_a_region_that_profkit_opens_outlives_the_call_that_opens_it(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.step(), builder.frame("serve.py", 3, "serve"):
+        with builder.frame("profkit/capture/session.py", 9, "_open_annotation"):
+            region = builder.annotation("serve")
+            region.__enter__()
+            builder.advance(1_000)
+        with builder.frame("serve.py", 5, "answer"):
+            builder.advance(30_000)
+        region.__exit__(None, None, None)
+    lines = summary_of(builder, tmp_path).lines
+    assert [(line.main_name, line.ns) for line in lines] == [
+        ("answer (serve.py:5)", 30_000), ("recording and monitoring by profkit", 1_000),
+    ]  # fmt: skip
+
+
 def test_a_call_without_an_end_that_began_to_record_encloses_the_program(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
-    with builder.step(), builder.frame("profkit/capture/session.py", 9, "begin"):
-        with builder.frame("torch/autograd/profiler.py", 4, "_start_trace"):
-            builder.compute("aten::mm", 10_000)
+    begin = builder.frame("profkit/capture/session.py", 9, "begin")
+    start = builder.frame("torch/autograd/profiler.py", 4, "_start_trace")
+    with builder.step(), begin, start:
+        builder.compute("aten::mm", 10_000)
     (line,) = summary_of(builder, tmp_path).lines
     assert (line.kind, line.main_name) == ("operator", "aten::mm")
 
