@@ -1,7 +1,7 @@
 """Reads the paths of a command line: recordings, folders and archives of them, saved reports."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from profkit.present.renderer import LoadedRecording
     from profkit.readers.recordings import Recording
 
-T = TypeVar("T")
-
 _MEMBER: Final = "!"
 _ENDINGS: Final = (
     ".gz", ".zst", ".zip", ".tar", ".tgz", ".json", ".pickle", ".pkl", ".trace", ".snapshot",
@@ -26,9 +24,10 @@ _ENDINGS: Final = (
 
 @dataclass(frozen=True)
 class Input:
-    """One path, or one file of a folder or an archive, with its report.
+    """A recording, a job or a saved report.
 
     Attributes:
+        path: Its first file; of a job its folder.
         study: What the report was made from, and how; None for a saved report.
     """
 
@@ -63,14 +62,16 @@ def plain_name(path: str) -> str:
 
 
 def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
-    """Read and analyze every file of some paths, one at a time.
+    """Read and analyze every recording of some paths, one at a time.
 
     Args:
         paths: Recordings, saved reports, folders and archives of recordings.
         chosen: More arguments for :func:`profkit.api.study`.
         shown: Shows the progress.
     """
-    return each_of(paths, lambda path: _read(path, chosen, shown), shown)
+    from profkit.readers.recordings import find_recordings
+
+    return _each(find_recordings(paths), chosen, shown)
 
 
 def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
@@ -79,28 +80,24 @@ def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) 
     The ranks are analyzed as by ``profkit analyze``, several at a time.
     """
     from profkit.analysis.several import Order, Scale
-    from profkit.readers.recordings import find_recordings, may_be_ranks
+    from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 
     recordings = find_recordings(paths)
     might = may_be_ranks(recordings)
     if len(recordings) == 1:
-        might = [is_archive(path) for path in recordings[0].paths]
+        might = [is_archive(recordings[0].paths[0])]
     might = [is_rank and not _is_saved(each.paths[0])
              for each, is_rank in zip(recordings, might, strict=True)]  # fmt: skip
-    if not any(might):
-        yield from read_all(paths, chosen, shown)
-        return
     ranks = [each for each, is_rank in zip(recordings, might, strict=True) if is_rank]
-    found = _analyzed(ranks, Order(chosen), Scale(), shown)
-    rest = [each.paths for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
-    for each in found.reports:
-        if each.is_job:
-            path = each.report.source.path
-            yield Input(path, each.report, studied(each.paths[0], chosen, shown))
-        else:
-            rest.append(each.paths)
-    alone = [path for files in rest for path in files]
-    yield from each_of(alone, lambda path: _read(path, chosen, shown), shown, are_members=True)
+    rest = [each for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
+    if ranks:
+        for each in _analyzed(ranks, Order(chosen), Scale(), shown).reports:
+            if each.is_job:
+                path = each.report.source.path
+                yield Input(path, each.report, studied(each.paths[:1], chosen, shown))
+            else:
+                rest.append(Recording(each.paths, is_member=True))
+    yield from _each(rest, chosen, shown)
 
 
 def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
@@ -110,13 +107,7 @@ def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
         UsageError: They have several.
     """
     from profkit.errors import UsageError
-    from profkit.readers.recordings import find_recordings
 
-    recordings = find_recordings(paths)
-    files = recordings[0].paths
-    if len(recordings) == 1 and len(files) > 1:
-        study = studied(files, chosen, shown)
-        return Input(files[0], study.report, study)
     inputs = read_jobs(paths, chosen, shown)
     found = next(inputs)
     if next(inputs, None) is not None:
@@ -141,35 +132,29 @@ def is_archive(path: str) -> bool:
     return path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
-def each_of(
-    paths: Sequence[str],
-    read: Callable[[str], T],
-    shown: Progress,
-    *,
-    are_members: bool = False,
-) -> Iterator[T]:
-    """Call ``read`` for every file of some paths, also for those of folders and archives.
+def _each(
+    recordings: "Sequence[Recording]", chosen: Mapping[str, Any], shown: Progress
+) -> Iterator[Input]:
+    """Read and analyze recordings, and those of archives.
 
     Files of a folder that are no recordings are skipped if others are.
-
-    Args:
-        are_members: Whether the paths are files of a folder themselves.
     """
     from profkit.errors import NotATraceError, SeveralTracesError
+    from profkit.readers.recordings import grouped
 
-    remaining = [(path, are_members) for path in reversed(paths)]
+    remaining = list(reversed(recordings))
     skipped: list[NotATraceError] = []
     is_any = False
     while remaining:
-        path, is_member = remaining.pop()
+        recording = remaining.pop()
         try:
-            shown.reading(path)
-            found = read(path)
+            shown.reading(recording.paths[0])
+            found = _read(recording.paths, chosen, shown)
         except SeveralTracesError as several:
-            remaining.extend((member, True) for member in reversed(several.members))
+            remaining.extend(reversed(grouped((member, True) for member in several.members)))
             continue
         except NotATraceError as error:
-            if not is_member:
+            if not recording.is_member:
                 raise
             skipped.append(error)
             continue
@@ -206,24 +191,20 @@ def _analyzed(
     return found
 
 
-def studied(path: str | Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
-    """Read and analyze the file or files of one recording, with progress.
-
-    Arguments as for :func:`read_all`.
-    """
+def studied(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
+    """Read and analyze the files of one recording, with progress. Arguments as for `read_all`."""
     from profkit.api import study
 
-    return study(path, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)
+    return study(paths, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)
 
 
-def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
+def _read(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
     from profkit.readers.report import read_report
-    from profkit.readers.stream import is_folder, place_of
+    from profkit.readers.stream import place_of
 
-    place = place_of(path)
-    if not is_folder(place):
-        saved = read_report(place, chosen.get("limit_bytes"))
+    if len(paths) == 1:
+        saved = read_report(place_of(paths[0]), chosen.get("limit_bytes"))
         if saved is not None:
-            return Input(path, saved)
-    found = studied(path, chosen, shown)
-    return Input(path, found.report, found)
+            return Input(paths[0], saved)
+    found = studied(paths, chosen, shown)
+    return Input(paths[0], found.report, found)

@@ -103,7 +103,8 @@ def command(  # noqa: PLR0913  (one argument per option)
             began = time.perf_counter_ns()
             shown.writing(format_)
             if each.product is None and draws:
-                recording = studied(each.paths[0], chosen, shown).recording
+                files = each.paths[:1] if each.is_job else each.paths
+                recording = studied(files, chosen, shown).recording
                 products.append(render(each.report, format_, recording=recording, **options))
             else:
                 products.append(each.product or render(each.report, format_, **options))

@@ -64,14 +64,24 @@ class Recording:
 def find_recordings(paths: Iterable[str]) -> list[Recording]:
     """The recordings of some paths, in their order. Archives are not opened.
 
+    A file is read with the others of its recording beside it.
+
     Raises:
         MissingFileError: A folder has no recordings, or a glob matches nothing.
         UnreadableFileError: A folder cannot be read.
     """
     found: list[tuple[str, bool]] = []
+    named: set[str] = set()
+    beside: set[str] = set()
     for path in paths:
         members = _members(path)
-        found += [(path, False)] if members is None else [(each, True) for each in members]
+        own = [each for each in members or [path] if each not in beside]
+        named.update(own)
+        others = (
+            [each for each in _files_beside(path) if each not in named] if own == [path] else []
+        )
+        beside.update(others)
+        found += [(each, members is not None) for each in own] + [(each, False) for each in others]
     return grouped(found)
 
 
@@ -99,7 +109,7 @@ def grouped(files: Iterable[tuple[str, bool]]) -> list[Recording]:
     ]
 
 
-def files_beside(path: str) -> list[str]:
+def _files_beside(path: str) -> list[str]:
     """A file with the other files of its recording: those of the same name up to their endings."""
     ending = ENDING.search(path)
     if ending is None or is_url(path):

@@ -156,6 +156,24 @@ def test_a_file_that_is_given_twice_is_two_recordings(tmp_path: Path) -> None:
     assert len(find_recordings([path, path])) == 2
 
 
+@pytest.mark.parametrize(
+    "given",
+    [["a.pt.trace.json.gz"], ["a.memory.json.gz"], ["a.pt.trace.json.gz", "a.memory.json.gz"],
+     ["a.memory.json.gz", "a.pt.trace.json.gz"], ["a.*"], ["."]],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_file_is_read_with_the_others_of_its_recording_beside_it(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_trace(0, tmp_path).rename(tmp_path / "a.pt.trace.json.gz")
+    LiveBuilder().write(tmp_path / "a.memory.json.gz")
+    LiveBuilder().write(tmp_path / "ab.memory.json.gz")
+    monkeypatch.chdir(tmp_path)
+    (first, *_) = find_recordings(given)
+    assert [Path(path).name for path in first.paths] == ["a.pt.trace.json.gz", "a.memory.json.gz"]
+    assert len(find_recordings(given)) == (2 if given == ["."] else 1)
+
+
 def test_globs_name_files_and_folders(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [str(job / f"rank{rank}.pt.trace.json.gz") for rank in range(3)]
     assert [each.paths[0] for each in find_recordings([f"{job}/*[01].pt*"])] == ranks[:2]

@@ -8,6 +8,7 @@ import pytest
 from profkit.cli import view
 from profkit.cli.main import main
 from profkit.testing import TraceBuilder
+from tests.testing.test_live_builder import leaking
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,20 @@ def test_the_page_is_cached_for_the_user_only_and_its_path_is_printed(
     assert b"<html" in page.read_bytes()
     assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
     assert machine == []
+
+
+@pytest.mark.parametrize("given", ["step.pt.trace.json.gz", "step.memory.json.gz", "."])
+def test_the_page_has_the_leaks_of_the_memory_record_beside_a_trace(
+    given: str, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Path(trace).parent == tmp_path
+    leaking().write(tmp_path / "step.memory.json.gz")
+    assert main(["view", str(tmp_path / given), "-o", str(tmp_path / "page.html")]) == 0
+    capsys.readouterr()
+    page = (tmp_path / "page.html").read_text()
+    assert "gemm" in page
+    assert "64.0 KiB per step" in page
+    assert page.count("<html") == 1
 
 
 def test_a_relative_cache_path_is_ignored(

@@ -11,7 +11,7 @@ from profkit.dataclass import dataclass
 from profkit.errors import MissingFileError, UsageError
 from profkit.model.report import Report
 from profkit.present.renderer import LoadedRecording
-from profkit.readers.recordings import Recording, files_beside, find_recordings, grouped
+from profkit.readers.recordings import Recording, find_recordings
 from profkit.readers.report import read_report
 
 _MAX_OPEN: Final = 2
@@ -52,11 +52,7 @@ class Recordings:
             LoadError: There are none.
             UsageError: It is outside of the root.
         """
-        path = self.path(given)
-        if Path(path).is_dir():
-            found = find_recordings([path])
-        else:
-            found = grouped((each, False) for each in files_beside(path))
+        found = find_recordings([self.path(given)])
         for recording in found:
             for each in recording.paths:
                 self.path(each)
