@@ -5,8 +5,6 @@ process has the events of one recording at a time.
 """
 
 import os
-import pickle
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ from typing import Any, Final, Protocol
 from profkit._version import __version__
 from profkit.analysis.study import Study, study
 from profkit.dataclass import dataclass
-from profkit.engine.job import job_report, jobs_of, reduced
+from profkit.engine.job import job_report, jobs_of
 from profkit.engine.job_context import JobContext, RankReport
 from profkit.errors import (
     InternalError,
@@ -30,6 +28,7 @@ from profkit.errors import (
 )
 from profkit.model.job import UnreadFile
 from profkit.model.report import Report
+from profkit.packed import Packed
 from profkit.present.renderer import LoadedRecording, accepted, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
@@ -162,22 +161,16 @@ class _Result:
     """What comes back.
 
     Attributes:
-        report: Pickled and compressed, a tenth of its size in memory: of most ranks it is not
-            needed.
+        report: Of most ranks it is not needed.
         rank: What joins it to other ranks, or None.
         product: As in :class:`Analyzed`.
         stages_ns: How long each stage took.
     """
 
-    report: bytes
+    report: Packed[Report]
     rank: RankReport | None
     product: bytes | None
     stages_ns: Mapping[str, int]
-
-    def whole_report(self) -> Report:
-        """The report."""
-        found: Report = pickle.loads(zlib.decompress(self.report))  # noqa: S301  (our own)
-        return found
 
 
 def analyze_all(
@@ -376,9 +369,8 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     if item.order.format and (rank is None or not item.may_be_rank):
         product = _rendered(found, item.order)
     if rank is not None:
-        rank = reduced(replace(rank, path=str(place_of(paths[0]))))
-    packed = zlib.compress(pickle.dumps(found.report, pickle.HIGHEST_PROTOCOL), 1)
-    return _Result(packed, rank, product, dict(stages.ns))
+        rank = replace(rank, path=str(place_of(paths[0])), whole=None)
+    return _Result(Packed(found.report), rank, product, dict(stages.ns))
 
 
 def _rename(error: LoadError, place: str, path: str) -> None:
@@ -419,12 +411,12 @@ def _joined(
     for recording, result in found:
         job = job_of.get(id(result.rank))
         if job is None:
-            yield Analyzed(recording.paths, result.whole_report(), result.product)
+            yield Analyzed(recording.paths, result.report.value, result.product)
         elif id(job) not in joined:
             joined.add(id(job))
             paths = [path for rank in job for path in by_rank[id(rank)][0].paths]
             folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120  (also of a URL)
-            shown = replace(job[0], report=by_rank[id(job[0])][1].whole_report())
+            shown = replace(job[0], whole=by_rank[id(job[0])][1].report.value)
             report = job_report([shown, *job[1:]])
             lost = tuple(
                 UnreadFile(each.paths[0], error.message)

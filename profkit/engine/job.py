@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.extra_time import place_times
 from profkit.engine.figures.ranks import collectives_summary, rank_summaries
@@ -15,10 +16,10 @@ from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
 from profkit.index.ranks.activity import rank_activity
 from profkit.index.ranks.calls import NO_CALLS, collective_calls
-from profkit.index.ranks.matching import RankCalls
 from profkit.model.finding import Finding
 from profkit.model.flight_record import FlightRecord
 from profkit.model.report import Report
+from profkit.packed import Packed
 
 _DUMP_SLACK_NS: Final = 3_600_000_000_000
 """How far apart the calls of ranks of which some are blocked may be: longer than timeouts are."""
@@ -40,28 +41,32 @@ def rank_report(
     if trace.rank is None or not len(ctx.events):
         return None
     calls = collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
-    ends = ctx.events.end_ns
+    activity = rank_activity(
+        trace,
+        ctx.tree,
+        ctx.launches,
+        ctx.steps,
+        ctx.devices,
+        ctx.is_communication,
+        ctx.host_activity["sync"],
+        calls.start_ns,
+    )
     return RankReport(
         trace.path,
         trace.base_ns,
-        trace.base_ns + int(ends.max()),
+        trace.base_ns + int(ctx.events.end_ns.max()),
         trace.world_size,
-        RankCalls(trace.rank, trace.host, calls),
-        own_time(ctx, report.summary.steps),
-        rank_activity(
-            trace,
-            ctx.tree,
-            ctx.launches,
-            ctx.steps,
-            ctx.devices,
-            ctx.is_communication,
-            ctx.host_activity["sync"],
-            calls.start_ns,
-        ),
-        place_times(report),
-        report,
-        choice,
-        ctx.flights,
+        trace.rank,
+        trace.host,
+        has_trace=True,
+        packed_calls=Packed(calls),
+        packed_time=Packed(own_time(ctx, report.summary.steps)),
+        packed_activity=Packed(activity),
+        packed_places=Packed(place_times(report)),
+        packed_report=Packed(_reduced(report)),
+        whole=report,
+        choice=choice,
+        flights=ctx.flights,
     )
 
 
@@ -79,21 +84,22 @@ def _dump_report(
         min(times, default=0),
         max(times, default=0),
         first.world_size,
-        RankCalls(first.rank, first.host, NO_CALLS),
-        None,
-        None,
-        (),
-        report,
-        choice,
-        flights,
+        first.rank,
+        first.host,
+        has_trace=False,
+        packed_calls=Packed(NO_CALLS),
+        packed_time=Packed(None),
+        packed_activity=Packed(None),
+        packed_places=Packed(()),
+        packed_report=Packed(_reduced(report)),
+        whole=report,
+        choice=choice,
+        flights=flights,
     )
 
 
-def reduced(rank: RankReport) -> RankReport:
-    """A report without what is only shown of the lowest rank of a job.
-
-    It is a tenth as large, and reports on all ranks are in memory together.
-    """
+def _reduced(report: Report) -> Report:
+    """A report without what is only shown of the lowest rank of a job: a tenth as large."""
     with_spans = {rule.INFO.id for rule in rules() if hasattr(rule, "over_ranks")}
 
     def own(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -102,15 +108,13 @@ def reduced(rank: RankReport) -> RankReport:
             for each in findings
         )
 
-    report = rank.report
     summary = replace(
         report.summary,
         top_kernels=(), top_ops=(), modules=(), lines=(), regions=(), sync_sites=None, copies=(),
         memory=None, critical_path=None,
     )  # fmt: skip
     findings, health = own(report.findings), own(report.health)
-    slim = replace(report, summary=summary, findings=findings, health=health, unchecked=())
-    return replace(rank, report=slim)
+    return replace(report, summary=summary, findings=findings, health=health, unchecked=())
 
 
 def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
@@ -124,7 +128,7 @@ def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
         The reports of each job with more than one, by rank, traces first.
     """
     open_jobs: list[list[RankReport]] = []
-    in_order = sorted(reports, key=lambda one: (not one.has_trace, one.start_ns, one.calls.rank))
+    in_order = sorted(reports, key=lambda one: (not one.has_trace, one.start_ns, one.rank))
     for each in in_order:
         fitting = (job for job in open_jobs if _belongs(each, job))
         job = next(fitting, None)
@@ -132,9 +136,7 @@ def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
             open_jobs.append([each])
         else:
             job.append(each)
-    shown_first = [
-        sorted(job, key=lambda one: (not one.has_trace, one.calls.rank)) for job in open_jobs
-    ]
+    shown_first = [sorted(job, key=lambda one: (not one.has_trace, one.rank)) for job in open_jobs]
     return [job for job in shown_first if len(job) > 1]
 
 
@@ -145,7 +147,7 @@ def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
         for each in job
     )
     sizes = {each.world_size for each in (one, job[0])}
-    own = [each for each in job if each.calls.rank == one.calls.rank]
+    own = [each for each in job if each.rank == one.rank]
     if one.has_trace:
         return len(sizes) == 1 and not own and overlaps
     return len(sizes - {None}) < 2 and overlaps and all(_may_be_one(one, each) for each in own)  # noqa: PLR2004  (they agree)
@@ -172,37 +174,37 @@ def job_report(job: Sequence[RankReport]) -> Report:
         InternalError: A rule crashed, and its choice is strict.
     """
     ctx = JobContext.of(job)
-    shown = ctx.ranks[0]
+    shown, whole = ctx.ranks[0], ctx.ranks[0].report
     if shown.has_trace and len(ctx.ranks) == 1:
-        return shown.report
+        return whole
+    merged = _Merged.of(ctx)
+    # All ranks of a context have one, or none.
     traced = [each for each in ctx.ranks if each.has_trace]
-    # Without a trace there may be memory.
-    ruled = [each for each in ctx.ranks if each.report.source.kind != "flight-recorder"]
-    times = [(each.path, each.time) for each in ctx.ranks if each.time is not None]
-    seen = {each.calls.rank for each in ctx.ranks}
+    seen = {each.rank for each in ctx.ranks}
     world_size = shown.world_size or 0
     listed = range(world_size if world_size <= _MAX_RANKS else 0)
-    names = (name for each in traced for name in each.report.source.devices)
     source = replace(
-        shown.report.source,
+        whole.source,
         path=ctx.path,
-        kind="ranks" if ruled else "flight-recorder",
-        n_events=sum(each.report.source.n_events for each in ctx.ranks),
-        devices=tuple(dict.fromkeys(names)),
+        # Without a trace there may be memory.
+        kind="ranks" if merged.n_ruled else "flight-recorder",
+        n_events=merged.n_events,
+        devices=merged.devices,
     )
     results = _checked(ctx)
+    summaries = rank_summaries(ctx) if traced else ()
     over_ranks = {rule.INFO.id for rule in rules() if is_over_ranks(rule.INFO.needs)}
-    skipped = (each for each in shown.report.unchecked if each.rule not in over_ranks)
+    skipped = (each for each in whole.unchecked if each.rule not in over_ranks)
     return replace(
-        shown.report,
+        whole,
         source=source,
-        findings=ranked((*_merged(ctx, "findings"), *results.findings)),
+        findings=ranked((*merged.findings, *results.findings)),
         unchecked=(*skipped, *results.unchecked),
-        health=ranked(_merged(ctx, "health")),
-        ranks=rank_summaries(ctx) if traced else (),
+        health=ranked(merged.health),
+        ranks=summaries,
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
         collectives=collectives_summary(ctx) if traced else None,
-        lanes=job_lanes(times, ctx.matches, ctx.delays) if times else None,
+        lanes=job_lanes(ctx) if traced else None,
     )
 
 
@@ -218,29 +220,72 @@ def _checked(ctx: JobContext) -> RuleResults:
     return run_rules(ctx, wanted, thresholds, strict=choice.strict, on_stage=lambda *_: None)
 
 
-def _merged(ctx: JobContext, kind: str) -> list[Finding]:
-    """The findings of all ranks: each problem once, where it costs most, with its ranks.
+@dataclass(frozen=True)
+class _Merged:
+    """What the reports on all ranks say together.
 
-    Those of the same rule and line are one problem. A rule can say more of a finding with all
-    ranks.
+    Attributes:
+        findings: Those of all ranks: each problem once, where it costs most, with its ranks.
+        health: The same of what is wrong with the recordings.
+        devices: The names of all devices.
+        n_events: Number of events of all ranks.
+        n_ruled: Number of reports with more than a dump of the FlightRecorder.
     """
-    with_ranks = {rule.INFO.id: getattr(rule, "over_ranks", None) for rule in rules()}
-    by_problem: dict[object, list[tuple[int, Finding]]] = defaultdict(list)
-    for rank, each in enumerate(ctx.ranks):
-        if each.report.source.kind == "flight-recorder":
-            continue
-        for finding in getattr(each.report, kind):
+
+    findings: list[Finding]
+    health: list[Finding]
+    devices: tuple[str, ...]
+    n_events: int
+    n_ruled: int
+
+    @classmethod
+    def of(cls, ctx: JobContext) -> "_Merged":
+        """Go through the reports, of which one at a time is in memory."""
+        findings, health = _Problems(), _Problems()
+        devices: dict[str, None] = {}
+        n_events = n_ruled = 0
+        for number, each in enumerate(ctx.ranks):
+            report = each.report
+            n_events += report.source.n_events
+            if each.has_trace:
+                devices.update(dict.fromkeys(report.source.devices))
+            if report.source.kind != "flight-recorder":
+                n_ruled += 1
+                findings.add(number, each.rank, report.findings)
+                health.add(number, each.rank, report.health)
+        return cls(findings.merged(ctx), health.merged(ctx), tuple(devices), n_events, n_ruled)
+
+
+class _Problems:
+    """The findings of all ranks by problem: those of the same rule and line are one."""
+
+    def __init__(self) -> None:
+        self._costliest: dict[object, tuple[int, Finding]] = {}
+        self._ranks: dict[object, set[int]] = defaultdict(set)
+
+    def add(self, number: int, rank: int, found: Iterable[Finding]) -> None:
+        """Add the findings of a rank.
+
+        Args:
+            number: The rank's index.
+        """
+        for finding in found:
             where = finding.locations[0] if finding.locations else None
             key = (finding.rule, where and (where.file, where.line, where.op))
-            by_problem[key].append((rank, finding))
-    merged = []
-    for found in by_problem.values():
-        rank, finding = max(found, key=lambda each: _cost(each[1]))
-        if (add := with_ranks.get(finding.rule)) is not None:
-            finding = add(ctx, rank, finding)
-        numbers = tuple(sorted({ctx.ranks[own].calls.rank for own, _ in found}))
-        merged.append(replace(finding, ranks=numbers))
-    return merged
+            self._ranks[key].add(rank)
+            before = self._costliest.get(key)
+            if before is None or _cost(finding) > _cost(before[1]):
+                self._costliest[key] = number, finding
+
+    def merged(self, ctx: JobContext) -> list[Finding]:
+        """Each problem once, with its ranks. A rule can say more of a finding with all ranks."""
+        with_ranks = {rule.INFO.id: getattr(rule, "over_ranks", None) for rule in rules()}
+        merged = []
+        for key, (number, finding) in self._costliest.items():
+            add = with_ranks.get(finding.rule)
+            told = finding if add is None else add(ctx, number, finding)
+            merged.append(replace(told, ranks=tuple(sorted(self._ranks[key]))))
+        return merged
 
 
 def _cost(finding: Finding) -> tuple[int, int]:

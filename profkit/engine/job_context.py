@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.ranks.activity import RankActivity
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
+from profkit.index.ranks.calls import CollectiveCalls
 from profkit.index.ranks.delays import Delays, find_delays
 from profkit.index.ranks.disagreements import Disagreement, find_disagreements
-from profkit.index.ranks.flight import joined_record, with_records
+from profkit.index.ranks.flight import joined_records, with_records
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, RankCalls, match_collectives
 from profkit.index.ranks.slowdown import WhatIfRanks
@@ -23,6 +24,7 @@ from profkit.model.flight_record import FlightRecord
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
+from profkit.packed import Packed
 from profkit.readers.remote import is_url
 from profkit.units import format_ns
 
@@ -59,17 +61,22 @@ class PlaceTime:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The report on one rank, with its collectives.
+    """The report on one rank, with its collectives. Those of all ranks are in memory together.
 
     Attributes:
         path: Its recording.
         start_ns: Nanoseconds since 1970 of its first event.
         end_ns: The same of its last.
         world_size: Number of ranks of its job, or None.
-        calls: Its collectives.
-        time: The parts of its time, for the timeline; None without a trace.
-        activity: When it waits for its collectives; None without a trace.
-        places: Where it spends its time, as far as that is known; empty without a trace.
+        rank: Its number in the job.
+        host: The machine, or None where it is not known.
+        has_trace: Whether there is a trace, and not only a dump of the FlightRecorder.
+        packed_calls: Its collectives.
+        packed_time: The parts of its time, for the timeline; None without a trace.
+        packed_activity: When it waits for its collectives; None without a trace.
+        packed_places: Where it spends its time, as far as that is known; empty without a trace.
+        packed_report: The report without what is only shown of the lowest rank of a job.
+        whole: All of the report, or None.
         choice: The rules that are to run over the job.
         flights: What torch's FlightRecorder kept of this rank.
     """
@@ -78,18 +85,42 @@ class RankReport:
     start_ns: int
     end_ns: int
     world_size: int | None
-    calls: RankCalls
-    time: OwnTime | None
-    activity: RankActivity | None
-    places: tuple[PlaceTime, ...]
-    report: Report
+    rank: int
+    host: str | None
+    has_trace: bool
+    packed_calls: Packed[CollectiveCalls]
+    packed_time: Packed[OwnTime | None]
+    packed_activity: Packed[RankActivity | None]
+    packed_places: Packed[tuple[PlaceTime, ...]]
+    packed_report: Packed[Report]
+    whole: Report | None
     choice: RuleChoice = RuleChoice()
     flights: tuple[FlightRecord, ...] = ()
 
     @property
-    def has_trace(self) -> bool:
-        """Whether there is a trace, and not only a dump of the FlightRecorder."""
-        return self.time is not None
+    def calls(self) -> RankCalls:
+        """Its collectives."""
+        return RankCalls(self.rank, self.host, self.packed_calls.value)
+
+    @property
+    def time(self) -> OwnTime | None:
+        """The parts of its time, for the timeline; None without a trace."""
+        return self.packed_time.value
+
+    @property
+    def activity(self) -> RankActivity | None:
+        """When it waits for its collectives; None without a trace."""
+        return self.packed_activity.value
+
+    @property
+    def places(self) -> tuple[PlaceTime, ...]:
+        """Where it spends its time, as far as that is known; empty without a trace."""
+        return self.packed_places.value
+
+    @property
+    def report(self) -> Report:
+        """The report, whole or without what is only shown of the lowest rank of a job."""
+        return self.whole or self.packed_report.value
 
 
 @dataclass(frozen=True)
@@ -107,13 +138,13 @@ class JobContext:
     @classmethod
     def of(cls, job: Iterable[RankReport]) -> "JobContext":
         """The job of some reports, of which several may be of one rank: its trace and its dumps."""
-        members = sorted(job, key=lambda each: (not each.has_trace, each.calls.rank, each.start_ns))
+        members = sorted(job, key=lambda each: (not each.has_trace, each.rank, each.start_ns))
         flights = tuple(flight for each in members for flight in each.flights)
         has_trace = bool(members) and members[0].has_trace
         ranks: dict[int, RankReport] = {}
         for each in members:
             if each.has_trace == has_trace:
-                ranks.setdefault(each.calls.rank, each)
+                ranks.setdefault(each.rank, each)
         return cls(tuple(ranks.values()), flights)
 
     @cached_property
@@ -130,20 +161,29 @@ class JobContext:
     @cached_property
     def matches(self) -> Matches:
         """The collectives of the ranks, matched."""
-        calls = [each.calls for each in self.ranks]
-        records = [joined_record(each.rank, self.flights) for each in calls]
-        completed = with_records([each.calls for each in calls], records, self.ranks[0].world_size)
+        records = joined_records(self.flights)
+        own = [records.get(each.rank) for each in self.ranks]
+        if not all(own):
+            return match_collectives(each.calls for each in self.ranks)
+        calls = [each.packed_calls.value for each in self.ranks]
+        completed = with_records(calls, own, self.ranks[0].world_size)
         return match_collectives(
-            [replace(one, calls=own) for one, own in zip(calls, completed, strict=True)]
+            RankCalls(each.rank, each.host, joined)
+            for each, joined in zip(self.ranks, completed, strict=True)
         )
 
     @cached_property
     def delays(self) -> Delays:
         """Waiting and transfer of the matched collectives."""
-        computed = [each.activity.computed_ns if each.activity else None for each in self.ranks]
+        computed = [each.computed_ns for each in self._activities]
         known = [each for each in computed if each is not None]
-        every = np.concatenate(known) if known and len(known) == len(computed) else None
+        every = np.concatenate(known) if known and len(known) == len(self.ranks) else None
         return find_delays(self.matches, every)
+
+    @cached_property
+    def _activities(self) -> list[RankActivity]:
+        """Those of the ranks with a trace."""
+        return [found for each in self.ranks if (found := each.activity) is not None]
 
     @property
     def replay(self) -> JobReplay:
@@ -153,8 +193,7 @@ class JobContext:
     @cached_property
     def what_if(self) -> WhatIfRanks:
         """What the job would take if some ranks were like the others."""
-        activities = [each.activity for each in self.ranks if each.activity is not None]
-        return WhatIfRanks(self.matches, self.delays, activities)
+        return WhatIfRanks(self.matches, self.delays, self._activities)
 
     @cached_property
     def disagreements(self) -> list[Disagreement]:

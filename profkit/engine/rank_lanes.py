@@ -1,23 +1,25 @@
 """What each rank of a job did when, on one clock and bounded in size."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, get_args
 
 import numpy as np
 
-from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import time_parts
+from profkit.engine.job_context import JobContext
 from profkit.index.intervals import union
 from profkit.index.level_of_detail import coarser, joined, stacked, within_rows
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.matching import Matches
-from profkit.model.events import Int32s, Int64s, Rows
+from profkit.model.events import Int32s, Int64s
 from profkit.model.job import Lateness
 from profkit.model.rank_lanes import CallState, JobLanes, LaneSite, OwnTime, RankClock, RankLane
 from profkit.model.report import StepSummary
 from profkit.model.timeline import Slices
+from profkit.packed import Packed
 
 MAX_SLICES: Final = 2_000
 """Slices of a rank's own time, and of its collectives: more than a screen has pixels."""
@@ -69,21 +71,24 @@ def bounded(slices: Slices, n: int) -> Slices:
     return slices
 
 
-def job_lanes(ranks: Sequence[tuple[str, OwnTime]], matches: Matches, delays: Delays) -> JobLanes:
-    """The lanes of all ranks.
-
-    Args:
-        ranks: The file and the time of each rank of ``matches``.
-    """
-    calls, clocks = matches.calls, matches.clocks
-    kinds = list(dict.fromkeys(kind for _, own in ranks for kind in own.kinds))
-    n, total_ns = np.zeros((2, len(kinds)), dtype=np.int64)
-    collectives = _Collectives.of(matches, delays)
-    begins = [own.start_ns for _, own in ranks]
+def job_lanes(job: JobContext) -> JobLanes:
+    """The lanes of all ranks, of which one at a time is in memory."""
+    calls, clocks = job.matches.calls, job.matches.clocks
+    kinds: Counter[str] = Counter()
+    total_ns: Counter[str] = Counter()
+    begins = []
+    for own in _times(job):
+        kinds.update(dict(zip(own.kinds, own.n, strict=True)))
+        total_ns.update(dict(zip(own.kinds, own.total_ns, strict=True)))
+        begins.append(own.start_ns)
+    collectives = _Collectives(job.matches, job.delays)
+    sites = collectives.sites()
+    first_site = {code: i for i, code in enumerate(sites, start=len(kinds))}
+    place = {kind: i for i, kind in enumerate(kinds)}
     begins_ns = clocks.corrected(calls.clock, np.array(begins, dtype=np.int64))
-    origin_ns = int(min([*begins_ns.tolist(), *collectives.starts_ns.tolist()]))
+    origin_ns = int(min([*begins_ns.tolist(), *collectives.begins_ns]))
     lanes = []
-    for number, (file, own) in enumerate(ranks):
+    for number, (each, own) in enumerate(zip(job.ranks, _times(job), strict=True)):
         clock = calls.clock[number]
 
         def moved(
@@ -92,103 +97,125 @@ def job_lanes(ranks: Sequence[tuple[str, OwnTime]], matches: Matches, delays: De
             here = np.full(len(times_ns), clock, dtype=np.int32)
             return clocks.corrected(here, times_ns + start_ns) - origin_ns
 
-        place = np.array([kinds.index(kind) for kind in own.kinds], dtype=np.intp)
-        n[place] += own.n
-        total_ns[place] += own.total_ns
-        further = collectives.of_rank(number, origin_ns, len(kinds))
+        further = collectives.of_rank(number, origin_ns, first_site)
         first = replace(
             own.slices,
             start_ns=moved(own.slices.start_ns),
             end_ns=moved(own.slices.end_ns),
-            site=place[own.slices.site].astype(np.int32),
+            site=np.array([place[kind] for kind in own.kinds], dtype=np.int32)[own.slices.site],
         )
         windows = np.array(own.steps, dtype=np.int64).reshape(-1, 2)
         lanes.append(
             RankLane(
-                rank=calls.ranks[number].rank,
-                file=file,
-                host=calls.ranks[number].host,
+                rank=each.rank,
+                file=each.path,
+                host=each.host,
                 clock=RankClock(
                     int(clocks.offset_ns[clock]), float(clocks.drift[clock]), clocks.origin_ns
                 ),
-                slices=joined((first, bounded(further, MAX_SLICES))),
+                packed_slices=Packed(joined((first, bounded(further, MAX_SLICES)))),
                 n=sum(own.n) + len(further),
                 steps=tuple(
                     zip(moved(windows[:, 0]).tolist(), moved(windows[:, 1]).tolist(), strict=True)
                 ),
             )
         )
-    sites = [LaneSite(kind, n=int(n[i]), total_ns=int(total_ns[i])) for i, kind in enumerate(kinds)]
-    return JobLanes(origin_ns, tuple(lanes), (*sites, *collectives.sites))
+    parts = [LaneSite(kind, n=n, total_ns=total_ns[kind]) for kind, n in kinds.items()]
+    return JobLanes(origin_ns, tuple(lanes), (*parts, *sites.values()))
 
 
-@dataclass(frozen=True)
+def _times(job: JobContext) -> Iterator[OwnTime]:
+    """The time of each rank, one after the other."""
+    return (own for each in job.ranks if (own := each.time) is not None)
+
+
 class _Collectives:
-    """The slices of all collectives, by rank; times in nanoseconds since 1970 on the common clock.
+    """The slices of all collectives; times in nanoseconds since 1970 on the common clock.
+
+    Those of a rank: each call until the last rank had started; then; and how long others waited for
+    those in which it was the last.
 
     Attributes:
-        first: Where the slices of each rank begin, and the end. Shape ``(ranks + 1,)``.
-        site: Index into ``sites``. Shape ``(n,)``, like the times.
+        begins_ns: The first start on each rank that has any.
     """
 
-    first: Rows
-    starts_ns: Int64s
-    ends_ns: Int64s
-    site: Int64s
-    sites: tuple[LaneSite, ...]
-
-    @classmethod
-    def of(cls, matches: Matches, delays: Delays) -> "_Collectives":
-        calls, members = matches.calls, matches.members
-        wait_ns = np.zeros(len(calls), dtype=np.int64)
-        wait_ns[members] = delays.wait_ns
+    def __init__(self, matches: Matches, delays: Delays) -> None:
+        calls = matches.calls
+        self._matches = matches
+        self._wait_ns = np.zeros(len(calls), dtype=np.int64)
+        self._wait_ns[matches.members] = delays.wait_ns
         late = delays.last[delays.is_certain]
-        late_ns = delays.delay_ns[delays.is_certain]
-        every, starts, ends = np.arange(len(calls)), matches.start_ns, matches.end_ns
-        state = np.where(matches.unmatched != 0, _STATES.index("unmatched"),
-                         _STATES.index("transfer"))  # fmt: skip
+        by_rank = np.argsort(calls.member[late], kind="stable")
+        self._late = late[by_rank]
+        self._late_ns = delays.delay_ns[delays.is_certain][by_rank]
         why = [_WHY.index(each) for each in np.array(delays.why)[delays.is_certain].tolist()]
-        # The slices: until the last rank had started; then; and how long others waited for it.
-        row = np.concatenate((every, every, late))
-        begins = np.concatenate((starts, starts + wait_ns, starts[late] - late_ns))
-        until = np.concatenate((starts + wait_ns, ends, starts[late]))
-        what = np.concatenate((
-            np.full(len(every), _STATES.index("waiting")), state,
-            np.full(len(late), _STATES.index("late")),
-        ))  # fmt: skip
-        reason = np.concatenate((np.full(2 * len(every), len(_WHY)), np.array(why, dtype=np.int64)))
-        known = until > begins
-        row, begins, until = row[known], begins[known], until[known]
-        order = np.lexsort((until, begins, calls.member[row]))
-        keys = np.stack((what[known], calls.kind[row], calls.group[row], reason[known]), axis=1)
-        distinct, site = np.unique(keys, axis=0, return_inverse=True)
-        site = site.reshape(-1)
-        n = np.bincount(site, minlength=len(distinct))
-        total = np.zeros(len(distinct), dtype=np.int64)
-        np.add.at(total, site, until - begins)
-        return cls(
-            np.searchsorted(calls.member[row][order], np.arange(len(calls.ranks) + 1)),
-            begins[order],
-            until[order],
-            site[order],
-            tuple(
-                LaneSite(
-                    kind=_STATES[state],
-                    collective=calls.kinds[kind],
-                    group=calls.groups[group].name or calls.groups[group].description,
-                    why=_WHY[why] if why < len(_WHY) else None,
-                    n=int(n[i]),
-                    total_ns=int(total[i]),
-                )
-                for i, (state, kind, group, why) in enumerate(distinct.tolist())
-            ),
+        self._why = np.array(why, dtype=np.int64)[by_rank]
+        self._first_late = np.searchsorted(
+            calls.member[self._late], np.arange(len(calls.ranks) + 1)
+        )
+        self._shape = len(_STATES), len(calls.kinds), len(calls.groups), len(_WHY) + 1
+        self.begins_ns: list[int] = []
+
+    def sites(self) -> dict[int, LaneSite]:
+        """What the slices of all ranks represent, by code."""
+        n: Counter[int] = Counter()
+        total: Counter[int] = Counter()
+        for number in range(len(self._matches.calls.ranks)):
+            begins, until, code = self._slices(number)
+            self.begins_ns += [int(begins.min())] if len(begins) else []
+            distinct, place = np.unique(code, return_inverse=True)
+            ns = np.zeros(len(distinct), dtype=np.int64)
+            np.add.at(ns, place, until - begins)
+            n.update(dict(zip(distinct.tolist(), np.bincount(place).tolist(), strict=True)))
+            total.update(dict(zip(distinct.tolist(), ns.tolist(), strict=True)))
+        return {code: self._site(code, n[code], total[code]) for code in sorted(n)}
+
+    def _site(self, code: int, n: int, total_ns: int) -> LaneSite:
+        state, kind, group, why = map(int, np.unravel_index(code, self._shape))
+        calls = self._matches.calls
+        return LaneSite(
+            kind=_STATES[state],
+            collective=calls.kinds[kind],
+            group=calls.groups[group].name or calls.groups[group].description,
+            why=_WHY[why] if why < len(_WHY) else None,
+            n=n,
+            total_ns=total_ns,
         )
 
-    def of_rank(self, number: int, origin_ns: int, first_site: int) -> Slices:
-        """The slices of one rank below the first row, without overlaps within a row."""
-        own = slice(self.first[number], self.first[number + 1])
-        site = (self.site[own] + first_site).astype(np.int32)
-        found = _in_one_row(self.starts_ns[own] - origin_ns, self.ends_ns[own] - origin_ns, site)
+    def _slices(self, number: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Starts and ends of a rank's slices and what they are, as a code. Shape ``(k,)`` each."""
+        matches, calls = self._matches, self._matches.calls
+        own = slice(calls.first[number], calls.first[number + 1])
+        here = slice(self._first_late[number], self._first_late[number + 1])
+        late = self._late[here]
+        starts, ends = matches.start_ns[own], matches.end_ns[own]
+        joined_ns, last_ns = starts + self._wait_ns[own], matches.start_ns[late]
+        state = np.where(matches.unmatched[own] != 0, _STATES.index("unmatched"),
+                         _STATES.index("transfer"))  # fmt: skip
+        begins = np.concatenate((starts, joined_ns, last_ns - self._late_ns[here]))
+        until = np.concatenate((joined_ns, ends, last_ns))
+        n, n_late = len(starts), len(late)
+        what = np.concatenate((
+            np.full(n, _STATES.index("waiting")), state, np.full(n_late, _STATES.index("late")),
+        ))  # fmt: skip
+        reason = np.concatenate((np.full(2 * n, len(_WHY)), self._why[here]))
+        kind, group = (
+            np.concatenate((column[own], column[own], column[late]))
+            for column in (calls.kind, calls.group)
+        )
+        code = np.ravel_multi_index((what, kind, group, reason), self._shape)
+        known = until > begins
+        return begins[known], until[known], code[known]
+
+    def of_rank(self, number: int, origin_ns: int, site_of: Mapping[int, int]) -> Slices:
+        """The slices of one rank below the first row, without overlaps within a row.
+
+        Args:
+            site_of: The number of each code's site.
+        """
+        begins, until, code = self._slices(number)
+        site = np.array([site_of[each] for each in code.tolist()], dtype=np.int32)
+        found = _in_one_row(begins - origin_ns, until - origin_ns, site)
         found = replace(found, row=stacked(found.row, found))
         found = within_rows(found.of(np.argsort(found.row, kind="stable")), _MAX_ROWS)
         return replace(found, row=found.row + np.int32(1))

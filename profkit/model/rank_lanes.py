@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.job import Lateness
+from profkit.packed import Packed
 
 if TYPE_CHECKING:
     from profkit.model.timeline import Slices
@@ -64,8 +65,8 @@ class RankLane:
 
     Attributes:
         clock: From which its times were corrected.
-        slices: In the first row the parts of its time, except for communication; in further ones
-            its collectives. Short ones are merged; sites are those of :class:`JobLanes`.
+        packed_slices: In the first row the parts of its time, except for communication; in further
+            ones its collectives. Short ones are merged; sites are those of :class:`JobLanes`.
         n: Number of slices before merging.
         steps: Start and end of each step of the summary of this rank.
     """
@@ -74,9 +75,14 @@ class RankLane:
     file: str
     host: str | None
     clock: RankClock
-    slices: Slices
+    packed_slices: Packed[Slices]
     n: int
     steps: tuple[tuple[int, int], ...]
+
+    @property
+    def slices(self) -> Slices:
+        """As ``packed_slices``."""
+        return self.packed_slices.value
 
 
 @dataclass(frozen=True)

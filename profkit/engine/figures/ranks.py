@@ -8,7 +8,7 @@ import numpy as np
 from profkit.engine.job_context import JobContext
 from profkit.index.intervals import covered_within, subtract, union
 from profkit.index.ranks.delays import Delays
-from profkit.index.ranks.matching import Matches, Unmatched
+from profkit.index.ranks.matching import Matches, Unmatched, numbered
 from profkit.model.events import MISSING
 from profkit.model.job import (
     CollectiveGroup,
@@ -35,6 +35,8 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
     member = calls.member[matches.members]
     starts, ends = matches.start_ns[matches.members], matches.end_ns[matches.members]
     n = len(calls.ranks)
+    by_rank = np.argsort(member, kind="stable")
+    first = np.searchsorted(member[by_rank], np.arange(n + 1))
     late = delays.last[delays.is_certain]
     n_last = np.bincount(calls.member[late], minlength=n)
     late_ns = np.bincount(
@@ -42,23 +44,23 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
     )
     found = []
     for number, each in enumerate(job.ranks):
-        own = member == number
+        own = by_rank[first[number] : first[number + 1]]
         begins, until = starts[own], ends[own]
         waiting = union(begins, begins + delays.wait_ns[own])
         moving = subtract(union(begins, until), waiting)
-        breakdown, clock = each.report.summary.breakdown, int(calls.clock[number])
+        summary, time, clock = each.report.summary, each.time, int(calls.clock[number])
+        breakdown, steps = summary.breakdown, summary.steps
         parts = breakdown.parts if breakdown is not None else ()
-        steps = each.report.summary.steps
         n_steps = max(len(steps), 1)
-        own_steps = each.time.steps if each.time is not None else ()
+        own_steps = time.steps if time is not None else ()
         windows = each.start_ns + np.array(own_steps, dtype=np.int64).reshape(-1, 2)
         here = np.full(len(windows), clock, dtype=np.int32)
         bounds = (clocks.corrected(here, windows[:, i]) for i in range(2))
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
         found.append(
             RankSummary(
-                rank=each.calls.rank,
-                host=each.calls.host,
+                rank=each.rank,
+                host=each.host,
                 file=each.path,
                 step_names=tuple(step.name for step in steps),
                 steps_ns=tuple(step.time_ns for step in steps),
@@ -98,35 +100,34 @@ def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
     if not len(matches.first):
         return []
     leader = matches.members[matches.first]
-    sizes = np.diff(np.append(matches.first, len(matches.members)))
-    collective = np.repeat(np.arange(len(sizes)), sizes)
+    collective = np.repeat(np.arange(len(leader)), matches.sizes)
     wait = np.bincount(collective, weights=delays.wait_ns)
     # A send and its receive are one.
     pair = calls.kinds.index("send") if "send" in calls.kinds else 0
     kinds = np.where(calls.peers[0][leader] == MISSING, calls.kind[leader], pair)
-    keys = np.stack([calls.group[leader], kinds])
-    distinct, number = np.unique(keys, axis=1, return_inverse=True)
-    number = number.reshape(-1)
+    number = numbered([calls.group[leader], kinds])
+    by_kind = np.argsort(number, kind="stable")
+    begins = np.flatnonzero(np.diff(number[by_kind], prepend=-1))
     found = []
-    for own, (group, kind) in enumerate(distinct.T.tolist()):
-        here = number == own
-        members = np.unique(calls.member[matches.members[here[collective]]])
-        transfer = delays.transfer_ns[here]
-        sized = ~np.isnan(delays.bus_bytes[here]) & (transfer > 0)
+    for own in np.split(by_kind, begins[1:]):
+        group = calls.groups[calls.group[leader[own[0]]]]
+        members = np.unique(calls.member[matches.calls_of(own)])
+        transfer = delays.transfer_ns[own]
+        sized = ~np.isnan(delays.bus_bytes[own]) & (transfer > 0)
         speed = None
         if sized.any():
-            speed = round(delays.bus_bytes[here][sized].sum() / (transfer[sized].sum() / 1e9))
+            speed = round(delays.bus_bytes[own][sized].sum() / (transfer[sized].sum() / 1e9))
         found.append(
             CollectiveGroup(
-                group=calls.groups[group].name,
-                description=calls.groups[group].description,
+                group=group.name,
+                description=group.description,
                 ranks=tuple(calls.ranks[i].rank for i in members.tolist()),
-                kind=calls.kinds[kind],
-                n=int(here.sum()),
-                wait_ns=round(wait[here].sum()),
+                kind=calls.kinds[kinds[own[0]]],
+                n=len(own),
+                wait_ns=round(wait[own].sum()),
                 transfer_ns=int(transfer.sum()),
                 bus_bytes_per_s=speed,
-                last=_last(matches, delays, np.flatnonzero(here & delays.is_certain)),
+                last=_last(matches, delays, own[delays.is_certain[own]]),
             )
         )
     return sorted(found, key=lambda each: (-each.wait_ns, each.group, each.kind, each.ranks))

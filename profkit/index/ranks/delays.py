@@ -52,7 +52,7 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
             on; None where that is not known. Shape ``(n,)``.
     """
     calls, rows, first = matches.calls, matches.members, matches.first
-    sizes = np.diff(np.append(first, len(rows)))
+    sizes = matches.sizes
     if not len(first):
         none = np.zeros(0, dtype=np.int64)
         return Delays(none, none, none, none, none > 0, (), none.astype(np.float64))
@@ -91,7 +91,7 @@ def _extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> 
         return np.full(len(first), MISSING)
     together = {group.ranks or group: i for i, group in enumerate(calls.groups)}
     ranks = np.array([together[group.ranks or group] for group in calls.groups])[calls.group]
-    sizes = np.diff(np.append(first, len(rows)))
+    sizes = matches.sizes
     collective = np.repeat(np.arange(len(first)), sizes)
     # The calls of each rank with the same others, in their order.
     order = np.lexsort((matches.start_ns[rows], calls.member[rows], ranks[rows]))
@@ -142,8 +142,8 @@ def _bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:
     kind = np.array(calls.kinds)[calls.kind[last]]
     n_in, n_out = calls.column("n_in")[last], calls.column("n_out")[last]
     count = np.where(kind == "all-gather", n_out, n_in)
-    types = [name for each in calls.ranks for name in each.calls.element_type]
-    width = np.array([ELEMENT_BYTES.get(name, 0) for name in types], dtype=np.float64)[last]
+    widths = [ELEMENT_BYTES.get(name, 0) for name in calls.element_types]
+    width = np.array([*widths, 0], dtype=np.float64)[calls.element_type[last]]
     n_ranks = np.array([group.size or 0 for group in calls.groups])[calls.group[last]]
     n_ranks = np.maximum(n_ranks, sizes)
     others = (n_ranks - 1) / n_ranks

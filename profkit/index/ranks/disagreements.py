@@ -9,8 +9,15 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.host.steps import NO_STEP
-from profkit.index.ranks.matching import EVEN, JobCalls, Matches, Unmatched
-from profkit.model.events import MISSING, Int64s, Rows
+from profkit.index.ranks.matching import (
+    EVEN,
+    NO_TEXT,
+    JobCalls,
+    Matches,
+    Unmatched,
+    numbered,
+)
+from profkit.model.events import MISSING, Int32s, Int64s, Rows
 from profkit.model.process_group import ProcessGroup
 
 _MIN_MATCHED: Final = 0.8
@@ -91,14 +98,13 @@ def _by_group(calls: JobCalls, rows: Rows) -> tuple[Rows, Rows]:
     return rows, np.flatnonzero(np.diff(calls.group[rows])) + 1
 
 
-def _what(calls: JobCalls) -> Int64s:
+def _what(calls: JobCalls) -> Int32s:
     """A number for each call, the same for those of the same kind, type and size."""
     n_in = np.where(calls.is_kind(EVEN), calls.column("n_in"), MISSING)
-    columns = np.stack([calls.kind, calls.texts("element_type"), n_in])
-    return np.asarray(np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1))
+    return numbered([calls.kind, calls.element_type, n_in])
 
 
-def _by_number(matches: Matches, rows: Rows, seq: Int64s, what: Int64s) -> Iterator[Disagreement]:
+def _by_number(matches: Matches, rows: Rows, seq: Int64s, what: Int32s) -> Iterator[Disagreement]:
     """The first number of a group that is of different calls on different ranks."""
     calls = matches.calls
     # Calls of one coalescing region have one number.
@@ -117,7 +123,7 @@ def _by_number(matches: Matches, rows: Rows, seq: Int64s, what: Int64s) -> Itera
         yield Disagreement(group, number, None, told, len(differing))
 
 
-def _by_step(calls: JobCalls, rows: Rows, step: Int64s, what: Int64s) -> Iterator[Disagreement]:
+def _by_step(calls: JobCalls, rows: Rows, step: Int64s, what: Int32s) -> Iterator[Disagreement]:
     """The first step of a group in which its ranks call different collectives."""
     differing, n_ranks = _differing(calls, rows, step, what)
     expected = int(calls.n_expected[rows[0]])
@@ -131,7 +137,7 @@ def _by_step(calls: JobCalls, rows: Rows, step: Int64s, what: Int64s) -> Iterato
 
 
 def _differing(
-    calls: JobCalls, rows: Rows, by: Int64s, what: Int64s
+    calls: JobCalls, rows: Rows, by: Int64s, what: Int32s
 ) -> tuple[list[int], dict[int, int]]:
     """The values of a column at which ranks call different collectives, or in another order.
 
@@ -165,7 +171,9 @@ def _difference(calls: JobCalls, rows: Rows) -> tuple[tuple[CollectiveCall, tupl
     for row in rows.tolist():
         own, kind, n = calls.ranks[calls.member[row]], calls.kinds[calls.kind[row]], int(n_in[row])
         size = None if n == MISSING or kind not in EVEN else n
-        call = CollectiveCall(kind, own.calls.element_type[calls.number[row]], size)
+        number = int(calls.element_type[row])
+        element_type = "" if number == NO_TEXT else calls.element_types[number]
+        call = CollectiveCall(kind, element_type, size)
         by_rank[own.rank].append(call)
     for place in zip_longest(*by_rank.values(), fillvalue=CollectiveCall()):
         ranks: dict[CollectiveCall, list[int]] = defaultdict(list)

@@ -5,6 +5,7 @@ are those at which the host called, by the clock of the trace: exactly one call 
 within the operator that called the collective.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -39,11 +40,18 @@ def recorded_calls(calls: CollectiveCalls, record: FlightRecord) -> Int32s:
     return np.where(agrees, found, NO_CALL).astype(np.int32)
 
 
-def joined_record(rank: int, records: Iterable[FlightRecord]) -> FlightRecord | None:
-    """All dumps of a rank as one, or None without any: later ones have overwritten calls."""
-    own = [each for each in records if each.rank == rank]
+def joined_records(records: Iterable[FlightRecord]) -> dict[int, FlightRecord]:
+    """All dumps of each rank as one: later ones have overwritten calls."""
+    by_rank: dict[int, list[FlightRecord]] = defaultdict(list)
+    for each in records:
+        if each.rank is not None:
+            by_rank[each.rank].append(each)
+    return {rank: _joined(own) for rank, own in by_rank.items()}
+
+
+def _joined(own: Sequence[FlightRecord]) -> FlightRecord:
     calls = {(call.created_ns, call.name, call.seq): call for each in own for call in each.calls}
-    return replace(own[0], calls=tuple(calls.values())) if own else None
+    return replace(own[0], calls=tuple(calls.values()))
 
 
 def with_records(

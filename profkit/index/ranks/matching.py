@@ -6,10 +6,10 @@ agree and, on corrected clocks, all calls run at once and end together. What fai
 unmatched with the reason, and is in no figure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from profkit.index.ranks.calls import POINT_TO_POINT, CollectiveCalls
 from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 from profkit.model.process_group import ProcessGroup
+
+K = TypeVar("K", bound=Hashable)
 
 SYNCHRONIZING: Final = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds that end on no rank before all have joined."""
@@ -54,8 +56,8 @@ class Unmatched(IntEnum):
 
 
 @dataclass(frozen=True)
-class RankCalls:
-    """The collectives of one rank.
+class JobRank:
+    """A rank of a job.
 
     Attributes:
         rank: Its number in the job.
@@ -64,6 +66,16 @@ class RankCalls:
 
     rank: int
     host: str | None
+
+
+@dataclass(frozen=True)
+class RankCalls(JobRank):
+    """The collectives of one rank.
+
+    Attributes:
+        calls: Its collectives.
+    """
+
     calls: CollectiveCalls
 
 
@@ -74,42 +86,68 @@ class JobCalls:
     Attributes:
         ranks: The ranks, ascending.
         member: Index of its rank in ``ranks``.
-        number: Index of the call in that rank's.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
+        element_type: Index into ``element_types``, or :data:`NO_TEXT`.
+        comms_id: The same number for the same id, or :data:`NO_TEXT`.
+        peers: The sending and the receiving rank of each send or receive, or :data:`MISSING`. Shape
+            ``(2, n)``.
+        columns: Further columns of :class:`~profkit.index.ranks.calls.CollectiveCalls`.
         kinds: Kinds of collectives.
         groups: Process groups.
+        element_types: Types of elements.
     """
 
-    ranks: tuple[RankCalls, ...]
+    ranks: tuple[JobRank, ...]
     member: Int32s
-    number: Int32s
     kind: Int32s
     group: Int32s
+    element_type: Int32s
+    comms_id: Int32s
+    peers: Int64s
+    columns: Mapping[str, npt.NDArray[Any]]
     kinds: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
+    element_types: tuple[str, ...]
 
     @classmethod
-    def of(cls, ranks: Sequence[RankCalls]) -> "JobCalls":
-        """Put the ranks together."""
-        ranks = tuple(sorted(ranks, key=lambda each: each.rank))
-        kinds: dict[str, int] = {}
-        groups: dict[ProcessGroup, int] = {}
-        kind, group = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
+    def of(cls, ranks: Iterable[RankCalls]) -> "JobCalls":
+        """Put the ranks together, of which one at a time need be in memory.
+
+        Args:
+            ranks: Ascending.
+        """
+        members: list[JobRank] = []
+        sizes: list[int] = []
+        kinds, types, ids = _Numbers[str](), _Numbers[str](), _Numbers[str]()
+        groups = _Numbers[ProcessGroup]()
+        columns = {name: _Column(np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS}
+        kind, group, element_type, comms_id = (_Column(np.int32) for _ in range(4))
+        source, target = _Column(np.int64), _Column(np.int64)
         for each in ranks:
-            own = [kinds.setdefault(name, len(kinds)) for name in each.calls.kind]
-            kind.append(np.array(own, dtype=np.int32))
-            numbers = [groups.setdefault(found, len(groups)) for found in each.calls.groups]
-            group.append(np.array([*numbers, 0], dtype=np.int32)[each.calls.group])
-        sizes = [len(each.calls) for each in ranks]
+            own = each.calls
+            members.append(JobRank(each.rank, each.host))
+            sizes.append(len(own))
+            kind.add(kinds.of(own.kind))
+            group.add(np.append(groups.of(own.groups), 0)[own.group])
+            element_type.add(types.of_texts(own.element_type))
+            comms_id.add(ids.of_texts(own.comms_id))
+            for column, peer in zip((source, target), _peers(each), strict=True):
+                column.add(peer)
+            for name, further in columns.items():
+                further.add(getattr(own, name))
         return cls(
-            ranks,
-            np.repeat(np.arange(len(ranks), dtype=np.int32), sizes),
-            np.concatenate([np.arange(size, dtype=np.int32) for size in [0, *sizes]]),
-            np.concatenate(kind),
-            np.concatenate(group),
+            tuple(members),
+            np.repeat(np.arange(len(members), dtype=np.int32), sizes),
+            kind.values,
+            group.values,
+            element_type.values,
+            comms_id.values,
+            np.stack([source.values, target.values]),
+            {name: column.values for name, column in columns.items()},
             tuple(kinds),
             tuple(groups),
+            tuple(types),
         )
 
     def __len__(self) -> int:
@@ -117,18 +155,21 @@ class JobCalls:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column of :class:`CollectiveCalls` over all ranks. Shape ``(n,)``."""
-        none = np.zeros(0, dtype=np.int64)
-        return np.concatenate([none, *(getattr(each.calls, name) for each in self.ranks)])
-
-    def texts(self, name: str) -> Int64s:
-        """Numbers of the texts of a column over all ranks. Shape ``(n,)``."""
-        numbers: dict[str, int] = {"": MISSING}
-        listed = (text for each in self.ranks for text in getattr(each.calls, name))
-        return np.array([numbers.setdefault(text, len(numbers)) for text in listed], dtype=np.int64)
+        return self.columns[name]
 
     def is_kind(self, kinds: Sequence[str]) -> Mask:
         """Which calls are of some kinds. Shape ``(n,)``."""
         return np.array([kind in kinds for kind in self.kinds], dtype=np.bool_)[self.kind]
+
+    @property
+    def is_pair(self) -> Mask:
+        """Which calls are sends or receives whose other rank is known. Shape ``(n,)``."""
+        return np.asarray(self.peers[0] != MISSING)
+
+    @cached_property
+    def first(self) -> Rows:
+        """Where the calls of each rank begin, and their number. Shape ``(ranks + 1,)``."""
+        return np.searchsorted(self.member, np.arange(len(self.ranks) + 1))
 
     @cached_property
     def clock(self) -> Int32s:
@@ -149,23 +190,59 @@ class JobCalls:
             for group in self.groups
         ]
         found = np.array([*of_group, 0], dtype=np.int32)[self.group]
-        peers = self.peers
-        is_pair = peers[0] != MISSING
-        recorded = np.isin(peers, np.array(sorted(seen), dtype=np.int64)).sum(axis=0)
-        return np.where(is_pair, recorded, found).astype(np.int32)
-
-    @cached_property
-    def peers(self) -> Int64s:
-        """The sending and the receiving rank of each send or receive. Shape ``(2, n)``."""
-        own = np.array([each.rank for each in self.ranks], dtype=np.int64)[self.member]
-        source, target = self.column("source"), self.column("target")
-        name = [self.kinds.index(kind) if kind in self.kinds else -1 for kind in POINT_TO_POINT]
-        is_send = (self.kind == name[0]) & (target != MISSING)
-        is_receive = (self.kind == name[1]) & (source != MISSING)
-        found = np.full((2, len(self)), MISSING, dtype=np.int64)
-        found[:, is_send] = own[is_send], target[is_send]
-        found[:, is_receive] = source[is_receive], own[is_receive]
+        pairs = np.flatnonzero(self.is_pair)
+        recorded = np.isin(self.peers[:, pairs], np.array(sorted(seen), dtype=np.int64))
+        found[pairs] = recorded.sum(axis=0)
         return found
+
+
+NO_TEXT: Final = -1
+_FLAGS: Final = ("on_device",)
+_COLUMNS: Final = (
+    "n_in", "n_out", "seq", "issued_ns", "launched_ns", "start_ns", "end_ns", "idle_ns",
+    "data_wait_ns", "step", *_FLAGS,
+)  # fmt: skip
+
+
+class _Column:
+    """A column that grows without being copied, as one whose parts are put together would be."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._buffer, self._dtype = bytearray(), np.dtype(dtype)
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Append some values."""
+        self._buffer += np.ascontiguousarray(values, dtype=self._dtype).data
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """All values; nothing can be appended any more. Shape ``(n,)``."""
+        return np.frombuffer(self._buffer, dtype=self._dtype)
+
+
+class _Numbers(dict[K, int]):
+    """Numbers of things, in the order in which they come."""
+
+    def of(self, things: Iterable[K]) -> Int32s:
+        """The number of each. Shape ``(k,)``."""
+        return np.array([self.setdefault(each, len(self)) for each in things], dtype=np.int32)
+
+    def of_texts(self, texts: Iterable[K]) -> Int32s:
+        """The same, :data:`NO_TEXT` for empty ones."""
+        found = [self.setdefault(text, len(self)) if text else NO_TEXT for text in texts]
+        return np.array(found, dtype=np.int32)
+
+
+def _peers(rank: RankCalls) -> tuple[Int64s, Int64s]:
+    """As in :class:`JobCalls`, of one rank. Shape ``(k,)`` each."""
+    calls = rank.calls
+    send, receive = POINT_TO_POINT
+    kind = np.array(calls.kind, dtype=np.str_)
+    is_send = (kind == send) & (calls.target != MISSING)
+    is_receive = (kind == receive) & (calls.source != MISSING)
+    source = np.where(is_send, rank.rank, np.where(is_receive, calls.source, MISSING))
+    target = np.where(is_send, calls.target, np.where(is_receive, rank.rank, MISSING))
+    return source, target
 
 
 @dataclass(frozen=True)
@@ -191,6 +268,18 @@ class Matches:
     start_ns: Int64s
     end_ns: Int64s
 
+    @cached_property
+    def sizes(self) -> Rows:
+        """How many calls each collective has. Shape ``(m,)``."""
+        return np.diff(np.append(self.first, len(self.members)))
+
+    def calls_of(self, collectives: Rows) -> Rows:
+        """Rows of the calls of some collectives, one after the other."""
+        sizes = self.sizes[collectives]
+        begins = np.cumsum(sizes) - sizes
+        places = np.repeat(self.first[collectives] - begins, sizes)
+        return self.members[places + np.arange(len(places))]
+
     @property
     def n_calls(self) -> int:
         """Number of calls with other ranks."""
@@ -202,8 +291,12 @@ class Matches:
         return len(self.members) / self.n_calls if self.n_calls else None
 
 
-def match_collectives(ranks: Sequence[RankCalls]) -> Matches:
-    """Match the collectives of some ranks of one job."""
+def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
+    """Match the collectives of some ranks of one job.
+
+    Args:
+        ranks: Ascending.
+    """
     calls = JobCalls.of(ranks)
     clock = calls.clock[calls.member]
     ends = calls.column("end_ns")
@@ -226,45 +319,41 @@ def match_collectives(ranks: Sequence[RankCalls]) -> Matches:
     members = candidates.rows[stays]
     first = np.cumsum(sizes) - sizes
     order = np.argsort(np.minimum.reduceat(starts[members], first) if len(first) else first)
-    place = np.concatenate(
-        [np.arange(0), *(np.arange(first[i], first[i] + sizes[i]) for i in order.tolist())]
-    ).astype(np.intp)
     ordered = sizes[order]
-    return Matches(
-        calls, np.cumsum(ordered) - ordered, members[place], unmatched, clocks, starts, ends
-    )
+    begins = np.cumsum(ordered) - ordered
+    place = np.arange(len(members)) + np.repeat(first[order] - begins, ordered)
+    return Matches(calls, begins, members[place], unmatched, clocks, starts, ends)
 
 
-def _keys(calls: JobCalls) -> tuple[Int64s, Mask]:
+def _keys(calls: JobCalls) -> tuple[Int32s, Mask]:
     """A number for each call, the same for those that may be one collective.
 
     Returns:
         The numbers, and whether ids identify the collective, not only its order. Shape ``(n,)``.
     """
-    ids, seq = calls.texts("comms_id"), calls.column("seq")
-    is_pair = calls.peers[0] != MISSING
+    ids, seq = calls.comms_id, calls.column("seq")
+    is_pair = calls.is_pair
     # Some backends write the same number for all.
     seq = np.where(_is_constant(calls, seq), MISSING, seq)
-    has_id = (ids != MISSING) & ~is_pair
+    has_id = (ids != NO_TEXT) & ~is_pair
     has_seq = ~has_id & (seq != MISSING) & ~is_pair
     level = np.select([is_pair, has_id, has_seq], [0, 1, 2], 3)
     in_order = ~has_id & ~has_seq
-    columns = np.stack(
+    number = numbered(
         [
-            level,
+            level.astype(np.int8),
             np.where(has_id, ids, calls.group),
             np.where(is_pair, calls.peers[0], np.where(has_seq, seq, 0)),
             np.where(is_pair, calls.peers[1], np.where(in_order, 0, calls.kind)),
             np.where(in_order, calls.column("step"), 0),
         ]
     )
-    number = _numbered(columns)
-    return _numbered(np.stack([number, _nth(calls, number)])), ~in_order
+    return numbered([number, _nth(calls, number)]), ~in_order
 
 
 def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
     """Whether all calls of a group on a rank have the same number. Shape ``(n,)``."""
-    of = _numbered(np.stack([calls.member.astype(np.int64), calls.group.astype(np.int64)]))
+    of = numbered([calls.member, calls.group])
     order = np.argsort(of, kind="stable")
     begins = np.flatnonzero(np.diff(of[order], prepend=-1))
     if not len(begins):
@@ -275,28 +364,29 @@ def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
     return np.asarray(((low == high) & (n > 1))[of])
 
 
-def _numbered(columns: Int64s) -> Int64s:
-    """The number of each column of a table among the distinct ones. Shape ``(n,)``.
+def numbered(columns: Sequence[npt.NDArray[Any]]) -> Int32s:
+    """The number of each row of some columns among the distinct ones, ascending. Shape ``(n,)``.
 
     As ``np.unique`` of axis 1 numbers them, without its copies of the whole table.
     """
     order = np.lexsort(columns[::-1])
     is_new = np.zeros(len(order), dtype=np.bool_)
-    for row in columns:
-        is_new[1:] |= np.diff(row[order]) != 0
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.cumsum(is_new)
+    for column in columns:
+        ordered = column[order]
+        is_new[1:] |= ordered[1:] != ordered[:-1]
+    number = np.empty(len(order), dtype=np.int32)
+    number[order] = np.cumsum(is_new, dtype=np.int32)
     return number
 
 
-def _nth(calls: JobCalls, number: Int64s) -> Int64s:
+def _nth(calls: JobCalls, number: Int32s) -> Int32s:
     """How many calls of the same number the host of a rank made before each. Shape ``(n,)``."""
     issued, start = calls.column("issued_ns"), calls.column("start_ns")
     order = np.lexsort((start, np.where(issued == MISSING, start, issued), calls.member, number))
     is_new = np.diff(number[order], prepend=-1) != 0
     is_new |= np.diff(calls.member[order], prepend=-1) != 0
-    place = np.arange(len(order))
-    found = np.empty(len(order), dtype=np.int64)
+    place = np.arange(len(order), dtype=np.int32)
+    found = np.empty(len(order), dtype=np.int32)
     found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
     return found
 
@@ -314,7 +404,7 @@ class _Candidates:
     sizes: Rows
 
     @classmethod
-    def of(cls, calls: JobCalls, key: Int64s, wanted: Mask) -> "_Candidates":
+    def of(cls, calls: JobCalls, key: Int32s, wanted: Mask) -> "_Candidates":
         """The wanted calls by key."""
         rows = np.flatnonzero(wanted)
         rows = rows[np.lexsort((calls.member[rows], key[rows]))]
@@ -351,12 +441,12 @@ class _Candidates:
         if not len(reason):
             return reason
         leader = self.rows[self.first]
-        is_pair = calls.peers[0][leader] != MISSING
+        is_pair = calls.is_pair[leader]
         spread = self.spread(ends_ns)
         latest = np.maximum.reduceat(starts_ns[self.rows], self.first)
         earliest = np.minimum.reduceat(ends_ns[self.rows], self.first)
         together = latest < earliest + MIN_TOLERANCE_NS
-        series = _numbered(np.stack([calls.group[leader], calls.kind[leader], is_pair]))
+        series = numbered([calls.group[leader], calls.kind[leader], is_pair])
         # A send may end before the data has arrived, a broadcast on its root before others begin.
         ends_once = calls.is_kind(SYNCHRONIZING)[leader] | (~is_certain[leader] & ~is_pair)
         may_differ = ~ends_once & ~is_pair
@@ -368,7 +458,7 @@ class _Candidates:
         together[ends_once] &= (spread <= np.maximum(allowed, negligible))[ends_once]
         reason[~together & ~may_differ] = Unmatched.ENDS_APART
         differs = (self.spread(calls.kind) != 0) & ~is_pair
-        differs |= self.spread(calls.texts("element_type")) != 0
+        differs |= self.spread(calls.element_type) != 0
         is_even = calls.is_kind(EVEN)[leader] | is_pair
         n_in, n_out = calls.column("n_in"), calls.column("n_out")
         differs |= is_even & ((self.spread(n_in) != 0) | (self.spread(n_out) != 0))
@@ -378,7 +468,7 @@ class _Candidates:
         return reason
 
 
-def _allowed_ns(spread_ns: Int64s, series: Int64s, usual: Mask) -> Int64s:
+def _allowed_ns(spread_ns: Int64s, series: Int32s, usual: Mask) -> Int64s:
     """By how much the ends of each candidate may differ, from the median of its series.
 
     Args:
@@ -401,7 +491,7 @@ def _clocks(calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: In
     n = int(calls.clock.max(initial=-1)) + 1
     leader = np.repeat(candidates.rows[candidates.first], candidates.sizes)
     other = candidates.rows
-    is_pair = calls.peers[0] != MISSING
+    is_pair = calls.is_pair
     found = []
     for wanted in (calls.is_kind(SYNCHRONIZING), is_pair):
         used = wanted[leader] & (clock[leader] != clock[other])
@@ -415,8 +505,8 @@ def _clocks(calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: In
 
 
 def _by_nearest_ends(
-    calls: JobCalls, key: Int64s, in_order: Mask, starts_ns: Int64s, ends_ns: Int64s
-) -> Int64s:
+    calls: JobCalls, key: Int32s, in_order: Mask, starts_ns: Int64s, ends_ns: Int64s
+) -> Int32s:
     """Number those calls by their ends whose order does not tell what belongs together.
 
     That is so where a rank has calls that others have not, such as those of other groups in
@@ -427,7 +517,7 @@ def _by_nearest_ends(
         in_order: Which calls only their order identifies. Shape ``(n,)``.
     """
     key = key.copy()
-    series = _numbered(np.stack([calls.group, *calls.peers]))
+    series = numbered([calls.group, *calls.peers])
     found = _Candidates.of(calls, key, in_order)
     agrees = found.reasons(calls, ~in_order, starts_ns, ends_ns) == 0
     rows = found.rows[np.repeat(agrees, found.sizes)]
@@ -448,7 +538,7 @@ def _nearest_pairs(calls: JobCalls, rows: Rows, ends_ns: Int64s) -> Iterator[tup
     Yields:
         Rows of the rank with the most calls, and of another rank. Shape ``(k,)`` each.
     """
-    is_pair = calls.peers[0] != MISSING
+    is_pair = calls.is_pair
     kind = np.where(is_pair, -1, calls.kind)[rows]
     for own in np.unique(kind).tolist():
         here = rows[kind == own]

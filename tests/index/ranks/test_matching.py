@@ -23,11 +23,16 @@ def matched(found: Matches) -> list[dict[int, int]]:
     calls, bounds = found.calls, [*found.first.tolist(), len(found.members)]
     return [
         {
-            calls.ranks[calls.member[row]].rank: int(calls.number[row])
+            calls.ranks[calls.member[row]].rank: number_of(found, row)
             for row in found.members[first:last].tolist()
         }
         for first, last in itertools.pairwise(bounds)
     ]
+
+
+def number_of(found: Matches, row: int) -> int:
+    """The index of a call among those of its rank."""
+    return int(row - found.calls.first[found.calls.member[row]])
 
 
 def reasons(found: Matches) -> Counter[Unmatched]:
@@ -61,7 +66,7 @@ def test_clocks_of_hosts_are_corrected_exactly(offset_ms: int, drift: float) -> 
     assert found.clocks.error_ns.max() <= 2  # nanoseconds are rounded
     true = {(call.rank, call.collective): call for call in calls}
     for row, start in enumerate(found.start_ns.tolist()):
-        call = true[found.calls.ranks[found.calls.member[row]].rank, int(found.calls.number[row])]
+        call = true[found.calls.ranks[found.calls.member[row]].rank, number_of(found, row)]
         # The common clock is that of the first host.
         assert abs(start - Clock().shows(call.start_ns)) <= 3
 
@@ -191,7 +196,9 @@ def test_in_recordings_without_groups_the_ends_tell_what_belongs_together() -> N
             calls.append(Call(100 + number, rank, start, start + MS, group=unknown, step=0))
     found = match_collectives(ranks_of(calls, hosts=["a", "a"]))
     ends = {call.end_ns for call in calls if call.collective < 100}
-    mine = {found.calls.ranks[0].calls.end_ns[each[0]] for each in matched(found)}
+    mine = {
+        found.calls.column("end_ns")[row] for row in found.members if found.calls.member[row] == 0
+    }
     assert {Clock().shows(end) for end in ends} <= mine
     assert len(mine) <= len(ends) + 2
 
