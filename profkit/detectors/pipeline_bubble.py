@@ -110,7 +110,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
 def _micro_batches(job: JobContext) -> int:
     """How many micro-batches the last stage receives per step."""
     calls, stages = job.matches.calls, job.what_if.stages
-    number = [each.calls.rank for each in job.ranks]
+    number = [each.rank for each in job.ranks]
     before, last = (np.array([number[rank] for rank in stages[i]]) for i in (-2, -1))
     received = np.isin(calls.peers[0], before) & np.isin(calls.peers[1], last)
     n = int((received & calls.is_kind(("receive",))).sum())

@@ -165,8 +165,6 @@ def _finding(job: JobContext, numbers: list[int], ratio: float, saving_ns: float
         ranks=ranks,
         evidence={
             "bus_bytes_per_s": round(speed * 1e9),
-            "hosts": sorted(
-                {each.calls.host or "" for each in job.ranks if each.calls.rank in ranks}
-            ),
+            "hosts": sorted({each.host or "" for each in job.ranks if each.rank in ranks}),
         },
     )

@@ -147,11 +147,11 @@ def _n_joined(job: JobContext, rank: int) -> int:
 
 
 def _finding(job: JobContext, rank: int, last: list[int], n: int, saving_ns: float) -> Finding:
-    number, delays = job.ranks[rank].calls.rank, job.delays
+    number, delays = job.ranks[rank].rank, job.delays
     why = _why(job, last)
     n_steps = max(1, job.replay.n_steps)
     extra = extra_time(job, rank, _MOST * saving_ns / n_steps)
-    host = job.ranks[rank].calls.host
+    host = job.ranks[rank].host
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
         message=_message(job, number, len(last), n, saving_ns, why, extra),

@@ -98,7 +98,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     own_ns = job.replay.totals_ns
     excess = own_ns / own_ns.mean() - 1
     longest = np.flatnonzero(excess >= thresholds.min_excess_share)
-    numbers = [job.ranks[rank].calls.rank for rank in longest.tolist()]
+    numbers = [job.ranks[rank].rank for rank in longest.tolist()]
     stage = next((i for i, each in enumerate(what_if.stages) if {*each} == {*longest.tolist()}), -1)
     yield INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
@@ -136,7 +136,7 @@ def _message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) 
             "Ranks take unequally long from one collective to the next, each of them sometimes: "
             f"that costs {costs}."
         )
-    index = [i for i, each in enumerate(job.ranks) if each.calls.rank in numbers]
+    index = [i for i, each in enumerate(job.ranks) if each.rank in numbers]
     mean = float(own_ns[index].mean())
     who = f"Stage {stage} ({the_ranks(numbers)})" if stage >= 0 else the_ranks(numbers).capitalize()
     verb = "works" if stage >= 0 or len(numbers) == 1 else "work"

@@ -99,7 +99,7 @@ def checked_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  
 
 
 def _numbers(job: JobContext) -> list[int]:
-    return [each.calls.rank for each in job.ranks]
+    return [each.rank for each in job.ranks]
 
 
 def _usual(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:

@@ -23,7 +23,7 @@ def context(job: JobBuilder, folder: Path) -> JobContext:
 def of_files(paths: Sequence[Path]) -> JobContext:
     ranks = [study(path, select=["COM004"]).rank_report() for path in paths]
     known = [each for each in ranks if each is not None]
-    return JobContext(tuple(sorted(known, key=lambda each: each.calls.rank)))
+    return JobContext(tuple(sorted(known, key=lambda each: each.rank)))
 
 
 def recorded_ns(ctx: JobContext) -> int:
