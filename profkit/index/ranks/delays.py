@@ -52,32 +52,35 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
             on; None where that is not known. Shape ``(n,)``.
     """
     calls, rows, first = matches.calls, matches.members, matches.first
-    sizes = matches.sizes
     if not len(first):
         none = np.zeros(0, dtype=np.int64)
         return Delays(none, none, none, none, none > 0, (), none.astype(np.float64))
-    starts, ends = matches.start_ns[rows], matches.end_ns[rows]
-    latest = np.maximum.reduceat(starts, first)
-    wait = np.clip(np.repeat(latest, sizes) - starts, 0, ends - starts)
-    order = np.lexsort((starts, np.repeat(np.arange(len(first)), sizes)))
-    last = rows[order[first + sizes - 1]]
-    # The median of the others: the lower one of two.
-    usual = starts[order[first + (sizes - 2) // 2]]
-    delay = latest - usual
-    clock = calls.clock[calls.member]
-    error = np.maximum.reduceat(matches.clocks.error_ns[clock[rows]], first)
-    is_one_clock = np.maximum.reduceat(clock[rows], first) == np.minimum.reduceat(
-        clock[rows], first
-    )
+    wait, transfer, last, delay = _late(matches)
+    clock = calls.clock[calls.member[rows]]
+    error = np.maximum.reduceat(matches.clocks.error_ns[clock], first)
+    is_one_clock = np.maximum.reduceat(clock, first) == np.minimum.reduceat(clock, first)
     return Delays(
         wait,
-        np.maximum.reduceat(ends, first) - latest,
+        transfer,
         last,
         delay,
         delay > np.where(is_one_clock, 0, error),
         _why(matches, last, delay, _extra_compute(matches, last, computed_ns)),
-        _bus_bytes(matches, last, sizes),
+        _bus_bytes(matches, last, matches.sizes),
     )
+
+
+def _late(matches: Matches) -> tuple[Int64s, Int64s, Rows, Int64s]:
+    """The first four columns of :class:`Delays`."""
+    rows, first, sizes = matches.members, matches.first, matches.sizes
+    starts, ends = matches.start_ns[rows], matches.end_ns[rows]
+    latest = np.maximum.reduceat(starts, first)
+    wait = np.clip(np.repeat(latest, sizes) - starts, 0, ends - starts)
+    order = np.lexsort((starts, np.repeat(np.arange(len(first)), sizes)))
+    # The median of the others: the lower one of two.
+    usual = starts[order[first + (sizes - 2) // 2]]
+    transfer = np.maximum.reduceat(ends, first) - latest
+    return wait, transfer, rows[order[first + sizes - 1]], latest - usual
 
 
 def _extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> Int64s:

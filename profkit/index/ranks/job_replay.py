@@ -35,7 +35,7 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.ranks.activity import OVERLAP_NS, RankActivity
-from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches
+from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches, numbered
 from profkit.model.events import Float64s, Int32s, Int64s, Mask, Rows
 
 MAX_JOINS: Final = 200_000
@@ -235,8 +235,10 @@ class JobReplay:
         Returns:
             Shape ``(changes,)``.
         """
-        own = np.stack([self._own(change) for change in changes], axis=1)
-        transfers = np.stack([self._transfers(change) for change in changes], axis=1)
+        own = np.empty((len(self.own_ns), len(changes)))
+        transfers = np.empty((len(self.transfer_ns), len(changes)))
+        for i, change in enumerate(changes):
+            own[:, i], transfers[:, i] = self._own(change), self._transfers(change)
         waits = np.array([change.waits for change in changes])
         ends = _Replay(self, own, transfers, waits).ends()
         return np.asarray(ends.max(axis=0) - self.begins_ns.max())
@@ -412,13 +414,10 @@ def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins
     calls = matches.calls
     n = len(calls)
     collective = len(matches.first) + np.arange(n)
-    sizes = np.diff(np.append(matches.first, len(matches.members)))
-    collective[matches.members] = np.repeat(np.arange(len(sizes)), sizes)
+    collective[matches.members] = np.repeat(np.arange(len(matches.first)), matches.sizes)
     uses = {use: i for i, use in enumerate(dict.fromkeys(g.description for g in calls.groups))}
     use = np.array([*(uses[group.description] for group in calls.groups), 0])[calls.group]
-    _, what = np.unique(np.stack([calls.kind, use, calls.column("n_in")]), axis=1,
-                        return_inverse=True)  # fmt: skip
-    what = what.reshape(-1)
+    what = numbered([calls.kind, use, calls.column("n_in")])
     columns = [
         [calls.member, calls.column("start_ns"), calls.column("end_ns"), matches.start_ns,
          matches.end_ns, collective, what, calls.is_kind(("send",))]

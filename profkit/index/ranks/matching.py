@@ -6,6 +6,7 @@ agree and, on corrected clocks, all calls run at once and end together. What fai
 unmatched with the reason, and is in no figure.
 """
 
+import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
@@ -92,7 +93,8 @@ class JobCalls:
         comms_id: The same number for the same id, or :data:`NO_TEXT`.
         peers: The sending and the receiving rank of each send or receive, or :data:`MISSING`. Shape
             ``(2, n)``.
-        columns: Further columns of :class:`~profkit.index.ranks.calls.CollectiveCalls`.
+        columns: Further columns of :class:`~profkit.index.ranks.calls.CollectiveCalls`, compressed:
+            most are read once or twice.
         kinds: Kinds of collectives.
         groups: Process groups.
         element_types: Types of elements.
@@ -105,7 +107,7 @@ class JobCalls:
     element_type: Int32s
     comms_id: Int32s
     peers: Int64s
-    columns: Mapping[str, npt.NDArray[Any]]
+    columns: "Mapping[str, _PackedColumn]"
     kinds: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     element_types: tuple[str, ...]
@@ -121,7 +123,9 @@ class JobCalls:
         sizes: list[int] = []
         kinds, types, ids = _Numbers[str](), _Numbers[str](), _Numbers[str]()
         groups = _Numbers[ProcessGroup]()
-        columns = {name: _Column(np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS}
+        columns = {
+            name: _PackedColumn(np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS
+        }
         kind, group, element_type, comms_id = (_Column(np.int32) for _ in range(4))
         source, target = _Column(np.int64), _Column(np.int64)
         for each in ranks:
@@ -136,6 +140,8 @@ class JobCalls:
                 column.add(peer)
             for name, further in columns.items():
                 further.add(getattr(own, name))
+        for further in columns.values():
+            further.end()
         return cls(
             tuple(members),
             np.repeat(np.arange(len(members), dtype=np.int32), sizes),
@@ -143,8 +149,8 @@ class JobCalls:
             group.values,
             element_type.values,
             comms_id.values,
-            np.stack([source.values, target.values]),
-            {name: column.values for name, column in columns.items()},
+            _stacked(source.values, target.values),
+            columns,
             tuple(kinds),
             tuple(groups),
             tuple(types),
@@ -154,8 +160,8 @@ class JobCalls:
         return len(self.member)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of :class:`CollectiveCalls` over all ranks. Shape ``(n,)``."""
-        return self.columns[name]
+        """A column of :class:`CollectiveCalls` over all ranks, unpacked. Shape ``(n,)``."""
+        return self.columns[name].values
 
     def is_kind(self, kinds: Sequence[str]) -> Mask:
         """Which calls are of some kinds. Shape ``(n,)``."""
@@ -220,6 +226,30 @@ class _Column:
         return np.frombuffer(self._buffer, dtype=self._dtype)
 
 
+class _PackedColumn:
+    """A column that is compressed as it grows, and kept so."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._packer, self._dtype = zlib.compressobj(1), np.dtype(dtype)
+        self._packed, self._n_bytes = bytearray(), 0
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Append some values."""
+        own = np.ascontiguousarray(values, dtype=self._dtype).data
+        self._n_bytes += own.nbytes
+        self._packed += self._packer.compress(own)
+
+    def end(self) -> None:
+        """Nothing more will be appended."""
+        self._packed += self._packer.flush()
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """All values, after the end. Shape ``(n,)``."""
+        unpacked = zlib.decompress(self._packed, bufsize=max(1, self._n_bytes))
+        return np.frombuffer(unpacked, dtype=self._dtype)
+
+
 class _Numbers(dict[K, int]):
     """Numbers of things, in the order in which they come."""
 
@@ -243,6 +273,13 @@ def _peers(rank: RankCalls) -> tuple[Int64s, Int64s]:
     source = np.where(is_send, rank.rank, np.where(is_receive, calls.source, MISSING))
     target = np.where(is_send, calls.target, np.where(is_receive, rank.rank, MISSING))
     return source, target
+
+
+def _stacked(source: Int64s, target: Int64s) -> Int64s:
+    """Both as rows of a table, which takes no memory in jobs without sends and receives."""
+    if (source == MISSING).all():
+        return np.broadcast_to(np.int64(MISSING), (2, len(source)))
+    return np.stack([source, target])
 
 
 @dataclass(frozen=True)
