@@ -4,7 +4,8 @@ A trace of steps with operators, kernels and all-reduces is written for each ran
 numbers of ranks, ``profkit analyze FOLDER`` is measured as a whole: wall time, processor time with
 that of its processes, and the peak memory of any one of them, beside that of one rank alone.
 
-Run: ``python benchmarks/ranks.py [--scale 0.1]``, which scales the number of ranks
+Run: ``python benchmarks/ranks.py [--scale 0.1] [--hta hta/bin/python]``, which scales the number of
+ranks, and lets HolisticTraceAnalysis in an environment of its own analyze the first ranks
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,17 @@ OPERATORS: Final = 20
 TARGET_BYTES: Final = 200 << 20
 """By how much a process may exceed that of one rank."""
 _GIVE_UP_S: Final = 3600
+HTA_RANKS: Final = 8
+HTA_S: Final = 300
+_HTA: Final = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+
+if __name__ == "__main__":
+    analysis = TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])))
+    analysis.get_temporal_breakdown(visualize=False)
+    analysis.get_comm_comp_overlap(visualize=False)
+"""
 
 
 class PeakMonitor(threading.Thread):
@@ -87,29 +99,68 @@ class Run:
     report: dict[str, Any]
 
 
-def measured(path: Path) -> Run:
+def analyzed(path: Path) -> Run:
     """Analyze a file or a folder in a process of its own."""
-    before, began = os.times(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "report.json")
-        process = subprocess.Popen(
+        run = measured(
             [sys.executable, "-m", "profkit", "analyze", str(path), "--format", "json",
              "-o", str(out)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            _GIVE_UP_S,
         )  # fmt: skip
-        monitor = PeakMonitor(process.pid)
-        monitor.start()
-        code = process.wait(_GIVE_UP_S)
+        return replace(run, report=json.loads(out.read_bytes()))
+
+
+def measured(command: list[str], limit_s: int) -> Run:
+    """Run a program.
+
+    Raises:
+        subprocess.TimeoutExpired: It takes longer than the limit.
+        SystemExit: It failed.
+    """
+    before, began = os.times(), time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
+    )
+    monitor = PeakMonitor(process.pid)
+    monitor.start()
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        for each in (*monitor.process.children(recursive=True), process):
+            each.kill()
+        raise
+    finally:
         monitor.over.set()
         monitor.join()
-        if code:
-            raise SystemExit(f"profkit analyze ended with {code}.")
-        report = json.loads(out.read_bytes())
+    if code:
+        raise SystemExit(f"{' '.join(command[:4])} ended with {code}.")
     after = os.times()
     cpu = sum(after[2:4]) - sum(before[2:4])
     seconds = time.perf_counter() - began
-    return Run(seconds, cpu, monitor.parent_bytes, monitor.child_bytes, report)
+    return Run(seconds, cpu, monitor.parent_bytes, monitor.child_bytes, {})
+
+
+def print_hta(python: str, job: Path) -> None:
+    """Measure HolisticTraceAnalysis with the first ranks of a job."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "run_hta.py")
+        script.write_text(_HTA)
+        files = [str(path) for path in sorted(job.iterdir())[:HTA_RANKS]]
+        try:
+            run = measured([python, str(script), *files], HTA_S)
+        except subprocess.TimeoutExpired:
+            print(f"HTA, {len(files)} ranks: not done in {HTA_S} s", flush=True)
+        else:
+            print(row(len(files), run) + "  HTA", flush=True)
+
+
+def row(n_ranks: int, run: Run) -> str:
+    """The figures of a run as a line of the table."""
+    return (
+        f"{n_ranks:6} {run.seconds:8.1f} {run.cpu_seconds:7.1f} {run.cpu_seconds / n_ranks:10.2f} "
+        f"{run.parent_bytes / 1e6:10.0f} {run.child_bytes / 1e6:9.0f}"
+    )
 
 
 def trace_of_a_rank(n_bytes: int, world_size: int) -> bytes:
@@ -139,6 +190,7 @@ def main() -> None:
     """Write the traces, and measure a growing number of them."""
     parser = argparse.ArgumentParser(description="Measure reports over many ranks.")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the ranks")
+    parser.add_argument("--hta", metavar="PYTHON", help="one that has HolisticTraceAnalysis")
     options = parser.parse_args()
     for most, mb in SIZES:
         n_ranks = max(4, round(most * options.scale))
@@ -157,14 +209,11 @@ def main() -> None:
                 n = rank + 1
                 if n not in {1, n_ranks // 4, n_ranks // 2, n_ranks}:
                     continue
-                run = runs[n] = measured(job if n > 1 else target)
+                run = runs[n] = analyzed(job if n > 1 else target)
                 collectives = run.report.get("collectives") or {}
-                print(
-                    f"{n:6} {run.seconds:8.1f} {run.cpu_seconds:7.1f} {run.cpu_seconds / n:10.2f} "
-                    f"{run.parent_bytes / 1e6:10.0f} {run.child_bytes / 1e6:9.0f} "
-                    f"{collectives.get('matched_share', 0):8.0%}",
-                    flush=True,
-                )
+                print(f"{row(n, run)} {collectives.get('matched_share', 0):8.0%}", flush=True)
+            if options.hta:
+                print_hta(options.hta, job)
             half, whole, alone = runs[n_ranks // 2], runs[n_ranks], runs[1]
             above = max(whole.parent_bytes, whole.child_bytes) - alone.parent_bytes
             print(
