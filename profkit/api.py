@@ -248,8 +248,10 @@ def compare(
         saved = None if is_folder(place) else read_report(place, limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
+        found = find_recordings([os.fspath(recording)])
         try:
-            ctx = context_of([recording], limit_bytes, no_stage, on_progress)
+            files = found[0].paths if len(found) == 1 else [recording]
+            ctx = context_of(files, limit_bytes, no_stage, on_progress)
         except SeveralTracesError:
             report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
                              limit_bytes=limit_bytes)  # fmt: skip

@@ -137,10 +137,13 @@ def command(  # noqa: PLR0913  (one argument per option)
         "data_wait": not no_data_wait,
     }
     is_of_trace = bool(remove or scale or graph or no_data_wait)
-    is_job = len(find_recordings(paths)) > 1
+    recordings = find_recordings(paths)
+    is_job = len(recordings) > 1
     if not is_job and not of_job.is_any:
         try:
-            result: Prediction | JobPrediction = _of_trace(paths[0], changes, max_bytes)
+            result: Prediction | JobPrediction = _of_trace(
+                recordings[0].paths[0], changes, max_bytes
+            )
         except SeveralTracesError:
             is_job = True
     if is_job or of_job.is_any:

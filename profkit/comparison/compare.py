@@ -10,11 +10,19 @@ from profkit.comparison.figures import renamed_devices, side_by_side
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.difference import Difference, NotCompared
-from profkit.model.report import Report, Source
+from profkit.model.report import Report, Source, SourceKind
 from profkit.model.snapshot import MemorySnapshot
 
 _MAX_OVERHEAD_DIFFERENCE: Final = 0.1
 """If the overheads of two recordings differ by more, their times are hard to compare."""
+
+_KINDS: Final[dict[SourceKind, str]] = {
+    "trace": "a trace",
+    "snapshot": "a snapshot",
+    "ranks": "a job of several ranks",
+    "live": "a memory record",
+    "flight-recorder": "a FlightRecorder dump",
+}
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ def compare(before: Side, after: Side) -> Difference:
     old, new = before.report, after.report
     if old.source.kind != new.source.kind:
         raise UsageError(
-            f"{before.source.path or 'The first'} is a {old.source.kind} and "
-            f"{after.source.path or 'the second'} a {new.source.kind}.",
+            f"{before.source.path or 'The first'} is {_KINDS[old.source.kind]} and "
+            f"{after.source.path or 'the second'} {_KINDS[new.source.kind]}.",
             "Compare two recordings of one kind.",
         )
     not_compared = tuple(_one_sided(old, new))

@@ -7,8 +7,9 @@ import pytest
 
 from profkit.cli.main import main
 from profkit.model.difference import SCHEMA
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 from tests.index.snapshots import write
+from tests.testing.test_live_builder import leaking
 
 LINE = ("/home/me/train.py", 30, "step")
 
@@ -29,6 +30,18 @@ def traces(tmp_path: Path) -> tuple[str, str]:
     """Two traces: one whose steps wait for data, and its cure."""
     slow = training(5_000_000).write(tmp_path / "slow.pt.trace.json.gz")
     return str(slow), str(training(0).write(tmp_path / "fixed.pt.trace.json.gz"))
+
+
+def test_leaks_in_the_memory_record_beside_a_trace_are_compared(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, fixed = traces
+    leaking().write(Path(slow).with_name("slow.memory.json.gz"))
+    LiveBuilder().write(Path(fixed).with_name("fixed.memory.json.gz"))
+    assert main(["diff", slow, fixed, "--format", "json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    gone = {each["name"] for each in changes if each["status"] == "fixed"}
+    assert gone == {"DAT001 starved-by-loader", "MEM004 growing-container"}
 
 
 def test_two_snapshots_are_compared_by_line(

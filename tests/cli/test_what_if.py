@@ -7,7 +7,7 @@ import pytest
 
 from profkit.cli.main import main
 from profkit.model.what_if import JOB_SCHEMA, SCHEMA
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 from tests.detectors.jobs import MS, JobBuilder
 
 US = 1_000
@@ -43,6 +43,16 @@ def test_the_text_has_the_times_the_changes_and_the_path(
     assert table["waiting for data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]
     assert table["total"] == ["131", "µs", "49.0", "µs", "-82.0", "µs"]
     assert captured.err == ""
+
+
+def test_a_folder_with_one_trace_and_its_memory_record_is_that_trace(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LiveBuilder().write(tmp_path / "made.memory.json")
+    assert main(["what-if", trace, "--no-data-wait"]) == 0
+    of_file = capsys.readouterr().out
+    assert main(["what-if", str(tmp_path), "--no-data-wait"]) == 0
+    assert capsys.readouterr().out == of_file
 
 
 def test_the_json_has_integers_of_nanoseconds(
