@@ -11,9 +11,10 @@ seconds:
 
 Output and exit code must be those of the bare program. The targets are
 :data:`MAX_START_UP_S` beyond bare Python for a program without torch, and :data:`MAX_SERVICE_RATIO`
-for services.
+for services that run for ten seconds or more: start-up and end take the same time whatever the
+length, and up to :data:`profkit.capture.recording_budget.FREE_S` are for the recording.
 
-Run it with ``python benchmarks/watched.py [--runs N] [--json FILE] [PROGRAM ...]``.
+Run it with ``python benchmarks/watched.py [--runs N] [--longer N] [--json FILE] [PROGRAM ...]``.
 """
 
 import argparse
@@ -115,16 +116,20 @@ def fastest(command: list[str], folder: Path, runs: int) -> Run:
     return min((spent(command, folder) for _ in range(runs)), key=lambda run: run.total)
 
 
-def measured(program: Path, folder: Path, runs: int) -> Cost:
+def measured(program: Path, folder: Path, runs: int, longer: int = 1) -> Cost:
     """The costs of one program.
+
+    Args:
+        longer: How many times its usual requests a service answers.
 
     Raises:
         RuntimeError: Its output or exit code is another one when it is watched.
     """
     start = fastest([sys.executable, "-c", ""], folder, runs).total
-    bare = fastest([sys.executable, str(program)], folder, runs)
-    watched = fastest([sys.executable, "-c", _RUNNER, str(program)], folder, runs)
-    untraced = fastest([sys.executable, "-c", _RUNNER, "--no-trace", str(program)], folder, runs)
+    run, command = [sys.executable, "-c", _RUNNER], [str(program), str(longer)]
+    bare = fastest([sys.executable, *command], folder, runs)
+    watched = fastest([*run, *command], folder, runs)
+    untraced = fastest([*run, "--no-trace", *command], folder, runs)
     for other in (watched, untraced):
         if other.result != bare.result:
             raise RuntimeError(f"{program.name}: {other.result} instead of {bare.result}")
@@ -149,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What it costs a program to be watched.")
     parser.add_argument("program", nargs="*", help="names of programs; all by default")
     parser.add_argument("--runs", type=int, default=1, help="runs of each, of which the least (1)")
+    parser.add_argument("--longer", type=int, default=1, help="times the requests of services (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     figures = {}
@@ -156,7 +162,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.program or programs():
             (source,) = PROGRAMS.glob(f"{name}.*")
-            cost = measured(source, Path(folder), options.runs)
+            cost = measured(source, Path(folder), options.runs, options.longer)
             figures[name] = {**cost._asdict(), "ratio": cost.ratio}
             columns = "".join(f"{seconds:9.2f}" for seconds in cost)
             print(f"{name:20}{columns}{cost.ratio:9.2f}", flush=True)

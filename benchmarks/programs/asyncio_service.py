@@ -1,12 +1,13 @@
 """An asyncio service: clients send lines over TCP, a small network answers each."""
 
 import asyncio
+import sys
 
 import torch
 from torch import nn
 
 N_CLIENTS = 4
-N_REQUESTS = 3000
+N_REQUESTS = 3000 * int(sys.argv[1] if len(sys.argv) > 1 else 1)
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).eval()

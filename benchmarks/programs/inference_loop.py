@@ -1,9 +1,11 @@
 """Inference over batches that are made beforehand: no optimizer, no loader."""
 
+import sys
+
 import torch
 from torch import nn
 
-N_BATCHES = 2500
+N_BATCHES = 2500 * int(sys.argv[1] if len(sys.argv) > 1 else 1)
 
 torch.manual_seed(0)
 model = nn.Sequential(

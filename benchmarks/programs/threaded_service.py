@@ -2,13 +2,14 @@
 
 import http.client
 import http.server
+import sys
 import threading
 
 import torch
 from torch import nn
 
 N_CLIENTS = 4
-N_REQUESTS = 1500
+N_REQUESTS = 1500 * int(sys.argv[1] if len(sys.argv) > 1 else 1)
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).eval()

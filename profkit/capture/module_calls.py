@@ -64,6 +64,11 @@ class ModuleCalls:
 
         self._unhook = _without_warning(register_module_forward_pre_hook(unless_dynamo).remove)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it listens to one class."""
+        return self._class is not None
+
     def narrow(self, module: object) -> None:
         """Listen to the calls of this module, and others of its class, if that is possible."""
         global _listener

@@ -212,7 +212,8 @@ class StepFinder:
                 self._remove_hook("modules")
         else:
             recorded = self._is_step_recorded()
-            if self._boundaries.module_called(module, recorded=recorded):
+            is_leading = self._boundaries.module_called(module, recorded=recorded)
+            if is_leading and not self._module_calls.is_narrow:
                 self._hide_from_compiler(module)
                 if self._window is None or not self._window.is_open:
                     self._module_calls.narrow(module)

@@ -193,7 +193,10 @@ def _report(
         if rank is not None:
             _report_of_rank(outcome, json_file, chosen, rank, is_killed=is_killed)
         elif outcome.files:
-            _print_report(outcome, json_file, chosen)
+            from profkit.readers.process_memory import garbage_collection_paused
+
+            with garbage_collection_paused():  # the program's objects are hundreds of thousands
+                _print_report(outcome, json_file, chosen)
         else:
             echo(f"profkit: {outcome.why_not}")
     except Exception as error:  # noqa: BLE001  (the exit code is the program's)

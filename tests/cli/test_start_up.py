@@ -1,10 +1,13 @@
 """A program waits for what profkit imports before it starts: that is little until torch comes."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from profkit.testing import TraceBuilder
 
 LIGHT = """\
 import sys
@@ -14,6 +17,17 @@ print([name for name in sys.modules if name.startswith("profkit.")])
 """
 MAX_OWN_MODULES = 26
 """Of some 350; each takes a millisecond or more."""
+
+
+COUNTED = """\
+import sys
+from profkit.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print([name for name in sys.modules if name.startswith("profkit.")], file=sys.stderr)
+    print(sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
 
 
 def watched(folder: Path, *program: str) -> subprocess.CompletedProcess[str]:
@@ -68,3 +82,37 @@ print(os.wait()[1])
     assert (ended.returncode, ended.stdout) == (0, "0\n")
     assert "did not import torch" in ended.stderr
     assert not (tmp_path / "traces").exists()
+
+
+def modules_of(*command: str) -> tuple[list[str], set[str]]:
+    """The modules of profkit and the packages that a command imports."""
+    ended = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True
+    )
+    own, packages = map(ast.literal_eval, ended.stderr.splitlines()[-2:])
+    return own, set(packages)
+
+
+def test_profkit_itself_imports_next_to_nothing() -> None:
+    own = "import profkit, sys; print([name for name in sys.modules if 'profkit' in name])"
+    ended = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, check=True)
+    assert ended.stdout == "['profkit._version', 'profkit']\n"
+
+
+def test_the_help_imports_no_analysis() -> None:
+    own, packages = modules_of("--help")
+    assert len(own) <= 34
+    assert not packages & {"numpy", "pandas", "rich", "torch", "isal", "jinja2"}
+
+
+def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    with trace.step():
+        trace.compute("aten::mm", 1_000)
+    own, packages = modules_of("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
+    folders = [name.split(".")[1] for name in own]
+    assert folders.count("capture") == folders.count("integrations") == 0
+    assert sum(name.startswith("profkit.renderers.") for name in own) <= 2
+    # All rules, and half of the rest: of 500 modules in all.
+    assert len(own) - folders.count("detectors") <= 270
+    assert not packages & {"pandas", "torch", "jinja2", "dask", "distributed", "multiprocessing"}
