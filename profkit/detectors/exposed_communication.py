@@ -41,7 +41,8 @@ Reads:
 When to ignore this:
     A slower rank is the cause: a collective lasts until the last rank has joined, and the trace of
     one rank cannot tell that from the transfer. The report over the ranks of a job can: it says how
-    much of the time is waiting for other ranks, and how much transfer. Inference that splits layers
+    much of the time is waiting for other ranks, and how much transfer, which alone is the cost
+    there. Inference that splits layers
     over GPUs communicates by design; it gets a note. Python that runs in parallel to a collective
     on the host and calls no operator is taken for a wait. Where the host polls for NCCL
     (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
@@ -94,7 +95,7 @@ from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.model.change import ProgramChange, together
 from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Confidence, Finding
+from profkit.model.finding import Confidence, Cost, Finding
 from profkit.units import format_ns, format_share
 
 DEVICE_COLLECTIVES: Final = Need(
@@ -250,6 +251,8 @@ def _message(ctx: Context, waits: CollectiveWaits, mostly: str, n: int) -> str:
 def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
     """The finding on a rank with the parts of its time, which the collectives of all ranks tell.
 
+    Overlap hides transfer at most; what waiting for other ranks costs is reported by their rules.
+
     Args:
         rank: The rank's index.
     """
@@ -272,5 +275,16 @@ def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
     return replace(
         finding,
         message=finding.message.replace(_OF_ONE_RANK, parts),
+        cost=_at_most(finding.cost, transfer_ns, n_steps),
         evidence={**finding.evidence, "wait_ns": wait_ns, "transfer_ns": transfer_ns},
     )
+
+
+def _at_most(cost: Cost, ns: int, n_steps: int) -> Cost:
+    """A cost of no more than so much over all steps."""
+    if cost.ns is None or cost.ns <= ns:
+        return cost
+    per_step_ns = None if cost.per_step_ns is None else round(ns / n_steps)
+    bounds = (None if bound is None else min(bound, ns) for bound in (cost.low_ns, cost.high_ns))
+    low_ns, high_ns = bounds
+    return replace(cost, ns=ns, per_step_ns=per_step_ns, low_ns=low_ns, high_ns=high_ns)

@@ -86,7 +86,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # What unequal ranks cost is reported by other rules.
     usual_ns = what_if.even_ns - float(job.replay.totals_ns.mean())
     bubble_ns = max(0.0, min(_waiting_ns(job), usual_ns))
-    share = bubble_ns / what_if.actual_ns
+    share = bubble_ns / what_if.recorded_ns
     if not n or min(share, expected) < thresholds.min_bubble_share:
         return
     yield INFO.finding(

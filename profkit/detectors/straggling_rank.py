@@ -184,7 +184,7 @@ def _message(
     job: JobContext, rank: int, n_last: int, n: int, saving_ns: float, why: Lateness,
     extra: PlaceTime | None,
 ) -> str:  # fmt: skip
-    share = format_share(saving_ns / job.what_if.actual_ns)
+    share = format_share(saving_ns / job.what_if.recorded_ns)
     message = (
         f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"
         f"{_WHY[why]}: the job waits for it for {job.time_per_step(saving_ns)} ({share})."

@@ -129,8 +129,8 @@ def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
 
 
 def _message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
-    own_ns, actual_ns = job.replay.totals_ns, job.what_if.actual_ns
-    costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / actual_ns)})"
+    own_ns, recorded_ns = job.replay.totals_ns, job.what_if.recorded_ns
+    costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / recorded_ns)})"
     if not numbers:
         return (
             "Ranks take unequally long from one collective to the next, each of them sometimes: "

@@ -135,7 +135,9 @@ class Slowdown:
 
     Attributes:
         n_steps: Number of steps that were replayed; 0 for the whole recording without steps.
-        actual_ns: What the job takes, without idle time for which the recording has no reason.
+        recorded_ns: What the job took: from the start of the first step on the rank that began last
+            to the end of the last step on any rank.
+        actual_ns: The same without idle time for which the recording has no reason.
         ideal_ns: What it would take if all ranks had equally much own time, at the same places, and
             transfers of the same kind, use and size took their median.
         ratio: ``actual_ns`` divided by ``ideal_ns``.
@@ -145,6 +147,7 @@ class Slowdown:
     """
 
     n_steps: int
+    recorded_ns: int
     actual_ns: int
     ideal_ns: int
     ratio: float

@@ -144,9 +144,14 @@ def step_range(report: Report) -> str:
 def cost_share(report: Report, finding: Finding) -> float | None:
     """A finding's time as a share of the step time, or of the recording without steps.
 
+    In the report on a job, it is the job's step time.
+
     Returns:
         None if either is unknown.
     """
+    slowdown = report.collectives.slowdown if report.collectives is not None else None
+    if slowdown is not None and slowdown.n_steps and finding.cost.per_step_ns is not None:
+        return finding.cost.per_step_ns / slowdown.recorded_ns
     breakdown = report.summary.breakdown
     if finding.cost.per_step_ns is not None and breakdown and breakdown.per_step_ns:
         return finding.cost.per_step_ns / breakdown.per_step_ns
@@ -224,9 +229,12 @@ def headline(report: Report) -> str:
 
 
 def _largest_part(report: Report) -> list[str]:
-    """The largest part of the critical path, if it exceeds what the findings cost."""
+    """The largest part of the critical path, if it exceeds what the findings cost.
+
+    That of one rank does not tell what a job waits for.
+    """
     path = report.summary.critical_path
-    if path is None:
+    if path is None or report.ranks:
         return []
     shares = [cost_share(report, finding) or 0.0 for finding in report.findings]
     least = max(_MIN_PART_SHARE, *shares, 0.0)
@@ -296,7 +304,7 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
             f"{format_share(_device_work(breakdown))} of the {format_ns(breakdown.total_ns)} from "
             "first to last device work."
         )
-    start = f"Step time is {step_time(report)}"
+    start = f"{breakdown_title(report)} is {step_time(report)}"
     if breakdown.per_step_ns is None:
         length = format_ns(breakdown.total_ns)
         start = f"The recording is {length} long and has {_no_steps(report)}"
@@ -337,13 +345,13 @@ def _devices(report: Report) -> str:
 
 
 def breakdown_title(report: Report) -> str:
-    """The title of a breakdown: ``Step time``, or what it covers without steps."""
+    """The title of a breakdown: ``Step time``, in a job of which rank; else what it covers."""
     breakdown = report.summary.breakdown
     if breakdown is None or (not breakdown.on_device and breakdown.per_step_ns is None):
         return "Whole recording"
     if breakdown.per_step_ns is None:
         return f"From first to last {device_noun(report)} work"
-    return "Step time"
+    return f"Step time of rank {report.source.rank}" if report.ranks else "Step time"
 
 
 def categories_title(report: Report) -> str:

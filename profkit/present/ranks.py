@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.engine.wording import counted, rank_list
+from profkit.index.ranks.calls import POINT_TO_POINT
 from profkit.model.job import (
     CollectiveGroup,
     CollectivesSummary,
@@ -45,7 +46,11 @@ _REASONS: Final = {
 _MOSTLY: Final = 0.5
 _UNEVEN: Final = 1.2
 """The longest computation of a rank divided by the median from which ranks are called uneven."""
+_SLOWER: Final = 1.02
+"""The slowdown by unequal ranks from which it is in the headline."""
 _MAX_UNREAD: Final = 3
+_N_OF_PAIR: Final = 2
+"""A send and its receive."""
 
 
 def job_headline(report: Report) -> Iterator[str]:
@@ -53,6 +58,7 @@ def job_headline(report: Report) -> Iterator[str]:
     found = report.collectives
     if found is None:
         return
+    yield from _step_of_job(found)
     worst = max(report.ranks, key=lambda each: each.late_ns)
     n = sum(each.n for each in found.groups)
     if n and worst.n_last > _MOSTLY * n:
@@ -77,6 +83,18 @@ def job_headline(report: Report) -> Iterator[str]:
         yield f"Not read: {counted(more, 'other file')}."
 
 
+def _step_of_job(found: CollectivesSummary) -> Iterator[str]:
+    """What a step of all ranks takes, and would take if they were equal."""
+    slowdown = found.slowdown
+    if slowdown is None:
+        return
+    what = "A step of the job" if slowdown.n_steps else "The job"
+    equal = ""
+    if slowdown.ratio >= _SLOWER:
+        equal = f", {format_ns(slowdown.ideal_ns)} with equal ranks and links"
+    yield f"{what} takes {format_ns(slowdown.recorded_ns)}{equal}."
+
+
 def _uneven(report: Report) -> Iterator[str]:
     """The rank that computes much longer than the others do."""
     times = [(each.compute_ns or 0, each.rank) for each in report.ranks]
@@ -98,6 +116,23 @@ def _mostly(found: CollectivesSummary, rank: int) -> Lateness:
             if last.rank == rank:
                 late[last.why] = late.get(last.why, 0) + last.late_ns
     return max(late, key=lambda why: late[why], default="unknown")
+
+
+def group_name(each: CollectiveGroup) -> str:
+    """The name of a process group, or what it is for where PyTorch has only numbered it."""
+    is_named = each.group and not each.group.isdigit()
+    return each.group if is_named else each.description or each.group
+
+
+def mean_wait_ns(each: CollectiveGroup) -> int:
+    """How long a call waits until the last rank has started, on average."""
+    n_members = _N_OF_PAIR if each.kind in POINT_TO_POINT else len(each.ranks)
+    return each.wait_ns // max(1, each.n * n_members)
+
+
+def mean_transfer_ns(each: CollectiveGroup) -> int:
+    """How long a collective transfers, on average."""
+    return each.transfer_ns // max(1, each.n)
 
 
 def mostly_last(each: CollectiveGroup) -> str:
@@ -131,7 +166,8 @@ def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
     rest = "" if options.verbose else "; --verbose shows its kernels and operators"
     note = ListItem(f"Below are the times of rank {report.source.rank}{rest}.")
-    return DocumentSection("Ranks", (TableBlock(columns, rows), ListBlock((note,))), of)
+    title = "Ranks, per step" if any(each.steps_ns for each in every) else "Ranks"
+    return DocumentSection(title, (TableBlock(columns, rows), ListBlock((note,))), of)
 
 
 def _rank(each: RankSummary) -> tuple[str, ...]:
@@ -164,7 +200,8 @@ def _collectives(found: CollectivesSummary, options: ReadersOptions) -> Document
         rows = tuple(_group(each, with_speed=bool(speed)) for each in groups)
         blocks.append(TableBlock(columns, rows))
     blocks += [ListBlock((ListItem(text),)) for text in unmatched_texts(found)]
-    return DocumentSection("Collectives", tuple(blocks), matched_text(found))
+    of = f"{matched_text(found)}, means per call" if groups else matched_text(found)
+    return DocumentSection("Collectives", tuple(blocks), of)
 
 
 def matched_text(found: CollectivesSummary) -> str:
@@ -186,10 +223,10 @@ def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
     known = ("" if speed is None else f"{speed / 1e9:.3g}",) if with_speed else ()
     return TableRow(
         (
-            one_line(" · ".join(filter(None, (each.kind, each.group or each.description)))),
+            one_line(" · ".join(filter(None, (each.kind, group_name(each))))),
             format_count(each.n),
-            format_ns(each.wait_ns),
-            format_ns(each.transfer_ns),
+            format_ns(mean_wait_ns(each)),
+            format_ns(mean_transfer_ns(each)),
             *known,
             mostly_last(each),
             why_last(each),

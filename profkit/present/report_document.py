@@ -242,16 +242,24 @@ def _finding(
     )
     return FindingBlock(
         number,
-        first or next(iter(holders), NO_SOURCE_LINE),
+        first or next(iter(holders), _without_place(report, finding)),
         finding.severity,
         one_line(finding.name),
         one_line(finding.rule),
         one_line(finding.title),
         cost_text(report, finding),
-        _on_ranks(report, finding) + one_line(finding.message) + doubt,
+        (_on_ranks(report, finding) if first else "") + one_line(finding.message) + doubt,
         one_line(finding.fix),
         tuple(each for each in lists if each.values),
     )
+
+
+def _without_place(report: Report, finding: Finding) -> str:
+    """What stands for the source line of a finding without one: of a job, its ranks."""
+    if not report.ranks:
+        return NO_SOURCE_LINE
+    is_of_all = not finding.ranks or len(finding.ranks) == len(report.ranks)
+    return "all ranks" if is_of_all else the_ranks(finding.ranks)
 
 
 def _on_ranks(report: Report, finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from profkit.api import analyze
+from profkit.present.headline import cost_text
 from tests.detectors.jobs import MS, JobBuilder
 
 
@@ -17,5 +18,8 @@ def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
     (finding,) = report.findings
     assert (finding.evidence["wait_ns"], finding.evidence["transfer_ns"]) == (9 * MS, 6 * MS)
     assert finding.message.endswith("3.00 ms of that is waiting for other ranks, 2.00 ms transfer.")
+    # Overlap hides transfer at most; the step of the job is 7 + 2 + 1 ms.
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (3 * 2 * MS, 2 * MS)
+    assert cost_text(report, finding) == "up to 2.00 ms per step (20%)"
     of_one = analyze(tmp_path / "job" / "rank1.pt.trace.json.gz", select=["COM001"])
     assert "cannot tell it from the transfer" in of_one.findings[0].message

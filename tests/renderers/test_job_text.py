@@ -69,7 +69,7 @@ def test_the_page_has_the_mean_wait_of_the_ranks(report: Report) -> None:
 def test_the_page_has_the_slowdown_by_unequal_ranks(report: Report) -> None:
     found = report.collectives
     assert found is not None
-    slowdown = Slowdown(4, 1_180_000, 1_000_000, 1.18, 0.0)
+    slowdown = Slowdown(4, 1_200_000, 1_180_000, 1_000_000, 1.18, 0.0)
     page = render(replace(report, collectives=replace(found, slowdown=slowdown)), "html").decode()
     assert "<dt>Slowdown by ranks</dt><dd><b>1.18 times</b>" in page
     assert "1.18 ms instead of 1.00 ms with equal ranks" in page

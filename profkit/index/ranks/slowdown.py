@@ -147,6 +147,7 @@ class WhatIfRanks:
         stages = [slow(each, i) for i, each in enumerate(self.stages) if differ]
         return Slowdown(
             n_steps=self.replay.n_steps,
+            recorded_ns=round(self.recorded_ns / n),
             actual_ns=round(self.actual_ns / n),
             ideal_ns=round(self.ideal_ns / n),
             ratio=round(self.actual_ns / max(self.ideal_ns, 1.0), 4),

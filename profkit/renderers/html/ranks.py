@@ -7,7 +7,10 @@ from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.rank_timeline import MAX_RANKS, rank_timeline, step_ranges
 from profkit.present.ranks import (
+    group_name,
     matched_text,
+    mean_transfer_ns,
+    mean_wait_ns,
     mostly_last,
     unmatched_texts,
     why_last,
@@ -124,11 +127,13 @@ def _ranks(report: Report) -> SortableTable:
 def _collectives(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Collective", "name", "kind"),
-        SortableColumn("Group", "name", lambda each: each.group or each.description),
+        SortableColumn("Group", "name", group_name),
         SortableColumn("Ranks", "text", lambda each: rank_list(each.ranks)),
         SortableColumn("Number", "count", "n", "matched collectives"),
-        SortableColumn("Waiting", "ns", "wait_ns", "of all ranks, until the last had started"),
-        SortableColumn("Transfer", "ns", "transfer_ns", "from then to the end on all ranks"),
+        SortableColumn(
+            "Waiting", "ns", mean_wait_ns, "mean of all calls, until the last rank had started"
+        ),
+        SortableColumn("Transfer", "ns", mean_transfer_ns, "mean, from then to the end on all"),
         SortableColumn(
             "Bus GB/s", "number",
             lambda each: None if each.bus_bytes_per_s is None else each.bus_bytes_per_s / 1e9,
