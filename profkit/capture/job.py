@@ -14,7 +14,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,7 @@ class RankState:
         ended_ns: The same when its program had ended and its files were written, or 0.
         files: Those files.
         why_not: Why there are none, in one sentence, or empty.
+        leaves: Whether it has ended, and does not report whatever happens to the others.
     """
 
     rank: int
@@ -57,6 +58,12 @@ class RankState:
     ended_ns: int = 0
     files: tuple[str, ...] = ()
     why_not: str = ""
+    leaves: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its program has ended, or its process is gone."""
+        return bool(self.ended_ns) or self.has_died
 
     @property
     def has_died(self) -> bool:
@@ -87,14 +94,25 @@ class RankOfJob:
 
     def end(self, files: Sequence[str], why_not: str = "") -> None:
         """Tell the other ranks that the program has ended here, and its files are written."""
-        values = asdict(self._own) | {"ended_ns": time.time_ns(), "why_not": why_not}
-        self._own = RankState(**values | {"files": tuple(files)})
+        self._own = replace(self._own, ended_ns=time.time_ns(), why_not=why_not, files=tuple(files))
         self._write()
 
     def reports(self) -> bool:
-        """Whether this rank prints the report of the job: rank 0, or the first one left alive."""
+        """Whether this rank prints the report of the job: rank 0, or the first one that is left."""
         lower = [self._read(rank) for rank in range(self.rank)]
-        return all(state is not None and state.has_died for state in lower)
+        return all(state is not None and (state.has_died or state.leaves) for state in lower)
+
+    def is_last(self) -> bool:
+        """Whether, besides this rank, at most the one goes on that would report."""
+        states = [self._read(rank) for rank in range(self.world_size)]
+        running = [i for i, state in enumerate(states) if state is None or not state.is_over]
+        living = (i for i, state in enumerate(states) if state is None or not state.has_died)
+        return {*running} <= {next(living)}
+
+    def leave(self) -> None:
+        """Tell the other ranks, after the end, that this one does not report."""
+        self._own = replace(self._own, leaves=True)
+        self._replace()  # the folder is gone if the report is already printed
 
     def wait(self, until: Callable[[float, list[int]], bool]) -> list[RankState]:
         """Wait for the other ranks to end.
@@ -116,7 +134,7 @@ class RankOfJob:
                     state = self._read(rank)
                     if state is not None:
                         known[rank] = state
-                if state is None or not (state.ended_ns or state.has_died):
+                if state is None or not state.is_over:
                     pending.append(rank)
             if not pending or until(time.monotonic() - began_s, pending):
                 return list(known.values())
@@ -129,6 +147,10 @@ class RankOfJob:
     def _write(self) -> None:
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
+        self._replace()
+
+    def _replace(self) -> None:
+        with contextlib.suppress(OSError):
             partial = self._folder / f".{self.rank}.{os.getpid()}"
             partial.write_text(json.dumps(asdict(self._own)))
             partial.replace(self._folder / str(self.rank))

@@ -1,4 +1,4 @@
-"""The report at the end of ``profkit run`` on the ranks of a job: rank 0 prints one over all."""
+"""The report at the end of ``profkit run`` on the ranks of a job: one rank prints it over all."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,35 @@ def rank_of_job(plan: "Plan") -> "RankOfJob | None":
     return RankOfJob(folder, name, *launched)
 
 
+def takes_over(rank: "RankOfJob", *, is_killed: bool) -> bool:
+    """Whether this rank, which ends while another one is to report, has to do it instead.
+
+    The last rank to end waits for that one: if it dies then, nobody else is left.
+
+    Args:
+        is_killed: Whether this process is about to end by a signal.
+    """
+    if not rank.is_last():
+        rank.leave()
+        return False
+    rank.wait(lambda seconds, _: seconds > _limit_s(is_killed=is_killed))
+    return rank.reports()
+
+
+def _limit_s(*, is_killed: bool) -> float:
+    """How long to wait for other ranks."""
+    from profkit.capture import signals
+
+    return MAX_WAIT_KILLED_S if is_killed or signals.is_pending() else MAX_WAIT_S
+
+
 def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
     """Wait until the other ranks have ended too, and say which ones are missing.
 
     Args:
         is_killed: Whether this process is about to end by a signal.
     """
-    from profkit.capture import signals
-
-    limit_s = MAX_WAIT_KILLED_S if is_killed else MAX_WAIT_S
+    limit_s = _limit_s(is_killed=is_killed)
     told = False
 
     def until(seconds: float, pending: list[int]) -> bool:
@@ -57,7 +77,7 @@ def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
         if seconds > _TELL_AFTER_S and not told:
             told = True
             _say(f"waiting for {_ranks(pending)} to end, for at most {limit_s:.0f} s.")
-        return seconds > (MAX_WAIT_KILLED_S if signals.is_pending() else limit_s)
+        return seconds > _limit_s(is_killed=is_killed)
 
     states = rank.wait(until)
     seen = {state.rank: state for state in states}

@@ -224,10 +224,10 @@ def _report_of_rank(
     is_killed: bool,
 ) -> None:
     """Print the report on all ranks, if this one does so for the job."""
-    from profkit.cli._ranks_report import wait_for_ranks
+    from profkit.cli._ranks_report import takes_over, wait_for_ranks
 
     rank.end((*outcome.files, *outcome.flights), outcome.why_not)
-    if not rank.reports():
+    if not rank.reports() and not takes_over(rank, is_killed=is_killed):
         return
     states = wait_for_ranks(rank, is_killed=is_killed)
     if any(state.files for state in states):

@@ -255,7 +255,7 @@ def _finding(
 
 
 def _without_place(report: Report, finding: Finding) -> str:
-    """What stands for the source line of a finding without one: of a job, its ranks."""
+    """What is named in place of a source line: of a job, the ranks."""
     if not report.ranks:
         return NO_SOURCE_LINE
     is_of_all = not finding.ranks or len(finding.ranks) == len(report.ranks)

@@ -13,6 +13,7 @@ from profkit.capture import environment, files, job, shared_steps
 from profkit.capture.job import RankOfJob, launched_rank
 from profkit.capture.shared_steps import SharedSteps
 from profkit.capture.torchrun import is_torchrun, with_profkit
+from profkit.cli._ranks_report import takes_over
 from profkit.errors import UsageError
 
 
@@ -66,6 +67,39 @@ def test_a_rank_that_has_died_is_not_waited_for_and_the_next_one_reports(tmp_pat
     assert one.reports()
     assert not two.reports(), "rank 1 is alive"
     assert [each.has_died for each in one.wait(never)] == [True, False, False]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are only known on POSIX")
+def test_the_last_to_end_reports_if_rank_0_dies_then(tmp_path: Path) -> None:
+    _, one, two = (RankOfJob(tmp_path, "job", rank, 3) for rank in range(3))
+    one.end([])
+    assert not takes_over(one, is_killed=False), "rank 2 will be the last"
+    two.end(["b.json"])
+    assert two.is_last()
+    assert not two.reports(), "rank 0 is alive"
+    _died(tmp_path, 0)
+    assert takes_over(two, is_killed=False), "rank 1 has left"
+    assert [each.has_died for each in two.wait(never)] == [True, False, False]
+
+
+def test_the_last_to_end_leaves_if_rank_0_ends(tmp_path: Path) -> None:
+    zero, one = (RankOfJob(tmp_path, "job", rank, 2) for rank in range(2))
+    one.end([])
+    assert one.is_last()
+    zero.end([])
+    assert not takes_over(one, is_killed=False)
+    zero.remove()
+    one.leave()
+    assert list(tmp_path.iterdir()) == [], "nothing else is left"
+
+
+def test_of_two_that_end_at_once_the_first_takes_over(tmp_path: Path) -> None:
+    ranks = [RankOfJob(tmp_path, "job", rank, 3) for rank in range(3)]
+    for each in ranks[1:]:
+        each.end([])
+    assert all(each.is_last() for each in ranks[1:])
+    _died(tmp_path, 0)
+    assert [takes_over(each, is_killed=False) for each in ranks[1:]] == [True, False]
 
 
 def test_rank_0_reports_and_others_do_not(tmp_path: Path) -> None:
