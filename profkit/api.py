@@ -164,16 +164,24 @@ def analyze(  # noqa: PLR0913  (options, by name)
     raise SeveralTracesError(message, hint, [each.paths[0] for each in found.reports])
 
 
-def report_on_ranks(files: Iterable[Iterable[str]], chosen: Mapping[str, Any]) -> Report | None:
+def report_on_ranks(
+    files: Iterable[Iterable[str]], chosen: Mapping[str, Any], of: str | None = None
+) -> Report | None:
     """The report on the ranks of a job, or None if fewer than two have recorded at the same time.
 
     Args:
         files: The files of each rank: its trace, its memory record, its dumps.
         chosen: Rules, thresholds and peaks, as for :func:`analyze`.
+        of: A file that the job has to have; by default it is the one with the most ranks.
+
+    Raises:
+        LoadError: No file can be read.
     """
-    recordings = [Recording(tuple(own)) for own in files]
+    recordings = [Recording(tuple(own), is_member=True) for own in files]
     found = analyze_all(recordings, Order(chosen), Scale(), _Stages(no_stage))
-    jobs = [each.report for each in found.reports if each.is_job]
+    jobs = [
+        each.report for each in found.reports if each.is_job and (of is None or of in each.paths)
+    ]
     return max(jobs, key=lambda each: len(each.ranks), default=None)
 
 

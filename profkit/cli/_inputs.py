@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from profkit.cli._progress import Progress
+from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -74,12 +75,17 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
     return _each(find_recordings(paths), chosen, shown)
 
 
-def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
+def read_jobs(
+    paths: Sequence[str], chosen: Mapping[str, Any], place: Place, shown: Progress
+) -> Iterator[Input]:
     """Do the same, but join the ranks of a job to one input, with the recording of the first.
 
     The ranks are analyzed as by ``profkit analyze``, several at a time.
+
+    Args:
+        place: Where they are analyzed.
     """
-    from profkit.analysis.several import Order, Scale
+    from profkit.analysis.several import Order
     from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 
     recordings = find_recordings(paths)
@@ -91,7 +97,9 @@ def read_jobs(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) 
     ranks = [each for each, is_rank in zip(recordings, might, strict=True) if is_rank]
     rest = [each for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
     if ranks:
-        for each in _analyzed(ranks, Order(chosen), Scale(), shown).reports:
+        with place.scale() as scale:
+            found = _analyzed(ranks, Order(chosen), scale, shown)
+        for each in found.reports:
             if each.is_job:
                 path = each.report.source.path
                 yield Input(path, each.report, studied(each.paths[:1], chosen, shown))

@@ -14,6 +14,7 @@ from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jo
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
+from profkit.cli._scale import Place, scale_options
 from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
@@ -64,7 +65,8 @@ def _is_folder_format(name: str) -> bool:
               help="Base of relative source paths.  [default: working directory]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @reading_options
-def command(
+@scale_options
+def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
     format_: str,
@@ -74,6 +76,7 @@ def command(
     base: str | None,
     force: bool,
     chosen: Mapping[str, Any],
+    place: Place,
 ) -> int:
     """Export a recording or its report for other programs.
 
@@ -93,7 +96,11 @@ def command(
             export.check(paths)
             info = export.module.INFO
             joins_ranks = info.joins_ranks or info.shows == "report"
-            reads = (read_jobs if joins_ranks else read_all)(paths, chosen, shown)
+            reads = (
+                read_jobs(paths, chosen, place, shown)
+                if joins_ranks
+                else read_all(paths, chosen, shown)
+            )
             written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks
     for remark in dict.fromkeys(remarks):

@@ -15,6 +15,7 @@ from profkit.cli._inputs import Input, read_jobs
 from profkit.cli._options import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
+from profkit.cli._scale import Place, scale_options
 from profkit.folders import working_folder
 
 _FORMAT: Final = "html"
@@ -33,6 +34,7 @@ _MAX_PAGES: Final = 20
 @click.option("--open/--no-open", "opens", default=None,
               help="Open a browser.  [default: if there is a screen]")  # fmt: skip
 @reading_options
+@scale_options
 def command(
     *,
     paths: tuple[str, ...],
@@ -40,6 +42,7 @@ def command(
     force: bool,
     opens: bool | None,
     chosen: Mapping[str, Any],
+    place: Place,
 ) -> int:
     """Write the report as one HTML page, print its path, and open it in a browser.
 
@@ -52,14 +55,14 @@ def command(
         check_target(output, force=force)
     with progress() as shown:
         products, names = [], []
-        for read in read_jobs(paths, chosen, shown):
+        for read in read_jobs(paths, chosen, place, shown):
             shown.writing(_FORMAT)
             products.append(_page(read))
             names.append(read.name)
         product = together(renderer(_FORMAT), products)
-    place = Path(output) if output is not None else _cached(names[0], paths)
-    deliver(product, str(place), force=force or output is None)
-    page = place.absolute()
+    target = Path(output) if output is not None else _cached(names[0], paths)
+    deliver(product, str(target), force=force or output is None)
+    page = target.absolute()
     click.echo(str(page))
     if opens if opens is not None else has_screen():
         _open(page)

@@ -219,3 +219,13 @@ def test_jobs_are_compared(job: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert figures["n_ranks"] == (2, 2)
     assert figures["collective_wait_ns_per_step"] == (LATE_NS // 2, 0)
     assert found["before"]["kind"] == found["after"]["kind"] == "ranks"
+
+
+def test_view_and_export_analyze_ranks_where_analyze_does(job: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    assert main(["export", str(job), "--to", "json", "-o", str(here)]) == 0
+    assert main(["export", str(job), "--to", "json", "-o", str(there), "--workers", "2"]) == 0
+    assert here.read_bytes() == there.read_bytes()
+    for command in (["view"], ["export", "--to", "json"]):
+        both = ["--cluster", "tcp://127.0.0.1:1", "--scheduler-file", "none.json"]
+        assert main([*command, str(job), *both]) == 2

@@ -219,6 +219,22 @@ def test_when_rank_0_is_killed_the_next_one_reports(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_when_rank_0_dies_after_the_others_have_ended_the_last_one_reports(tmp_path: Path) -> None:
+    given = (
+        "init_method='file://' + os.environ['STORE'], rank=int(os.environ['RANK']), world_size=2"
+    )
+    dies = "if rank == 0:\n    time.sleep(5)\n    os.kill(os.getpid(), 9)\n"
+    (tmp_path / "train.py").write_text((DDP + dies).replace("**GIVEN", given))
+    shared = {"WORLD_SIZE": "2", "STORE": str(tmp_path / "store"), "MASTER_PORT": "8"}
+    command = ["-m", "profkit", *RUN, "train.py"]
+    job = ended(tmp_path, [command] * 2, [{**shared, "RANK": str(rank)} for rank in range(2)])
+    assert "profkit: rank 0 died; what was recorded until then is in the report." in job.errors
+    assert job.report is not None
+    assert job.report["source"]["kind"] == "ranks"
+    assert not list(tmp_path.rglob(".ranks-*"))
+
+
+@pytest.mark.slow
 def test_a_hang_is_explained_with_its_lines(tmp_path: Path) -> None:
     job = with_torchrun(tmp_path, HANGS, 2)
     assert job.code != 0

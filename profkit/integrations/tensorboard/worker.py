@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from profkit.api import compare, render, study
+from profkit.api import compare, render, report_on_ranks, study
 from profkit.comparison.messages import (
     TITLES,
     amount,
@@ -30,8 +30,6 @@ from profkit.comparison.messages import (
     subject_of,
 )
 from profkit.dataclass import dataclass
-from profkit.engine.job import job_report, jobs_of
-from profkit.engine.job_context import RankReport
 from profkit.errors import LoadError, ProfkitError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
@@ -96,28 +94,19 @@ def _write_report(report: Report, page: bytes, folder: Path) -> None:
 
 
 def ranked(paths: list[str], folder: Path) -> AnalysisResult:
-    """Analyze the traces of a job, one after the other, and write the results to a folder.
+    """Analyze the traces of a job, as ``profkit analyze`` does, and write the results to a folder.
 
     Args:
         paths: The traces of a run; only those of the same job as the first one are used.
     """
-    ranks = [rank for path in paths if (rank := _rank_of(path)) is not None]
-    jobs = (job for job in jobs_of(ranks) if any(each.path == paths[0] for each in job))
-    job = next(jobs, None)
-    if job is None:
+    report = None
+    with contextlib.suppress(LoadError):  # no file can be read
+        report = report_on_ranks(((path,) for path in paths), {}, of=paths[0])
+    if report is None:
         hint = "Ranks of a job have the same world size and were recorded at the same time."
         return AnalysisResult("This recording and the others of its folder are of no job.", hint)
-    report = job_report(job)
     _write_report(report, render(report, "html"), folder)
     return AnalysisResult(run_summary=run_summary(report))
-
-
-def _rank_of(path: str) -> RankReport | None:
-    """The report on a rank, or None if a file cannot be read or is of none."""
-    try:
-        return study(path).rank_report()
-    except LoadError:
-        return None
 
 
 def compared(paths: list[str], folder: Path) -> AnalysisResult:
