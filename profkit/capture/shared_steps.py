@@ -19,8 +19,12 @@ from profkit.capture import environment
 
 _ASKING_SHARE: Final = 0.02
 _NOTICE_S: Final = 0.01
-"""How long before the first step rank 0 writes it: others ask at least every 5 ms, since that takes
+"""How long before the first step rank 0 writes it at least: others ask every 5 ms, since that takes
 0.1 ms, or once in each step."""
+_MAX_NOTICE_S: Final = 1.0
+_SLOWER: Final = 2.0
+"""By how much more slowly others may ask than rank 0, on whose machine the store is. A rank that
+learns the first step too late lacks the step with stacks before it."""
 _SHORTEST_STEP_S: Final = 1e-4
 _PATIENCE: Final = 10
 """Answers that rank 0 has not come, after which a rank decides by itself."""
@@ -40,6 +44,7 @@ class SharedSteps:
         self._n_asked = 0
         self._next_s = 0.0
         self._last_s = 0.0
+        self._notice_s = _NOTICE_S
 
     @property
     def is_agreed(self) -> bool:
@@ -77,9 +82,11 @@ class SharedSteps:
         if rank == 0:
             if not self._n_asked:
                 store.set(came, "1")
+                others_s = _SLOWER * (time.monotonic() - self._last_s) / _ASKING_SHARE
+                self._notice_s = min(max(_NOTICE_S, others_s), _MAX_NOTICE_S)
             self._n_asked += 1
             if is_affordable:
-                self._begin = step + math.ceil(_NOTICE_S / max(step_s, _SHORTEST_STEP_S))
+                self._begin = step + math.ceil(self._notice_s / max(step_s, _SHORTEST_STEP_S))
                 store.set(begins, str(self._begin))
         elif self._last_s >= self._next_s:
             self._n_asked += 1

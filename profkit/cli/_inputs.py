@@ -116,7 +116,7 @@ def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
     """
     from profkit.errors import UsageError
 
-    inputs = read_jobs(paths, chosen, shown)
+    inputs = read_jobs(paths, chosen, Place(), shown)
     found = next(inputs)
     if next(inputs, None) is not None:
         raise UsageError(f"{paths[0]} has several recordings.", "Name the file of one.")

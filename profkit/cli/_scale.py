@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Place:
     """Where to analyze, as on the command line: see :func:`scale_options`."""
 
-    workers: int | None
-    cluster: str | None
-    scheduler_file: str | None
+    workers: int | None = None
+    cluster: str | None = None
+    scheduler_file: str | None = None
 
     @contextmanager
     def scale(self) -> "Iterator[Scale]":

@@ -271,6 +271,8 @@ def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
     parts = (
         f"{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
         f"{format_ns(transfer_ns / n_steps)} transfer."
+        if wait_ns
+        else "None of that is waiting for other ranks."
     )
     return replace(
         finding,

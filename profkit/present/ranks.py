@@ -48,6 +48,7 @@ _UNEVEN: Final = 1.2
 """The longest computation of a rank divided by the median from which ranks are called uneven."""
 _SLOWER: Final = 1.02
 """The slowdown by unequal ranks from which it is in the headline."""
+_STRAGGLING: Final = "straggling-rank"
 _MAX_UNREAD: Final = 3
 _N_OF_PAIR: Final = 2
 """A send and its receive."""
@@ -58,7 +59,7 @@ def job_headline(report: Report) -> Iterator[str]:
     found = report.collectives
     if found is None:
         return
-    yield from _step_of_job(found)
+    yield from _step_of_job(report, found)
     worst = max(report.ranks, key=lambda each: each.late_ns)
     n = sum(each.n for each in found.groups)
     if n and worst.n_last > _MOSTLY * n:
@@ -83,14 +84,17 @@ def job_headline(report: Report) -> Iterator[str]:
         yield f"Not read: {counted(more, 'other file')}."
 
 
-def _step_of_job(found: CollectivesSummary) -> Iterator[str]:
-    """What a step of all ranks takes, and would take if they were equal."""
+def _step_of_job(report: Report, found: CollectivesSummary) -> Iterator[str]:
+    """What a step of all ranks takes, and would take if they were equal.
+
+    Where a single rank is the cause, its finding says what it would take without that.
+    """
     slowdown = found.slowdown
     if slowdown is None:
         return
     what = "A step of the job" if slowdown.n_steps else "The job"
     equal = ""
-    if slowdown.ratio >= _SLOWER:
+    if slowdown.ratio >= _SLOWER and all(each.name != _STRAGGLING for each in report.findings):
         equal = f", {format_ns(slowdown.ideal_ns)} with equal ranks and links"
     yield f"{what} takes {format_ns(slowdown.recorded_ns)}{equal}."
 

@@ -451,7 +451,7 @@ def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
 def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     items = [
         ListItem(
-            one_line(f"{fault.message} {fault.fix}"),
+            _on_ranks(report, fault) + one_line(f"{fault.message} {fault.fix}"),
             f"{fault.severity} {one_line(fault.rule)}",
             fault.severity,
         )

@@ -197,6 +197,24 @@ def test_all_ranks_record_the_steps_that_rank_0_chooses(ranks: list[SharedSteps]
     assert all(each.is_agreed for each in ranks)
 
 
+def test_a_slow_store_is_written_earlier(
+    ranks: list[SharedSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks may ask it only every 100 ms or so, which are five steps."""
+    slow = Store()
+    write = slow.set
+
+    def set_slowly(key: str, value: str) -> None:
+        for _ in range(10):
+            time.monotonic()
+        write(key, value)
+
+    monkeypatch.setattr(slow, "set", set_slowly)
+    monkeypatch.setattr(shared_steps, "_store", lambda: slow)
+    begun = next(s for s in range(1, 20) if begins(ranks, 0, s, affordable=True) is not None)
+    assert begun == 1 + 6
+
+
 def test_a_rank_that_learns_it_late_joins_in_the_middle(ranks: list[SharedSteps]) -> None:
     for step in range(1, 8):
         begins(ranks, 0, step, affordable=True)
