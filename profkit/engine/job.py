@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
@@ -18,6 +18,7 @@ from profkit.index.ranks.activity import rank_activity
 from profkit.index.ranks.calls import NO_CALLS, collective_calls
 from profkit.model.finding import Finding
 from profkit.model.flight_record import FlightRecord
+from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.packed import Packed
 
@@ -256,12 +257,21 @@ class _Merged:
         return cls(findings.merged(ctx), health.merged(ctx), tuple(devices), n_events, n_ruled)
 
 
+class _Problem(NamedTuple):
+    """What makes findings of several ranks the same problem."""
+
+    rule: str
+    file: str | None
+    line: int | None
+    op: str | None
+
+
 class _Problems:
     """The findings of all ranks by problem: those of the same rule and line are one."""
 
     def __init__(self) -> None:
-        self._costliest: dict[object, tuple[int, Finding]] = {}
-        self._ranks: dict[object, set[int]] = defaultdict(set)
+        self._costliest: dict[_Problem, tuple[int, Finding]] = {}
+        self._ranks: dict[_Problem, set[int]] = defaultdict(set)
 
     def add(self, number: int, rank: int, found: Iterable[Finding]) -> None:
         """Add the findings of a rank.
@@ -270,8 +280,8 @@ class _Problems:
             number: The rank's index.
         """
         for finding in found:
-            where = finding.locations[0] if finding.locations else None
-            key = (finding.rule, where and (where.file, where.line, where.op))
+            where = finding.locations[0] if finding.locations else Location()
+            key = _Problem(finding.rule, where.file, where.line, where.op)
             self._ranks[key].add(rank)
             before = self._costliest.get(key)
             if before is None or _cost(finding) > _cost(before[1]):
@@ -281,11 +291,27 @@ class _Problems:
         """Each problem once, with its ranks. A rule can say more of a finding with all ranks."""
         with_ranks = {rule.INFO.id: getattr(rule, "over_ranks", None) for rule in rules()}
         merged = []
+        self._join_without_line()
         for key, (number, finding) in self._costliest.items():
             add = with_ranks.get(finding.rule)
             told = finding if add is None else add(ctx, number, finding)
             merged.append(replace(told, ranks=tuple(sorted(self._ranks[key]))))
         return merged
+
+    def _join_without_line(self) -> None:
+        """Join what some ranks have at an operator with what others have there at a line.
+
+        Not all of them may have recorded stacks. Several lines with that operator leave it open.
+        """
+        by_op: dict[tuple[str, str], list[_Problem]] = defaultdict(list)
+        for key in self._costliest:
+            if key.op is not None and key.file is not None:
+                by_op[key.rule, key.op].append(key)
+        for key in [key for key in self._costliest if key.op is not None and key.file is None]:
+            with_line = by_op[key.rule, key.op or ""]
+            if len(with_line) == 1 and self._ranks[key].isdisjoint(self._ranks[with_line[0]]):
+                del self._costliest[key]
+                self._ranks[with_line[0]] |= self._ranks.pop(key)
 
 
 def _cost(finding: Finding) -> tuple[int, int]:

@@ -23,3 +23,31 @@ def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
     assert cost_text(report, finding) == "up to 2.00 ms per step (20%)"
     of_one = analyze(tmp_path / "job" / "rank1.pt.trace.json.gz", select=["COM001"])
     assert "cannot tell it from the transfer" in of_one.findings[0].message
+
+
+def test_ranks_without_stacks_have_the_line_of_the_others(tmp_path: Path) -> None:
+    job = JobBuilder(3)
+    for _ in range(3):
+        with job.step(), job.ranks[0].frame("train.py", 12, "train"):
+            job.compute(4 * MS)
+            job.collective("all-reduce", 2 * MS)
+            job.compute(MS)
+    report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+    (finding,) = report.findings
+    assert finding.ranks == (0, 1, 2)
+    assert (finding.locations[0].file, finding.locations[0].line) == ("train.py", 12)
+
+
+def test_two_lines_leave_it_open_which_one_a_rank_without_stacks_has(tmp_path: Path) -> None:
+    job = JobBuilder(3)
+    for _ in range(3):
+        with (
+            job.step(),
+            job.ranks[0].frame("train.py", 12, "train"),
+            job.ranks[1].frame("train.py", 15, "train"),
+        ):
+            job.compute(4 * MS)
+            job.collective("all-reduce", 2 * MS)
+            job.compute(MS)
+    report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+    assert sorted(each.ranks for each in report.findings) == [(0,), (1,), (2,)]
