@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from profkit.api import analyze as analyze
     from profkit.api import check as check
     from profkit.api import compare as compare
+    from profkit.api import history as history
     from profkit.api import render as render
     from profkit.api import what_if as what_if
     from profkit.api import what_if_ranks as what_if_ranks
@@ -32,6 +33,7 @@ _MODULES: Final = {
     "analyze": "profkit.api",
     "check": "profkit.api",
     "compare": "profkit.api",
+    "history": "profkit.api",
     "load": "profkit.readers.open",
     "memory": "profkit.capture.memory.scope",
     "no_leak": "profkit.capture.memory.guard",
@@ -46,8 +48,8 @@ _MODULES: Final = {
 
 __all__ = [
     "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "check",
-    "compare", "load", "memory", "no_leak", "no_sync", "render", "steps", "trace", "what_if",
-    "what_if_ranks",
+    "compare", "history", "load", "memory", "no_leak", "no_sync", "render", "steps", "trace",
+    "what_if", "what_if_ranks",
 ]  # fmt: skip
 
 

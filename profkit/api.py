@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from profkit.analysis.several import Order, Scale, analyze_all, job_in
+from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
     COMMON,
@@ -36,6 +36,7 @@ from profkit.arguments import (
 )
 from profkit.budgets.baseline import read_baseline
 from profkit.budgets.check import check as checked
+from profkit.budgets.history import history_of
 from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
@@ -56,6 +57,7 @@ from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageE
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
@@ -66,7 +68,8 @@ from profkit.readers.report import read_report
 from profkit.readers.stream import is_folder, place_of
 
 __all__ = [
-    "Study", "analyze", "check", "compare", "render", "study", "what_if", "what_if_ranks",
+    "Study", "analyze", "check", "compare", "history", "render", "study", "what_if",
+    "what_if_ranks",
 ]  # fmt: skip
 
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
@@ -81,10 +84,12 @@ _WHAT_IF_RANKS: Final = Arguments(
 _RENDER: Final = Arguments(
     "profkit.render",
     report=instance_of(
-        (Report, Difference, Check, Explanation), "a report, a difference or a check"
+        (Report, Difference, Check, Explanation, History),
+        "a report, a difference, a check or a history",
     ),
     format=NAME,
 )  # fmt: skip
+_HISTORY: Final = Arguments("profkit.history", workers=optional(whole(1)), **COMMON)
 _CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **COMMON)
 
 
@@ -412,12 +417,7 @@ def check(
     _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
     wanted = budgets_of(budgets, "profkit.check: budgets")
     kept = read_baseline(os.fspath(baseline)) if baseline is not None else None
-    if isinstance(paths, str | os.PathLike | Report):
-        paths = [paths]
-    require(ITERABLE, paths, "profkit.check: paths")
-    every = list(paths)
-    for each in every:
-        require(_RECORDING, each, "profkit.check: paths")
+    every = _reports_or_paths(paths, "profkit.check: paths")
 
     def report_on(each: Path | Report) -> Report:
         if isinstance(each, Report):
@@ -429,15 +429,61 @@ def check(
     return checked(list(map(report_on, every)), wanted, kept)
 
 
+def history(
+    paths: Path | Report | Iterable[Path | Report],
+    *,
+    thresholds: Overrides | None = None,
+    limit_bytes: int | None = None,
+    workers: int | None = None,
+) -> History:
+    """Compare figures and findings of a program over its commits.
+
+    Args:
+        paths: Recordings and reports, or folders of them. Those of one commit, on one device and
+            with one version of PyTorch, are repeated runs.
+        thresholds: By rule name, thresholds that differ from the default.
+        limit_bytes: As for :func:`profkit.load`.
+        workers: As for :func:`profkit.analyze`.
+
+    Raises:
+        LoadError: Nothing could be read, or a path that was given does not exist or is neither.
+        UsageError: A threshold is not valid.
+    """
+    _HISTORY.check(thresholds=thresholds, limit_bytes=limit_bytes, workers=workers)
+    every = _reports_or_paths(paths, "profkit.history: paths")
+    reports = [each for each in every if isinstance(each, Report)]
+    files = [os.fspath(each) for each in every if not isinstance(each, Report)]
+    if files:
+        order = Order({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
+        recordings = find_recordings(files)
+        found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
+        reports += [each.report for each in found.reports]
+    return history_of(reports)
+
+
+def _reports_or_paths(
+    given: Path | Report | Iterable[Path | Report], what: str
+) -> list[Path | Report]:
+    """One or several reports and paths, checked."""
+    if isinstance(given, str | os.PathLike | Report):
+        given = [given]
+    require(ITERABLE, given, what)
+    every = list(given)
+    for each in every:
+        require(_RECORDING, each, what)
+    return every
+
+
 def render(
-    report: Report | Difference | Check | Explanation,
+    report: Report | Difference | Check | Explanation | History,
     format: str = "text",  # noqa: A002  (the word of the command line)
     **options: Any,  # noqa: ANN401  (each renderer has its own options)
 ) -> bytes:
-    """Render a report, a comparison or a check.
+    """Render a report, a comparison, a check or a history.
 
     Args:
-        report: The report, or the result of :func:`profkit.compare` or :func:`profkit.check`.
+        report: The report, or the result of :func:`profkit.compare`, :func:`profkit.check` or
+            :func:`profkit.history`.
         format: The renderer's name, such as ``text``, ``json``, ``md``.
         **options: The renderer's options, such as ``width=80``; others are ignored.
 
@@ -445,7 +491,7 @@ def render(
         UsageError: There is no such format, or an argument is invalid.
     """
     _RENDER.check(report=report, format=format)
-    if isinstance(report, Difference | Check | Explanation):
+    if isinstance(report, Difference | Check | Explanation | History):
         return render_result(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

@@ -6,9 +6,9 @@ process has the events of one recording at a time.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
@@ -24,6 +24,7 @@ from profkit.errors import (
     NotATraceError,
     ProfkitError,
     SeveralTracesError,
+    UnreadableFileError,
     UsageError,
 )
 from profkit.model.job import UnreadFile
@@ -35,6 +36,7 @@ from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import Recording, grouped, may_be_ranks, stored_bytes
 from profkit.readers.remote import is_url, url_n_bytes
+from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
 from profkit.scale.cluster import client_of_this_worker, on_cluster
 from profkit.scale.processes import can_start, in_processes
@@ -200,6 +202,36 @@ def analyze_all(
         tuple((recording.paths[0], error) for recording, error in unread),
         tuple(error for _, error in failed if isinstance(error, NotATraceError)),
     )
+
+
+def read_or_analyze(
+    recordings: Iterable[Recording], order: Order, scale: Scale, listener: Listener
+) -> Analyses:
+    """Do the same, but take reports that were saved as JSON as they are; they come first.
+
+    Raises:
+        LoadError: As for :func:`analyze_all`, or a report is incomplete.
+        UsageError: As for :func:`analyze_all`.
+    """
+    saved, others = [], []
+    for each in recordings:
+        report = None
+        if len(each.paths) == 1:
+            with suppress(MissingFileError, UnreadableFileError, NotATraceError):
+                report = read_report(place_of(each.paths[0]), order.chosen.get("limit_bytes"))
+        if report is None:
+            others.append(each)
+        else:
+            saved.append(Analyzed(each.paths, report))
+    if saved and not others:
+        return Analyses(tuple(saved), (), ())
+    try:
+        found = analyze_all(others, order, scale, listener)
+    except NotATraceError as error:
+        if not saved:
+            raise
+        return Analyses(tuple(saved), (), (error,))
+    return replace(found, reports=(*saved, *found.reports))
 
 
 def job_in(

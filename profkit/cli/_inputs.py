@@ -175,6 +175,19 @@ def _each(
         click.echo(f"profkit: skipped: {skip}", err=True)
 
 
+def all_reports(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> list["Report"]:
+    """The reports that some paths have, and those on their recordings; of a job one.
+
+    Args:
+        chosen: More arguments for :func:`profkit.analyze`.
+    """
+    from profkit.analysis.several import Order, Scale, read_or_analyze
+    from profkit.readers.recordings import find_recordings
+
+    found = read_or_analyze(find_recordings(paths), Order(chosen), Scale(), shown)
+    return [each.report for each in _with_notes(found).reports]
+
+
 def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress) -> "Analyses":
     """Analyze the recordings of some paths; those of the ranks of a job are one.
 
@@ -190,7 +203,11 @@ def _analyzed(
 ) -> "Analyses":
     from profkit.analysis.several import analyze_all
 
-    found = analyze_all(recordings, order, scale, shown)
+    return _with_notes(analyze_all(recordings, order, scale, shown))
+
+
+def _with_notes(found: "Analyses") -> "Analyses":
+    """Say on stderr what could not be read, and what is no recording."""
     for path, error in found.unread:
         text = str(error) if path in error.message else f"{path}: {error}"
         click.echo(f"profkit: not read: {text}", err=True)

@@ -1,14 +1,14 @@
 """The changes between two reports, and between two snapshots: new, fixed, worse or better."""
 
 import posixpath
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from profkit.dataclass import dataclass
 from profkit.engine.figures.top import MAX_ENTRIES
 from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_changes import StackChange, stack_changes
-from profkit.model.difference import Change, ChangeKind, ChangeStatus, Unit
+from profkit.model.difference import Change, ChangeKind, ChangeStatus, FixResult, Unit
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import KernelSummary, OpSummary, Report
@@ -60,8 +60,23 @@ def _line_before(before: Location, after: Location) -> int | None:
     return before.line if before.line != after.line else None
 
 
-def finding_changes(old: Report, new: Report, one_sided: set[str]) -> list[Change]:
-    """Findings on one side only, and those whose cost differs by more than noise.
+@dataclass(frozen=True)
+class MatchedFindings:
+    """The findings of two reports.
+
+    Attributes:
+        pairs: Those that both have.
+        fixed: Those that only the first has.
+        added: Those that only the second has.
+    """
+
+    pairs: Sequence[tuple[Finding, Finding]]
+    fixed: Sequence[Finding]
+    added: Sequence[Finding]
+
+
+def match_findings(old: Report, new: Report, one_sided: set[str]) -> MatchedFindings:
+    """Find the same findings in two reports, also where their lines have moved.
 
     Args:
         one_sided: Rules that were skipped on one side, which are left out.
@@ -69,17 +84,40 @@ def finding_changes(old: Report, new: Report, one_sided: set[str]) -> list[Chang
     left = [each for each in old.findings if each.rule not in one_sided]
     right = [each for each in new.findings if each.rule not in one_sided]
     keys = (_by_line, _by_function, _by_file_name)
-    pairs, fixed, added = match_items(left, right, keys, _lines_apart)
+    return MatchedFindings(*match_items(left, right, keys, _lines_apart))
+
+
+def finding_changes(old: Report, new: Report, found: MatchedFindings) -> list[Change]:
+    """Findings on one side only, and those whose cost differs by more than noise."""
     whole_ns = min(_total_ns(old), _total_ns(new))
     step_ns = min(_total_ns(each) / max(len(each.summary.steps), 1) for each in (old, new))
     changes = [
         change
-        for one, other in pairs
+        for one, other in found.pairs
         if (change := _cost_change(one, other, whole_ns, step_ns)) is not None
     ]
-    changes += [_one_sided_change(each, is_new=False) for each in fixed]
-    changes += [_one_sided_change(each, is_new=True) for each in added]
+    changes += [_one_sided_change(each, is_new=False) for each in found.fixed]
+    changes += [_one_sided_change(each, is_new=True) for each in found.added]
     return sorted(changes, key=_rank)
+
+
+def fix_result(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult | None:
+    """What the fixed findings were predicted to save, and the change of step time."""
+    before, after = old.summary.steps, new.summary.steps
+    if not (before and after) or old.source.devices != new.source.devices:
+        return None
+    costs = [each.cost for each in fixed if each.cost.per_step_ns or each.cost.high_ns]
+    low = (0 if cost.basis == "upper-bound" else cost.low_ns or cost.ns or 0 for cost in costs)
+    high = (max(cost.high_ns or 0, cost.ns or 0) for cost in costs)
+    if not costs:
+        return None
+    means = [sum(step.time_ns for step in steps) / len(steps) for steps in (before, after)]
+    return FixResult(
+        n=len(costs),
+        low_ns=round(sum(low) / len(before)),
+        high_ns=round(sum(high) / len(before)),
+        saved_ns=round(means[0] - means[1]),
+    )
 
 
 def _place(finding: Finding) -> Location:

@@ -5,7 +5,13 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from profkit._version import __version__
-from profkit.comparison.changes import call_changes, finding_changes, memory_changes
+from profkit.comparison.changes import (
+    call_changes,
+    finding_changes,
+    fix_result,
+    match_findings,
+    memory_changes,
+)
 from profkit.comparison.figures import renamed_devices, side_by_side
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
@@ -59,7 +65,8 @@ def compare(before: Side, after: Side) -> Difference:
             "Compare two recordings of one kind.",
         )
     not_compared = tuple(_one_sided(old, new))
-    changes = finding_changes(old, new, {each.rule for each in not_compared})
+    found = match_findings(old, new, {each.rule for each in not_compared})
+    changes = finding_changes(old, new, found)
     if before.snapshot is not None and after.snapshot is not None:
         changes = memory_changes(before.snapshot, after.snapshot) + changes
     return Difference(
@@ -70,6 +77,7 @@ def compare(before: Side, after: Side) -> Difference:
         changes=(*changes, *call_changes(old, new)),
         not_compared=not_compared,
         notes=tuple(_notes(before, after)),
+        fixes=fix_result(old, new, found.fixed),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from profkit.engine.wording import counted
-from profkit.model.difference import Change, ChangeKind, Difference, Figure, Unit
+from profkit.model.difference import Change, ChangeKind, Difference, Figure, FixResult, Unit
 from profkit.model.location import Location
 from profkit.names import short_kernel, visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
@@ -51,7 +51,18 @@ def headline(difference: Difference) -> str:
     ]
     if counts:
         sentences.append(f"Findings: {', '.join(counts)}.")
+    if difference.fixes is not None:
+        sentences.append(_predicted(difference.fixes))
     return " ".join(sentences) or "The recordings have no figures in common."
+
+
+def _predicted(fixes: FixResult) -> str:
+    """What was predicted for the fixed findings, and what they gave."""
+    low, high = format_ns(fixes.low_ns), format_ns(fixes.high_ns)
+    predicted = low if low == high else f"{low} to {high}" if fixes.low_ns else f"at most {high}"
+    what = "The fix" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes"
+    saved = f"saved {format_ns(fixes.saved_ns)}" if fixes.saved_ns > 0 else "saved nothing"
+    return f"{what} {saved} per step; predicted: {predicted}."
 
 
 def _compared(start: str, figure: Figure) -> str:

@@ -89,6 +89,24 @@ class Change:
 
 
 @dataclass(frozen=True)
+class FixResult:
+    """What was predicted for the findings that are fixed, and what the fixes gave.
+
+    Attributes:
+        n: Number of fixed findings with a cost in time per step.
+        low_ns: Lower end of the time per step that they were predicted to save: the sum of their
+            costs, which is 0 for an upper bound.
+        high_ns: Its upper end. Where several claim the same time, together they save less.
+        saved_ns: By how much the mean step time is shorter; below 0 if it is longer.
+    """
+
+    n: int
+    low_ns: int
+    high_ns: int
+    saved_ns: int
+
+
+@dataclass(frozen=True)
 class NotCompared:
     """A rule that was skipped on one side, so that its findings cannot be compared.
 
@@ -115,6 +133,8 @@ class Difference(Renderable):
         changes: Changes of memory, findings, kernels and operators, each largest first.
         not_compared: Rules whose findings cannot be compared.
         notes: Sentences on what limits the comparison.
+        fixes: What the fixed findings were predicted to save, and the change of step time; None if
+            none with a cost per step is fixed, or the devices differ.
         schema: Name and version of this schema.
     """
 
@@ -125,6 +145,7 @@ class Difference(Renderable):
     changes: tuple[Change, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
     notes: tuple[str, ...] = ()
+    fixes: FixResult | None = None
     schema: str = SCHEMA
 
     def of_kind(self, kind: ChangeKind) -> tuple[Change, ...]:

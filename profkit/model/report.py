@@ -77,6 +77,8 @@ class Source:
         run_cost: What it cost the program, in the report at the end of ``profkit run``.
         processor: Name of the machine's processor, or None where it was not recorded.
         revision: The git commit of the program's folder, or None where it was not recorded.
+        recorded_unix_ns: When the recording began, in nanoseconds since 1970, or None where it was
+            not recorded.
     """
 
     path: str
@@ -95,6 +97,7 @@ class Source:
     run_cost: RunCost | None = None
     processor: str | None = None
     revision: str | None = None
+    recorded_unix_ns: int | None = None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
             *list_section("Not compared: checks skipped on one side", not_compared),
             *list_section("Notes", difference.notes, is_detail=False),
         ),
+        path_labels=("before", "after"),
     )
 
 

@@ -246,7 +246,38 @@ class Remainder:
     text: str
 
 
-Block = TimeParts | FindingBlock | TableBlock | ListBlock | Paragraph | CodeBlock | Remainder
+@dataclass(frozen=True)
+class ChartPoint:
+    """A point of a line: where it is, from 0 to 1, and what it stands for."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ChartBlock:
+    """A line; a table beside it has its figures, for formats that cannot draw.
+
+    Attributes:
+        title: The figure, with that at the upper end of the axis; its lower end is 0.
+        points: From left to right.
+    """
+
+    title: str
+    points: tuple[ChartPoint, ...]
+
+
+Block = (
+    ChartBlock
+    | TimeParts
+    | FindingBlock
+    | TableBlock
+    | ListBlock
+    | Paragraph
+    | CodeBlock
+    | Remainder
+)
 
 
 @dataclass(frozen=True)
@@ -277,9 +308,10 @@ class Document:
     Attributes:
         title: The document's title, for formats that have one.
         program: profkit with its version.
-        paths: The recordings: one of a report, and of a comparison ``before`` and ``after``.
+        paths: The recordings.
         origin: Device names, torch's version and the rank.
         headline: One or two sentences.
+        path_labels: What each recording is, if they are compared: ``before`` and ``after``.
     """
 
     title: str
@@ -288,6 +320,12 @@ class Document:
     origin: tuple[str, ...]
     headline: str
     sections: tuple[DocumentSection, ...]
+    path_labels: tuple[str, ...] = ()
+
+    @property
+    def path_separator(self) -> str:
+        """What is between the recordings: an arrow from one that is compared to the other."""
+        return " → " if self.path_labels else ", "
 
 
 def one_line(text: str) -> str:

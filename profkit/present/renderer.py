@@ -32,6 +32,7 @@ from profkit.errors import PluginError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.plugins import Plugin, discover, plugins
 
@@ -246,12 +247,13 @@ _PARTS: Final = {
     Difference: ("render_difference", "A comparison"),
     Check: ("render_check", "A check"),
     Explanation: ("render_explanation", "An explanation"),
+    History: ("render_history", "A history"),
 }
 """What renders a result that is no report, and what such a result is."""
 
 
 def render_result(
-    result: Difference | Check | Explanation, name: str, options: dict[str, Any]
+    result: Difference | Check | Explanation | History, name: str, options: dict[str, Any]
 ) -> bytes:
     """A result that is no report in some format; options that the renderer lacks are ignored.
 

@@ -5,6 +5,8 @@ from typing import Any, Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
+from profkit.model.finding import SEVERITIES
+from profkit.model.history import History
 from profkit.model.location import Location
 from profkit.model.report import Report, Throughput
 from profkit.names import short_path
@@ -301,3 +303,25 @@ TABLES: Final = tuple(_MAKERS)
 def filled_tables(report: Report) -> tuple[str, ...]:
     """The tables of a report that have rows, and always ``findings``."""
     return tuple(name for name in TABLES if name == "findings" or table(report, name).rows)
+
+
+def history_table(history: History) -> Table:
+    """A row for each commit, device and version of PyTorch, with its figures."""
+    units = {line.name: line.unit for line in history.lines}
+    columns = (
+        *_columns("program revision torch devices", "recorded_unix_ns n_recordings"),
+        *(Column(_with_unit(name, unit), "int") for name, unit in units.items()),
+        *_columns("", " ".join(f"n_{severity}" for severity in SEVERITIES)),
+    )
+    rows = []
+    for each in history.entries:
+        known = [each.figures.get(name) for name in units]
+        figures = [None if figure is None else figure.value for figure in known]
+        counts = [each.n_findings.get(severity, 0) for severity in SEVERITIES]
+        about = (each.program, each.revision, each.torch, ", ".join(each.devices))
+        rows.append((*about, each.recorded_unix_ns, len(each.paths), *figures, *counts))
+    return Table("history", columns, tuple(rows))
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return name if unit == "count" else f"{name.removesuffix('_ms')}_{unit}"

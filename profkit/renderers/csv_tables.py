@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.renderer import RendererInfo
-from profkit.present.tables import Value, filled_tables, table
+from profkit.present.tables import Table, Value, filled_tables, history_table, table
 
 INFO = RendererInfo(name="csv", suffix=".csv", media_type="text/csv")
 
@@ -43,7 +44,15 @@ def render(report: Report, options: Options) -> bytes:
     Raises:
         UsageError: There is no such table.
     """
-    chosen = table(report, options.table, options.base)
+    return _written(table(report, options.table, options.base))
+
+
+def render_history(history: History, options: Options) -> bytes:
+    """A row for each commit, device and version of PyTorch, as CSV in UTF-8."""
+    return _written(history_table(history))
+
+
+def _written(chosen: Table) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in chosen.columns])

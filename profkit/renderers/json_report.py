@@ -20,6 +20,7 @@ from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
 from profkit.model.finding import Finding
+from profkit.model.history import History
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
 from profkit.present.bounded import bounded, page
@@ -107,6 +108,11 @@ def render_explanation(explanation: Explanation, options: Options) -> bytes:
     tree = msgspec.to_builtins(replace(explanation, finding=bare))
     _leave_out_internal([tree["finding"]])
     return _encoded(tree, options)
+
+
+def render_history(history: History, options: Options) -> bytes:
+    """Figures and findings over commits as JSON in UTF-8, with a line end."""
+    return _encoded(msgspec.to_builtins(history), options)
 
 
 def _leave_out_internal(parts: list[dict[str, Any]]) -> None:

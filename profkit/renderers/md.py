@@ -13,12 +13,14 @@ from typing import Final
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.present.check_document import check_document
 from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
+    ChartBlock,
     CodeBlock,
     Document,
     DocumentSection,
@@ -30,6 +32,7 @@ from profkit.present.document import (
     TimeParts,
 )
 from profkit.present.explanation import explanation_document
+from profkit.present.history_document import history_document
 from profkit.present.renderer import ReadersOptions as Options
 from profkit.present.renderer import RendererInfo
 from profkit.present.report_document import report_document
@@ -66,11 +69,16 @@ def render_explanation(explanation: Explanation, options: Options) -> bytes:
     return _laid_out(explanation_document(explanation, options), options)
 
 
+def render_history(history: History, options: Options) -> bytes:
+    """Figures and findings over commits as Markdown in UTF-8."""
+    return _laid_out(history_document(history, options), options)
+
+
 def _laid_out(document: Document, options: Options) -> bytes:
     blocks = [f"# {document.title}", _prose(document.headline)]
     for section in document.sections:
         blocks += _section(section)
-    files = " → ".join(map(_code, document.paths))
+    files = document.path_separator.join(map(_code, document.paths))
     words = (_prose(document.program), files, *map(_prose, document.origin))
     origin = f"<sub>{' · '.join(word for word in words if word)}</sub>"
     blocks = [*(blocks if options.verbose else _fitting(blocks, len(origin))), origin]
@@ -121,6 +129,8 @@ def _block(block: Block) -> Iterator[str]:
             for row, shown in zip(block.rows, cells, strict=True):
                 shown[-1] = "<br>".join((shown[-1], *(_code(str(frame)) for frame in row.stack)))
             yield _rows(titles, right, cells)
+        case ChartBlock():
+            return
         case ListBlock():
             leads = (f"{item.lead}: " if item.lead else "" for item in block.items)
             yield "\n".join(

@@ -151,6 +151,35 @@ def test_of_two_findings_in_one_function_the_right_one_is_fixed() -> None:
     assert fixed.location.line == 10
 
 
+def test_a_fix_is_compared_with_its_prediction(tmp_path: Path) -> None:
+    waiting = training(wait_ns=1_000_000).write(tmp_path / "before.json")
+    before = profkit.analyze(waiting)
+    difference = profkit.compare(before, profkit.analyze(training().write(tmp_path / "after.json")))
+    gone = [each for each in before.findings if each.rule.startswith("DAT")]
+    assert gone
+    fixes = difference.fixes
+    assert fixes is not None
+    assert fixes.saved_ns == pytest.approx(1_000_000, rel=0.01)
+    predicted = sum(each.cost.per_step_ns or 0 for each in gone)
+    assert fixes.low_ns <= predicted <= fixes.high_ns
+    assert fixes.low_ns == pytest.approx(1_000_000, rel=0.2)
+    text = profkit.render(difference, "text").decode()
+    assert "saved 1.00 ms per step; predicted: " in " ".join(text.split())
+    assert profkit.compare(before, before).fixes is None
+
+
+def test_fixes_on_another_device_or_of_unknown_cost_are_not_compared() -> None:
+    before = with_findings(leak())
+    assert profkit.compare(before, with_findings()).fixes is None
+    slow = Finding(
+        "SYN001", "item-sync", "warning", "high", "", "", "", cost=Cost(9, per_step_ns=3)
+    )
+    before, after = with_findings(slow), with_findings()
+    assert profkit.compare(before, after).fixes is not None
+    other = replace(after, source=replace(after.source, devices=("NVIDIA B200",)))
+    assert profkit.compare(before, other).fixes is None
+
+
 def test_a_rule_that_was_skipped_on_one_side_is_not_compared() -> None:
     lacking = Unchecked("MEM001", "The recording has no steps.", "Step.")
     skipped = replace(with_findings(), unchecked=(*with_findings().unchecked, lacking))

@@ -60,6 +60,8 @@ _MARKS = {
     "region": "repetitions of the region `{}`",
     "module": "calls of the module `{}`",
 }
+_UNIX_NS = 10**18
+"""Clocks before 2001 begin with the machine."""
 
 
 def source_of(ctx: Context) -> Source:
@@ -85,6 +87,7 @@ def source_of(ctx: Context) -> Source:
         cpu=trace.capture.cpu if trace.capture else None,
         processor=trace.capture.processor if trace.capture else None,
         revision=trace.capture.revision if trace.capture else None,
+        recorded_unix_ns=trace.base_ns if trace.base_ns > _UNIX_NS else None,
     )
 
 
@@ -116,6 +119,7 @@ def _source_of_memory(ctx: Context) -> Source:
         world_size=flight.world_size if flight else None,
         recorded_with=RecordedWith(),
         step_definition=step_label(live.step_definition) if live and live.n_steps else "",
+        recorded_unix_ns=live.began_unix_us * 1000 or None if live else None,
     )
 
 

@@ -27,6 +27,7 @@ from profkit.units import format_count
 _NUMBER: Final = re.compile(r"(\d+)\D*$")
 _UNSAFE: Final = re.compile(r"[^\w.+-]+")
 _FOLDER: Final = "profkit"
+FILE_VERSION: Final = "brain.Event:2"
 _NS_PER_MS: Final = 1e6
 _MAX_LINES: Final = 100
 _MEMORY_FIGURES: Final = (
@@ -82,15 +83,8 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     for report, run in zip(reports, runs, strict=True):
         name = f"events.out.tfevents.{int(_written_s(report)):010d}.profkit.{_digest(report)}"
         target = folder / run / _FOLDER / name
-        content = _events(report, indices[run])
+        _events(report, indices[run]).write(target)
         indices[run] += 1
-        try:
-            with atomic_path(target) as partial:
-                partial.write_bytes(content)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            message = f"{target} cannot be written: {reason}."
-            raise OutputError(message, "Choose another folder with -o.") from error
         written.append(target)
     return tuple(written)
 
@@ -142,7 +136,7 @@ def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
     if run.device_busy_share is not None:
         yield point("device_busy_share", run.device_busy_share)
     for peak in run.peaks:
-        tag = f"profkit_recordings/peak_bytes_{_safe(peak.device)}"
+        tag = f"profkit_recordings/peak_bytes_{safe(peak.device)}"
         yield ScalarPoint(tag, index, peak.bytes, "Peak memory of this device, in bytes.")
     yield point("errors", run.n_errors)
     yield point("warnings", run.n_warnings)
@@ -150,43 +144,91 @@ def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
     yield point("could_be_saved_ms", run.recoverable_ns / _NS_PER_MS)
 
 
-def _events(report: Report, index: int) -> bytes:
-    try:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.plugins.hparams import summary_v2
-        from tensorboard.plugins.scalar import metadata as scalar
-        from tensorboard.plugins.text import metadata as text
-        from tensorboard.summary.writer.record_writer import RecordWriter
+class EventsFile:
+    """The content of a file of events.
+
+    Raises:
+        OutputError: TensorBoard is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        except ImportError as error:
+            message = f"TensorBoard cannot be imported: {error}."
+            raise OutputError(message, "pip install tensorboard") from error
+        self._file = io.BytesIO()
+        self._writer = RecordWriter(self._file)
+
+    @property
+    def content(self) -> bytes:
+        """What was added."""
+        return self._file.getvalue()
+
+    def add(self, wall_s: float, **content: Any) -> None:  # noqa: ANN401  (an event's fields)
+        """Add an event.
+
+        Args:
+            wall_s: Its time, in seconds since 1970.
+            **content: Its other fields.
+        """
+        from tensorboard.compat.proto import event_pb2
+
+        self._writer.write(event_pb2.Event(wall_time=wall_s, **content).SerializeToString())
+
+    def add_scalar(self, wall_s: float, point: ScalarPoint) -> None:
+        """Add a value of a figure."""
+        from tensorboard.plugins.scalar import metadata
         from tensorboard.util import tensor_util
-    except ImportError as error:
-        message = f"TensorBoard cannot be imported: {error}."
-        raise OutputError(message, "pip install tensorboard") from error
 
-    written_s = _written_s(report)
-    file = io.BytesIO()
-    writer = RecordWriter(file)
-
-    def add(**content: Any) -> None:  # noqa: ANN401  (an event's fields)
-        writer.write(event_pb2.Event(wall_time=written_s, **content).SerializeToString())
-
-    def add_value(step: int, tag: str, tensor: Any, metadata: Any) -> None:  # noqa: ANN401
-        value = summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
-        add(step=step, summary=summary_pb2.Summary(value=[value]))
-
-    add(file_version="brain.Event:2")
-    for point in points(report, index):
         tensor = tensor_util.make_tensor_proto(point.value, dtype="float32")
-        metadata = scalar.create_summary_metadata("", point.description)
-        add_value(point.step, point.tag, tensor, metadata)
-    for tag, content in _texts(report).items():
+        about = metadata.create_summary_metadata("", point.description)
+        self._add_value(wall_s, point.step, point.tag, tensor, about)
+
+    def add_text(self, wall_s: float, step: int, tag: str, content: str) -> None:
+        """Add a text."""
+        from tensorboard.plugins.text import metadata
+        from tensorboard.util import tensor_util
+
         tensor = tensor_util.make_tensor_proto([content.encode("utf-8", "replace")])
-        metadata = text.create_summary_metadata("", "The report of profkit.")
-        add_value(index, tag, tensor, metadata)
+        about = metadata.create_summary_metadata("", "The report of profkit.")
+        self._add_value(wall_s, step, tag, tensor, about)
+
+    def _add_value(self, wall_s: float, step: int, tag: str, tensor: Any, metadata: Any) -> None:  # noqa: ANN401  (protocol buffers)
+        from tensorboard.compat.proto import summary_pb2
+
+        value = summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+        self.add(wall_s, step=step, summary=summary_pb2.Summary(value=[value]))
+
+    def write(self, target: Path) -> None:
+        """Write the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        try:
+            with atomic_path(target) as partial:
+                partial.write_bytes(self.content)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            message = f"{target} cannot be written: {reason}."
+            raise OutputError(message, "Choose another folder with -o.") from error
+
+
+def _events(report: Report, index: int) -> EventsFile:
+    file, written_s = EventsFile(), _written_s(report)
+    from tensorboard.plugins.hparams import summary_v2
+
+    file.add(written_s, file_version=FILE_VERSION)
+    for point in points(report, index):
+        file.add_scalar(written_s, point)
+    for tag, content in _texts(report).items():
+        file.add_text(written_s, index, tag, content)
     hparams = summary_v2.hparams_pb(
         _settings(report), trial_id=_digest(report), start_time_secs=written_s
     )
-    add(summary=hparams)
-    return file.getvalue()
+    file.add(written_s, summary=hparams)
+    return file
 
 
 def _texts(report: Report) -> Mapping[str, str]:
@@ -247,11 +289,12 @@ def _runs(paths: list[str]) -> list[str]:
     folders = [Path(path).absolute().parent for path in paths]
     names = Counter(folder.name for folder in set(folders))
     return [
-        _safe(folder.name) if names[folder.name] == 1
-        else f"{_safe(folder.parent.name)}/{_safe(folder.name)}"
+        safe(folder.name) if names[folder.name] == 1
+        else f"{safe(folder.parent.name)}/{safe(folder.name)}"
         for folder in folders
     ]  # fmt: skip
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
+    """A name as one part of a path or tag."""
     return _UNSAFE.sub("_", name).strip("._") or "run"

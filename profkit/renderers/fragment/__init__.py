@@ -14,6 +14,7 @@ from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.check_document import check_document
@@ -26,11 +27,15 @@ from profkit.present.document import (
     SourceLine,
 )
 from profkit.present.explanation import explanation_document
+from profkit.present.history_document import history_document
 from profkit.present.markup import environment
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
+__all__ = [
+    "INFO", "Options", "render", "render_check", "render_difference", "render_explanation",
+    "render_history",
+]  # fmt: skip
 
 INFO = RendererInfo(
     name="fragment", suffix=".fragment.html", media_type="text/html", shows="recording"
@@ -72,6 +77,11 @@ def render_check(check: Check, options: Options) -> bytes:
 def render_explanation(explanation: Explanation, options: Options) -> bytes:
     """A finding with all that is known of it, as HTML in UTF-8."""
     return _filled(explanation_document(explanation, options), options)
+
+
+def render_history(history: History, options: Options) -> bytes:
+    """Figures and findings over commits as HTML in UTF-8, with a chart for each figure."""
+    return _filled(history_document(history, options), options)
 
 
 def _filled(document: Document, options: Options, command: str = "") -> bytes:

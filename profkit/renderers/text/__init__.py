@@ -20,6 +20,7 @@ from profkit.dataclass import dataclass
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
+from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
 from profkit.present.check_document import check_document
@@ -42,6 +43,7 @@ from profkit.present.document import (
     TimeParts,
 )
 from profkit.present.explanation import explanation_document
+from profkit.present.history_document import history_document
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
@@ -108,6 +110,11 @@ def render_explanation(explanation: Explanation, options: Options) -> bytes:
     return _laid_out(explanation_document(explanation, options), options)
 
 
+def render_history(history: History, options: Options) -> bytes:
+    """Figures and findings over commits as text in UTF-8, or in ASCII without ``unicode``."""
+    return _laid_out(history_document(history, options), options)
+
+
 def _laid_out(document: Document, options: Options) -> bytes:
     wide = max(_MIN_WIDTH, min(options.width, _MAX_WIDTH))
     width = min(wide, _MAX_PROSE_WIDTH)
@@ -156,13 +163,17 @@ def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]
 def _header(document: Document, width: int) -> str:
     """The program, the recordings and their origin: on one line if they fit, else on several."""
     program, origin = document.program, document.origin
-    line = " · ".join((program, *[" → ".join(document.paths)][: len(document.paths)], *origin))
+    line = " · ".join(
+        (program, *[document.path_separator.join(document.paths)][: len(document.paths)], *origin)
+    )
     if cell_len(line) <= width:
         return line
     if len(document.paths) > 1:
-        labelled = zip(("before: ", "after:  "), document.paths, strict=True)
+        labels = [f"{label}: ".ljust(8) for label in document.path_labels]
+        labels = labels or [""] * len(document.paths)
+        labelled = zip(labels, document.paths, strict=True)
         files = [f"  {label}{tail_cut(path, width - 10)}" for label, path in labelled]
-        return "\n".join((program, *files))
+        return "\n".join(filter(None, (program, *files, " · ".join(origin))))
     room = width - cell_len(program) - cell_len(" · ")
     first = " · ".join((program, *(tail_cut(path, room) for path in document.paths)))
     return "\n".join(filter(None, (first, " · ".join(origin))))

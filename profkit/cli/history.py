@@ -1,0 +1,62 @@
+"""``profkit history``: figures and findings over commits."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from profkit.cli._options import reading_options
+from profkit.cli._output import STDOUT, check_target, deliver, layout
+
+_FORMATS: Final = ("csv", "html", "json", "md", "text")
+
+
+@click.command(
+    short_help="Show figures and findings over commits.",
+    epilog="\b\nExample: profkit history traces --format html -o history.html",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
+              help="Output format.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--tensorboard", "logdir", metavar="DIR", type=click.Path(path_type=Path),
+              help="Write the figures as TensorBoard scalars as well.")  # fmt: skip
+@reading_options
+@click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True,
+              help="Number of findings.")  # fmt: skip
+@click.option("--verbose", "-v", is_flag=True, help="Show all findings.")
+def command(
+    *,
+    paths: tuple[str, ...],
+    format_: str,
+    output: str,
+    force: bool,
+    logdir: Path | None,
+    chosen: Mapping[str, Any],
+    top: int,
+    verbose: bool,
+) -> int:
+    """Show step time, memory and findings over commits, and when each finding appeared.
+
+    PATH is a recording, a report in JSON, or a folder of them. Recordings of one commit, on one
+    device and with one version of PyTorch, are repeated runs of it. Figures of different devices
+    are on different lines.
+    """
+    from profkit.api import history, render
+    from profkit.cli._inputs import all_reports
+    from profkit.cli._progress import progress
+
+    check_target(output, force=force)
+    with progress() as shown:
+        found = history(all_reports(paths, chosen, shown))
+    if logdir is not None:
+        from profkit.integrations.tensorboard.history import write_history
+
+        for file in write_history(found, logdir):
+            click.echo(f"profkit: wrote {file}", err=True)
+    product = render(found, format_, **layout(output), top=top, verbose=verbose)
+    deliver(product, output, force=force)
+    return 0
