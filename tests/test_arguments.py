@@ -42,6 +42,9 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "select": [3, [3]], "ignore": [None], "thresholds": [3], "limit_bytes": [-1],
         "on_progress": ["print"],
     },
+    "history": {
+        "": [3, None, [3]], "thresholds": [3], "limit_bytes": [-1], "workers": [0, "2"],
+    },
     "what_if": {
         "": [3, ["a.json"]], "remove": [3, [3]], "scale": ["nccl*", 3], "graph": [1],
         "data_wait": ["no"], "thresholds": [3], "limit_bytes": [-1], "on_progress": ["print"],
@@ -76,7 +79,7 @@ def test_a_wrong_argument_is_refused_at_the_call(
     right: dict[str, tuple[object, ...]] = {
         "allow_sync": ("a reason",), "steps": ([1, 2],), "load": (path,), "analyze": (path,),
         "check": (path, {}), "compare": (path, path), "what_if": (path,),
-        "what_if_ranks": (path,),
+        "what_if_ranks": (path,), "history": (path,),
         "render": (profkit.analyze(path),),
     }  # fmt: skip
     call = getattr(profkit, function)
