@@ -77,6 +77,15 @@ def torchrun_job() -> tuple[str, int] | None:
     return ("" if job_id == "none" else job_id), int(n_restarts)
 
 
+def job_name() -> str:
+    """What tells the job of this process from others at the same time, as a part of a path.
+
+    Source: torchrun sets ``MASTER_PORT`` (``torch.distributed.run``, "Environment Variables").
+    """
+    job_id, n_restarts = torchrun_job() or ("", 0)
+    return safe_name(f"{job_id}-{os.environ.get('MASTER_PORT', '')}-{n_restarts}")
+
+
 def beside(trace: str | Path, suffix: str) -> Path:
     """The file of another kind that belongs to a trace, which need not exist."""
     path = Path(trace)

@@ -101,6 +101,8 @@ class Session:
         self._cycle = 0
         self._step = first_step
         self._n_waited = 0
+        self._n_in_window = self._n_consecutive = 0
+        self._is_paused = False
         self._annotation: Any = None
         self._main: profiler.ProfilerRecording | None = None
         self._for_lines: profiler.ProfilerRecording | None = None
@@ -161,13 +163,52 @@ class Session:
             self._close_annotation()
             self._step_times.end(self._phase)
             self._step += 1
+            self._n_in_window += self._phase is Phase.RECORD
+            self._n_consecutive += 1
+            self._is_paused = False
             if self._schedule is None:
                 self._open_annotation()
                 return
             self._enter(*self._next_phase(self._schedule))
-            self._done = self._schedule.is_over(self._cycle)
-            if self._done:
-                self._has_ended.set()
+            self._end_if(is_over=self._schedule.is_over(self._cycle))
+            self._step_times.begin()
+
+    def pause(self) -> None:
+        """Leave what follows out of the steps, until :meth:`resume`: the loop does something else.
+
+        The recorded steps follow each other. Where fewer than planned do, they are dropped and
+        steps after the pause are recorded instead, if so many have followed each other before.
+        """
+        if self.is_done or self._is_paused or self._schedule is None:
+            return
+        with self._guarded("recording stopped."):
+            self._close_annotation()
+            self._is_paused = True
+            n_consecutive, self._n_consecutive = self._n_consecutive, 0
+            n_recorded, n_planned = self._n_in_window, self._schedule.active
+            if n_recorded and (n_planned is None or n_consecutive < n_planned):
+                self._n_waited -= (n_planned or 0) - n_recorded
+                self._enter(self._cycle + 1, Phase.OFF, open_step=self._annotation_name())
+                self._end_if(is_over=n_planned is None or self._schedule.is_over(self._cycle))
+                return
+            recording = {Phase.RECORD: self._main, Phase.LINES: self._for_lines}.get(self._phase)
+            if recording is not None:
+                recording.stop()
+                recording.release()
+            if self._phase is Phase.RECORD:
+                self._main, self._n_in_window = None, 0
+                self._n_waited += n_recorded
+            elif self._phase is Phase.LINES:
+                self._for_lines = None
+            self._phase = Phase.OFF
+
+    def resume(self) -> None:
+        """Begin the next step, after :meth:`pause`."""
+        if self.is_done or not self._is_paused or self._schedule is None:
+            return
+        with self._guarded("recording stopped."):
+            self._is_paused = False
+            self._enter(*self._next_phase(self._schedule))
             self._step_times.begin()
 
     def end(self, stopped_by: str = "", *, is_last: bool = False) -> None:
@@ -225,6 +266,11 @@ class Session:
         if not self.over:
             with self._guarded("recording stopped."):
                 self._drop()
+
+    def _end_if(self, *, is_over: bool) -> None:
+        self._done = is_over
+        if is_over:
+            self._has_ended.set()
 
     def _close(self) -> None:
         self.over = True
@@ -472,6 +518,7 @@ class Session:
             self.limit.step_with_stacks_cost(recording.stop_cpu_ns)
 
     def _stop_main(self) -> None:
+        self._n_in_window = 0
         if self._main is not None:
             if self.limit is not None:
                 self.limit.recording_ends()

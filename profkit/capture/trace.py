@@ -48,6 +48,12 @@ class Idle(wrappers.IdleContext):
         if current.step_listeners:
             current.step_ended()
 
+    def pause(self) -> None:
+        """Do nothing."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
 
 IDLE = Idle()
 
@@ -104,9 +110,10 @@ class TraceCapture:
 
     Attributes:
         path: The trace file, once the block has ended; None when nothing was recorded.
+        flight: The dump of the FlightRecorder beside it, or None.
     """
 
-    __slots__ = ("_entered", "_name", "_report", "_settings", "_steps", "path")
+    __slots__ = ("_entered", "_name", "_report", "_settings", "_steps", "flight", "path")
 
     def __init__(self, name: str | None, settings: _Settings, steps: StepKind) -> None:
         self._name = name
@@ -115,6 +122,7 @@ class TraceCapture:
         self._entered: list[Any] = []
         self._report: Report | None = None
         self.path: str | None = None
+        self.flight: str | None = None
 
     def __repr__(self) -> str:
         state = "nothing recorded yet" if self.path is None else f"recorded in {self.path}"
@@ -144,7 +152,7 @@ class TraceCapture:
                 device_mismatch.note(error)
             early = kind.__name__ if kind is not None and wrappers.is_early_end(kind) else ""
             current.leave(entered, early)
-            self.path = entered.path
+            self.path, self.flight = entered.path, entered.flight
             self._report = None
             if self.path is not None:
                 _ended[self._name] = Ended(self.path)
@@ -177,17 +185,45 @@ class TraceCapture:
 
     def step(self) -> None:
         """Mark the end of a step of the loop. Does nothing outside the recorded block."""
-        entered = self._entered[-1] if self._entered else None
-        if isinstance(entered, Session):
-            entered.step()
+        session = self._session
+        if session is not None:
+            session.step()
         if current.step_listeners:
             current.step_ended()
+
+    def pause(self) -> None:
+        """Leave what follows out of the steps until ``resume()``, such as a validation.
+
+        The recorded steps follow each other: a pause among them ends the recording early, or lets
+        it begin again after the pause.
+        """
+        session = self._session
+        if session is not None:
+            session.pause()
+
+    def resume(self) -> None:
+        """Begin the next step, after ``pause()``."""
+        session = self._session
+        if session is not None:
+            session.resume()
 
     @property
     def is_recording(self) -> bool:
         """Whether a profiler of this block is recording."""
+        session = self._session
+        return session is not None and session.is_recording
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this block records nothing more."""
+        session = self._session
+        return session is None or session.is_done
+
+    @property
+    def _session(self) -> Session | None:
+        """The recording of the innermost entry, if it is one."""
         entered = self._entered[-1] if self._entered else None
-        return isinstance(entered, Session) and entered.is_recording
+        return entered if isinstance(entered, Session) else None
 
     @property
     def report(self) -> Report | None:

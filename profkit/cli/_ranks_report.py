@@ -1,6 +1,5 @@
 """The report at the end of ``profkit run`` on the ranks of a job: one rank prints it over all."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,10 +34,8 @@ def rank_of_job(plan: "Plan") -> "RankOfJob | None":
         return None
     from profkit.capture import files
 
-    job_id, n_restarts = files.torchrun_job() or ("", 0)
-    name = files.safe_name(f"{job_id}-{os.environ.get('MASTER_PORT', '')}-{n_restarts}")
     folder = Path.cwd() / files.trace_folder(plan.options.folder, plan.name)
-    return RankOfJob(folder, name, *launched)
+    return RankOfJob(folder, files.job_name(), *launched)
 
 
 def takes_over(rank: "RankOfJob", *, is_killed: bool) -> bool:

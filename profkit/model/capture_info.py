@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 
-StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
+StepKind = Literal["user", "loader", "optimizer", "trainer", "entry", "whole"]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ _STEP_LABELS = {
     "user": "the steps that the program marked",
     "loader": "iterations of the loader",
     "optimizer": "optimizer steps",
+    "trainer": "the steps of the trainer",
     "entry": "entries of the profiled block",
 }
 _MARKS = {

@@ -1,0 +1,101 @@
+"""The callback for Lightning: ``Trainer(callbacks=[ProfkitCallback()])``."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from profkit.integrations.training import Training, harmless
+from profkit.model.report import Report
+
+# The same package under its older name, of which programs use either.
+if TYPE_CHECKING or "lightning" in sys.modules or "pytorch_lightning" not in sys.modules:
+    from lightning.pytorch import Callback
+else:
+    from pytorch_lightning import Callback
+
+
+class ProfkitCallback(Callback):
+    """Records some training steps, monitors memory over all, and reports at the end of ``fit``.
+
+    A step ends with the batch after which the optimizer steps: with ``accumulate_grad_batches`` it
+    has several. It begins where the one before has ended, with the wait for its data; a validation
+    is in no step. With manual optimization each batch is a step.
+
+    Of several ranks, all record the same steps, and rank 0 reports. Its figures are passed to the
+    trainer's loggers. If the trainer has a profiler that uses torch's, it has that to itself.
+
+    Args:
+        name: A name for the folder and the report.
+        leaks: Whether memory is monitored over all steps.
+        quiet: Whether the report is not printed.
+        **options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        name: str = "train",
+        *,
+        leaks: bool = True,
+        quiet: bool = False,
+        **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
+    ) -> None:
+        self.training = Training(name, options, leaks=leaks, quiet=quiet)
+        self._n_batches = 0
+        self._n_updates = 0
+
+    @property
+    def report(self) -> Report | None:
+        """The report, once ``fit`` has ended."""
+        return self.training.report
+
+    @property
+    def path(self) -> str | None:
+        """The trace file, once ``fit`` has ended."""
+        return self.training.path
+
+    @harmless
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401, ARG002
+        """Begin, after the validation that checks the program."""
+        self._n_batches, self._n_updates = 0, trainer.global_step
+        self.training.begin()
+
+    @harmless
+    def on_train_batch_end(self, trainer: Any, *_args: Any, **_kwargs: Any) -> None:  # noqa: ANN401
+        """End the step, unless gradients of more batches are accumulated."""
+        self._n_batches += 1
+        is_updated = trainer.global_step != self._n_updates
+        if is_updated or self._n_batches >= trainer.accumulate_grad_batches:
+            self._n_batches, self._n_updates = 0, trainer.global_step
+            self.training.step()
+
+    @harmless
+    def on_validation_start(self, *_args: Any) -> None:  # noqa: ANN401
+        """Pause: a validation is no step."""
+        self.training.pause()
+
+    @harmless
+    def on_validation_end(self, *_args: Any) -> None:  # noqa: ANN401
+        """Begin the next step."""
+        self.training.resume()
+
+    @harmless
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401, ARG002
+        """Report."""
+
+        def log(figures: dict[str, float]) -> None:
+            for logger in trainer.loggers:
+                logger.log_metrics(figures, step=trainer.global_step)
+
+        self.training.end(None, log)
+
+    @harmless
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401, ARG002
+        """Report on what was recorded until then."""
+        self.training.end(exception)
+
+    @harmless
+    def teardown(self, *_args: Any, **_kwargs: Any) -> None:  # noqa: ANN401
+        """Report if ``fit`` has ended in another way."""
+        self.training.end(None)

@@ -1,0 +1,320 @@
+"""What the callbacks of trainers share: steps are recorded, memory is monitored, a report follows.
+
+A callback has a :class:`Training`. An error in one of its hooks becomes one warning, and the
+training goes on without profkit.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+import profkit
+from profkit.capture import console, current, environment, files, program_profilers, reporting
+from profkit.capture.job import RankOfJob
+from profkit.capture.memory.cuda.oom import OomMonitor
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
+from profkit.capture.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
+from profkit.capture.trace import TraceCapture
+from profkit.model.finding import SEVERITIES
+from profkit.model.report import Report
+
+MAX_WAIT_S: Final = 60.0
+"""How long rank 0 waits at its end for the files of the other ranks, which may be validating."""
+_STEPS: Final = "trainer"
+"""What a step is, in the recording."""
+_TURNED_OFF: Final = "the callback failed; the training goes on without it."
+
+LogFigures = Callable[[dict[str, float]], None]
+"""Passes the figures of a report to the loggers of a trainer."""
+
+
+class Training:
+    """The recording of a training, for the callback of a trainer.
+
+    Each training of a process is recorded anew, up to the limit of its name.
+
+    Args:
+        name: A name for the folder and the report.
+        leaks: Whether memory is monitored over all steps.
+        quiet: Whether the report is not printed.
+        options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], *, leaks: bool, quiet: bool) -> None:
+        self.path: str | None = None
+        self._name = name
+        self._options = {
+            "wait": DEFAULT_WAIT, "warmup": DEFAULT_WARMUP, "active": DEFAULT_ACTIVE, **options
+        }  # fmt: skip
+        given = options.get("dir")
+        self._dir = None if given is None else os.fspath(given)
+        self._leaks = leaks
+        self._quiet = quiet
+        self._open: _OpenTraining | None = None
+        self._files: list[str] = []
+        self._report: Report | None = None
+        self._n = 0
+        # Through the package, which gives captures the function that makes their report.
+        profkit.trace(name, **self._options)
+
+    @property
+    def report(self) -> Report | None:
+        """The report, once the training has ended; on rank 0 that of all ranks.
+
+        Raises:
+            LoadError: If the files cannot be read any more.
+        """
+        if self._report is None and self._files:
+            self._report = reporting.report_of(*self._files)
+        return self._report
+
+    def begin(self) -> None:
+        """The training begins. One that was left by an exception has ended."""
+        self.end(None)
+        if current.session is not None:
+            console.note(f"“{self._name}” is part of another recording.", quiet=self._quiet)
+            return
+        block = profkit.trace(self._name, **{**self._options, "quiet": True})
+        if isinstance(block, TraceCapture):
+            self._n += 1
+            self._open = _OpenTraining(self._name, self._n, block, self._dir, leaks=self._leaks)
+            atexit.register(self._end_at_exit)
+
+    def step(self) -> None:
+        """A step has ended, and the next one begins with the wait for its data."""
+        if self._open is not None:
+            self._open.step()
+
+    def pause(self) -> None:
+        """The trainer does something else than steps, such as a validation."""
+        if self._open is not None:
+            self._open.block.pause()
+
+    def resume(self) -> None:
+        """The trainer goes on with its steps."""
+        if self._open is not None:
+            self._open.block.resume()
+
+    def end(self, error: BaseException | None, log: LogFigures | None = None) -> None:
+        """The training has ended: writes the files, and on rank 0 prints the report.
+
+        Args:
+            error: The exception that ended it, or None.
+            log: Called with the figures of the report, if this is rank 0.
+        """
+        opened, self._open = self._open, None
+        if opened is None or not opened.is_own_process:
+            return
+        atexit.unregister(self._end_at_exit)
+        self._report, self._files = None, opened.end(error)
+        self.path = opened.block.path
+        if not opened.reports():
+            return
+        self._report = opened.job_report()
+        report = self.report
+        if report is None:
+            console.note(f"nothing of “{self._name}” was recorded.", quiet=self._quiet)
+            return
+        if not self._quiet:
+            _print_report(report, self._files[0])
+        if log is not None:
+            log(figures(report))
+
+    def drop(self) -> None:
+        """End without a report: the callback has failed."""
+        opened, self._open = self._open, None
+        if opened is not None and opened.is_own_process:
+            atexit.unregister(self._end_at_exit)
+            opened.end(None)
+
+    def _end_at_exit(self) -> None:
+        """End with the program; Python has stored the exception that ends it."""
+        try:
+            self.end(getattr(sys, "last_value", None))
+        except Exception as error:  # noqa: BLE001  (the program's own end is what counts)
+            console.warn("there is no report.", error)
+
+
+class _OpenTraining:
+    """One training that goes on.
+
+    Args:
+        name: Of the recording.
+        number: How many trainings the callback has seen, this one included.
+        folder: That for files as it was given, or None.
+        leaks: Whether memory is monitored.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        block: TraceCapture,
+        folder: str | None,
+        *,
+        leaks: bool,
+    ) -> None:
+        self.block = block
+        self._pid = os.getpid()
+        self._folder = Path.cwd() / files.trace_folder(folder, name)
+        self._program_profiler = ""
+        self._rank = _rank_of_job(self._folder, number)
+        self._closing = contextlib.ExitStack()
+        self._boundaries: StepBoundaries | None = None
+        self._oom: OomMonitor | None = None
+        program_profilers.subscribe(self._on_program_profiler)
+        self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
+        if leaks:
+            self._oom = OomMonitor(str(self._folder.parent), name, quiet=True, stacks_of="alloc")
+            self._closing.enter_context(self._oom)
+            self._boundaries = StepBoundaries(
+                lambda _source: LeakMonitor(
+                    name,
+                    _STEPS,
+                    may_sample_sites=lambda: block.is_done,
+                    is_tracing=lambda: not block.is_done,
+                )
+            )
+        block.set_step_kind(_STEPS)
+        block.__enter__()
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process in which it began, and not a forked child."""
+        return self._pid == os.getpid()
+
+    def step(self) -> None:
+        """A step has ended."""
+        if self._boundaries is not None:
+            self._boundaries.step_ended("user", recorded=self.block.is_recording)
+        self.block.step()
+
+    def end(self, error: BaseException | None) -> list[str]:
+        """End it, and return the files that were written."""
+        with self._closing:
+            self.block.__exit__(None if error is None else type(error), error, None)
+            memory = self._write_memory()
+            snapshot = None if self._oom is None else self._oom.path
+        written = [file for file in (self.block.path, memory, snapshot) if file is not None]
+        if self._rank is not None:
+            flight = self.block.flight
+            self._rank.end(written if flight is None else [*written, flight])
+        return written
+
+    def reports(self) -> bool:
+        """Whether this process reports: it is rank 0 or the only one."""
+        return self._rank is None or self._rank.rank == 0
+
+    def job_report(self) -> Report | None:
+        """The report on all ranks of a job, or None if no other one has recorded the same steps."""
+        if self._rank is None:
+            return None
+        states = self._rank.wait(self._is_over)
+        self._rank.remove()
+        from profkit.api import report_on_ranks
+
+        return report_on_ranks([state.files for state in states if state.files], {})
+
+    def _is_over(self, seconds: float, pending: list[int]) -> bool:
+        is_over = seconds > MAX_WAIT_S
+        if is_over:
+            console.warn(f"ranks {', '.join(map(str, pending))} have not ended; the others have.")
+        return is_over
+
+    def _write_memory(self) -> str | None:
+        """Write the monitored memory beside the trace."""
+        monitor = None if self._boundaries is None else self._boundaries.monitor
+        if monitor is None:
+            return None
+        live = monitor.finish()
+        if self._program_profiler:
+            why = f"The program uses a profiler itself ({self._program_profiler})."
+            live = replace(live, not_measured=(*live.not_measured, why))
+        trace = self.block.path or files.trace_file(self._folder)
+        return files.write_memory(live, trace, "the monitored memory")
+
+    def _on_program_profiler(self, name: str) -> None:
+        self._program_profiler = self._program_profiler or name
+
+
+def _rank_of_job(folder: Path, number: int) -> RankOfJob | None:
+    """This process as a rank of a job of several, or None.
+
+    Args:
+        folder: The folder of the recordings.
+        number: How many trainings there were in this process, as in all ranks.
+    """
+    rank, world_size = environment.ranks()
+    if rank is None or world_size is None or world_size == 1:
+        return None
+    return RankOfJob(folder, f"{files.job_name()}-{number}", rank, world_size)
+
+
+def _print_report(report: Report, file: str) -> None:
+    """Print a report on stderr, as ``profkit run`` does."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not of this charset
+        sys.stderr.write(f"\n{report}\n")
+    console.note(f"next: profkit view {file}")
+
+
+def figures(report: Report) -> dict[str, float]:
+    """What a logger shows of a report.
+
+    Returns:
+        ``profkit/step_ms``: mean step time in milliseconds; ``profkit/gpu_busy_share``: share of it
+        in which a device was busy, from 0 to 1; ``profkit/recoverable_ms``: milliseconds per step
+        that the fixes of all findings save; ``profkit/findings_error`` and so on: the number of
+        findings of each severity. What was not recorded is left out.
+    """
+    summary = report.summary
+    found: dict[str, float] = {}
+    if summary.breakdown is not None and summary.breakdown.per_step_ns is not None:
+        n_steps = summary.breakdown.n_steps
+        found["step_ms"] = summary.breakdown.per_step_ns / 1e6
+        found["recoverable_ms"] = summary.recoverable_ns / n_steps / 1e6
+    on_device = [(step.gpu_busy_ns, step.time_ns) for step in summary.steps]
+    busy_ns = sum(busy for busy, _ in on_device if busy is not None)
+    total_ns = sum(total for busy, total in on_device if busy is not None)
+    if total_ns:
+        found["gpu_busy_share"] = busy_ns / total_ns
+    for severity in SEVERITIES:
+        n = sum(finding.severity == severity for finding in report.findings)
+        found[f"findings_{severity}"] = n
+    return {f"profkit/{name}": value for name, value in found.items()}
+
+
+class HasTraining(Protocol):
+    """A callback."""
+
+    training: Training
+
+
+Callback = TypeVar("Callback", bound=HasTraining)
+Arguments = ParamSpec("Arguments")
+
+
+def harmless(
+    hook: Callable[Concatenate[Callback, Arguments], None],
+) -> Callable[Concatenate[Callback, Arguments], None]:
+    """A hook of a callback, whose error becomes a warning and turns the callback off."""
+
+    @functools.wraps(hook)
+    def wrapper(self: Callback, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            hook(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (no error of ours may end the user's training)
+            console.warn(_TURNED_OFF, error)
+            with contextlib.suppress(Exception):
+                self.training.drop()
+
+    return wrapper

@@ -1,0 +1,82 @@
+"""What the tests of callbacks share: a fresh process, and what a trace says of its steps."""
+
+import gzip
+import json
+import runpy
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.capture import console, current, session
+from profkit.integrations.training import Training
+from profkit.model.report import Report
+from tests.docs.blocks import ROOT
+
+LOADER = "enumerate(DataLoader)"
+OPTIMIZER = "Optimizer.step#"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A recorded step: its number, its duration, and what was recorded within it."""
+
+    number: int
+    dur_us: float
+    names: tuple[str, ...]
+
+    def count(self, start: str) -> int:
+        """How many events begin with some text."""
+        return sum(name.startswith(start) for name in self.names)
+
+
+@pytest.fixture
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing was recorded and no warning was printed; files are the test's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
+    for cache in (current.n_recorded, session._known_lines, console._printed):
+        cache.clear()
+    yield
+    assert current.session is None, "a test left a recording open"
+
+
+def steps_of(path: str | None) -> list[Step]:
+    """The complete steps of a trace, read from its JSON."""
+    assert path is not None, "no trace was written"
+    trace: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
+    events = [each for each in trace["traceEvents"] if each.get("ph") == "X"]
+    found = []
+    for each in events:
+        _, mark, number = each["name"].partition("ProfilerStep#")
+        is_step = mark and each["cat"] == "user_annotation"
+        if is_step and each["name"] != trace["profkit"]["open_step"]:
+            begin, end = each["ts"], each["ts"] + each["dur"]
+            within = (one["name"] for one in events if begin <= one["ts"] < end)
+            found.append(Step(int(number), each["dur"], tuple(within)))
+    return sorted(found, key=lambda step: step.number)
+
+
+def findings_of(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the rules that fire in a program of ``examples/trainers``."""
+    reports: list[Report | None] = []
+
+    class Recorded(Training):
+        def end(self, *given: Any, **named: Any) -> None:  # noqa: ANN401  (those of Training)
+            was_open = self._open is not None
+            super().end(*given, **named)
+            if was_open:
+                reports.append(self.report)
+
+    for module in ("lightning", "huggingface", "ignite", "accelerate"):
+        name = f"profkit.integrations.{module}"
+        if name in sys.modules:
+            patch.setattr(sys.modules[name], "Training", Recorded)
+    patch.setattr(sys, "argv", [example, *arguments])
+    runpy.run_path(str(ROOT / "examples" / "trainers" / f"{example}.py"), run_name="__main__")
+    (report,) = reports
+    assert report is not None
+    return [finding.name for finding in report.findings]
