@@ -3,8 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from profkit.integrations.training import Training, harmless
-from profkit.model.report import Report
+from profkit.integrations.training import RecordsTraining, harmless
 
 # The same package under its older name, of which programs use either.
 if TYPE_CHECKING or "lightning" in sys.modules or "pytorch_lightning" not in sys.modules:
@@ -13,7 +12,7 @@ else:
     from pytorch_lightning import Callback
 
 
-class ProfkitCallback(Callback):
+class ProfkitCallback(RecordsTraining, Callback):
     """Records some training steps, monitors memory over all, and reports at the end of ``fit``.
 
     A step ends with the batch after which the optimizer steps: with ``accumulate_grad_batches`` it
@@ -22,38 +21,10 @@ class ProfkitCallback(Callback):
 
     Of several ranks, all record the same steps, and rank 0 reports. Its figures are passed to the
     trainer's loggers. If the trainer has a profiler that uses torch's, it has that to itself.
-
-    Args:
-        name: A name for the folder and the report.
-        leaks: Whether memory is monitored over all steps.
-        quiet: Whether the report is not printed.
-        **options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
-
-    Raises:
-        UsageError: If an argument is invalid.
     """
 
-    def __init__(
-        self,
-        name: str = "train",
-        *,
-        leaks: bool = True,
-        quiet: bool = False,
-        **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
-    ) -> None:
-        self.training = Training(name, options, leaks=leaks, quiet=quiet)
-        self._n_batches = 0
-        self._n_updates = 0
-
-    @property
-    def report(self) -> Report | None:
-        """The report, once ``fit`` has ended."""
-        return self.training.report
-
-    @property
-    def path(self) -> str | None:
-        """The trace file, once ``fit`` has ended."""
-        return self.training.path
+    _n_batches = 0
+    _n_updates = 0
 
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401, ARG002

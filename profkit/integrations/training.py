@@ -12,10 +12,18 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import profkit
-from profkit.capture import console, current, environment, files, program_profilers, reporting
+from profkit.capture import (
+    console,
+    current,
+    environment,
+    files,
+    profiler,
+    program_profilers,
+    reporting,
+)
 from profkit.capture.job import RankOfJob
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
@@ -24,6 +32,7 @@ from profkit.capture.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMU
 from profkit.capture.trace import TraceCapture
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
+from profkit.model.torch_names import DATA_WAIT
 
 MAX_WAIT_S: Final = 60.0
 """How long rank 0 waits at its end for the files of the other ranks, which may be validating."""
@@ -41,13 +50,7 @@ class Training:
     Each training of a process is recorded anew, up to the limit of its name.
 
     Args:
-        name: A name for the folder and the report.
-        leaks: Whether memory is monitored over all steps.
-        quiet: Whether the report is not printed.
-        options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
-
-    Raises:
-        UsageError: If an argument is invalid.
+        name: As for :class:`RecordsTraining`, and so are the others.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], *, leaks: bool, quiet: bool) -> None:
@@ -69,11 +72,7 @@ class Training:
 
     @property
     def report(self) -> Report | None:
-        """The report, once the training has ended; on rank 0 that of all ranks.
-
-        Raises:
-            LoadError: If the files cannot be read any more.
-        """
+        """As for :class:`RecordsTraining`."""
         if self._report is None and self._files:
             self._report = reporting.report_of(*self._files)
         return self._report
@@ -104,6 +103,17 @@ class Training:
         """The trainer goes on with its steps."""
         if self._open is not None:
             self._open.block.resume()
+
+    def wait_begins(self) -> None:
+        """The step waits for its data, which torch does not annotate."""
+        if self._open is not None and self._open.block.is_recording:
+            self._open.wait = profiler.region(DATA_WAIT)
+            self._open.wait.__enter__()
+
+    def wait_ends(self) -> None:
+        """The data is there."""
+        if self._open is not None:
+            self._open.wait_ends()
 
     def end(self, error: BaseException | None, log: LogFigures | None = None) -> None:
         """The training has ended: writes the files, and on rank 0 prints the report.
@@ -165,6 +175,7 @@ class _OpenTraining:
         leaks: bool,
     ) -> None:
         self.block = block
+        self.wait: Any = None
         self._pid = os.getpid()
         self._folder = Path.cwd() / files.trace_folder(folder, name)
         self._program_profiler = ""
@@ -193,6 +204,12 @@ class _OpenTraining:
         """Whether this is the process in which it began, and not a forked child."""
         return self._pid == os.getpid()
 
+    def wait_ends(self) -> None:
+        """A wait for data has ended, if there was one."""
+        wait, self.wait = self.wait, None
+        if wait is not None:
+            wait.__exit__(None, None, None)
+
     def step(self) -> None:
         """A step has ended."""
         if self._boundaries is not None:
@@ -201,6 +218,7 @@ class _OpenTraining:
 
     def end(self, error: BaseException | None) -> list[str]:
         """End it, and return the files that were written."""
+        self.wait_ends()
         with self._closing:
             self.block.__exit__(None if error is None else type(error), error, None)
             memory = self._write_memory()
@@ -293,13 +311,45 @@ def figures(report: Report) -> dict[str, float]:
     return {f"profkit/{name}": value for name, value in found.items()}
 
 
-class HasTraining(Protocol):
-    """A callback."""
+class RecordsTraining:
+    """A callback of a trainer.
 
-    training: Training
+    Args:
+        name: A name for the folder and the report.
+        leaks: Whether memory is monitored over all steps.
+        quiet: Whether the report is not printed.
+        **options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        name: str = "train",
+        *,
+        leaks: bool = True,
+        quiet: bool = False,
+        **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
+    ) -> None:
+        self.training = Training(name, options, leaks=leaks, quiet=quiet)
+
+    @property
+    def report(self) -> Report | None:
+        """The report, once the training has ended; on rank 0 that of all ranks.
+
+        Raises:
+            LoadError: If the files cannot be read any more.
+        """
+        return self.training.report
+
+    @property
+    def path(self) -> str | None:
+        """The trace file, once the training has ended."""
+        return self.training.path
 
 
-Callback = TypeVar("Callback", bound=HasTraining)
+Callback = TypeVar("Callback", bound=RecordsTraining)
 Arguments = ParamSpec("Arguments")
 
 
