@@ -1,13 +1,14 @@
 """What a job would take with changes of its ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Any, Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.engine.job_context import JobContext
 from profkit.engine.needs import WHAT_IF_RANKS, first_unmet
 from profkit.engine.wording import rank_list
