@@ -12,6 +12,7 @@ from profkit.dataclass import dataclass
 if TYPE_CHECKING:
     from profkit.analysis.several import Analyses, Order, Scale
     from profkit.api import Study
+    from profkit.errors import NotATraceError
     from profkit.model.report import Report
     from profkit.present.renderer import LoadedRecording
     from profkit.readers.recordings import Recording
@@ -171,8 +172,21 @@ def _each(
         del found  # before the next one is read
     if skipped and not is_any:
         raise skipped[0]
-    for skip in skipped:
-        click.echo(f"profkit: skipped: {skip}", err=True)
+    _say_skipped(skipped)
+
+
+def _say_skipped(skipped: "Sequence[NotATraceError]") -> None:
+    """Say on stderr which file is no recording, and how many others are none."""
+    if skipped:
+        click.echo(f"profkit: skipped: {skipped[0]}", err=True)
+    if len(skipped) > 1:
+        n = len(skipped) - 1
+        files = (
+            "1 more file that is no recording"
+            if n == 1
+            else f"{n} more files that are no recordings"
+        )
+        click.echo(f"profkit: skipped {files}.", err=True)
 
 
 def all_reports(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> list["Report"]:
@@ -211,8 +225,7 @@ def _with_notes(found: "Analyses") -> "Analyses":
     for path, error in found.unread:
         text = str(error) if path in error.message else f"{path}: {error}"
         click.echo(f"profkit: not read: {text}", err=True)
-    for skipped in found.skipped:
-        click.echo(f"profkit: skipped: {skipped}", err=True)
+    _say_skipped(found.skipped)
     return found
 
 

@@ -128,6 +128,11 @@ def test_other_files_of_a_folder_are_skipped(job: Path, capsys: pytest.CaptureFi
     assert len(json.loads(written.out)["ranks"]) == 2
     assert written.err.startswith("profkit: skipped: ")
     assert "settings.json" in written.err
+    assert "more" not in written.err
+    for name in ("tuning", "values"):
+        (job / f"{name}.json").write_text("{}")
+    assert main(["export", str(job), "--to", "json", "-o", "-"]) == 0
+    assert "profkit: skipped 2 more files that are no recordings." in capsys.readouterr().err
     assert analyze(job).collectives is not None
 
 
