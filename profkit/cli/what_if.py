@@ -12,6 +12,7 @@ from profkit.cli._scale import Place, scale_options
 if TYPE_CHECKING:
     from profkit.engine.what_if_ranks import RanksChoice
     from profkit.model.what_if import JobPrediction, Prediction
+    from profkit.readers.recordings import Recording
 
 _EPILOG = """\b
 Examples:
@@ -152,7 +153,7 @@ def command(  # noqa: PLR0913  (one argument per option)
                 "--remove, --scale, --graph and --no-data-wait change a single trace.",
                 "Give the trace of one rank, or an option of a job, such as --rank.",
             )
-        result = _of_job(paths, of_job, place, max_bytes)
+        result = _of_job(recordings, of_job, place, max_bytes)
     deliver(_product(result, format_, output), output, force=force)
     return 0
 
@@ -190,15 +191,14 @@ def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "P
 
 
 def _of_job(
-    paths: tuple[str, ...], choice: "RanksChoice", place: Place, limit_bytes: int | None
+    recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
 ) -> "JobPrediction":
     from profkit.analysis.several import job_in
     from profkit.cli._progress import progress
     from profkit.engine.what_if_ranks import predict_job
-    from profkit.readers.recordings import find_recordings
 
     with place.scale() as scale, progress() as shown:
-        return predict_job(job_in(find_recordings(paths), limit_bytes, scale, shown), choice)
+        return predict_job(job_in(recordings, limit_bytes, scale, shown), choice)
 
 
 def _product(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
