@@ -22,6 +22,7 @@ from profkit.capture.memory.monitor.sampler import MAX_NODES, Sampler
 from profkit.capture.memory.monitor.series import (
     DeviceDtype,
     Series,
+    TracedSteps,
     growing_kinds,
     growth_interval,
     growth_of,
@@ -235,10 +236,12 @@ class LeakMonitor:
         """Whether the allocations of further steps are traced for their lines."""
         growth = self._host.growth
         if growth.next_step:
+            first, tracing_bytes = self._series.samples[-1].step, growth.own_bytes()
             with self._clock.spending("lines"), self._sampler.excluding_own():
                 growth.advance(self.n_steps)
             self._next_step = growth.next_step or self.n_steps
             if not growth.next_step:
+                self._series.traced.append(TracedSteps(first, self.n_steps, tracing_bytes))
                 self._sampler.exclude_jump(self.n_steps, self._series)
         return bool(growth.next_step)
 
@@ -278,9 +281,17 @@ class LeakMonitor:
         leak = self._host.leak(self._host_trend())
         return leak is not None and leak.kind == "native" and self._host.native.growth is None
 
-    def _host_trend(self) -> Trend | None:
-        """Growth of the heap beyond tensors and graphs, or None."""
-        return growth_of(self._series.host(self._host.block_bytes), MIN_BYTES_PER_STEP)
+    def _host_trend(self, *, is_final: bool = False) -> Trend | None:
+        """Growth of the heap beyond tensors and graphs, or None.
+
+        Args:
+            is_final: Whether it is reported, so that tracing must not have led to it.
+        """
+        host = self._series.host(self._host.block_bytes)
+        trend = growth_of(host, MIN_BYTES_PER_STEP)
+        if is_final and not self._series.is_seen_without_tracing(host, MIN_BYTES_PER_STEP):
+            return None
+        return trend
 
     def _graph_rises(self) -> bool:
         return is_rising(self._series.latest_nodes())
@@ -420,14 +431,14 @@ class LeakMonitor:
             self._inspections,
             self._bytes_at,
             self._deepest,
-            self._host.leak(self._host_trend()),
+            self._host.leak(self._host_trend(is_final=True)),
             self._sampler.workers.leak(),
         )
         return leak_classifier.classify(evidence), steps[-1] - steps[0]
 
     def _result(self) -> LiveMemory:
         leaks, n_evaluated_steps = self._classify()
-        unexplained = None if leaks else self._host_trend()
+        unexplained = None if leaks else self._host_trend(is_final=True)
         exceeded = next((one.step for one in self._series.samples if one.has_more_nodes), None)
         if exceeded is not None:
             self._not_measured.append(

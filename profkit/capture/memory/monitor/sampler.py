@@ -96,12 +96,13 @@ class Sampler:
     def exclude_jump(self, step: int, series: Series) -> None:
         """Exclude what the heap has grown since the last sample beyond its pace until then.
 
-        Tracing leaves memory behind in the program's code objects, which goes with them.
+        Allocations or lines were traced since, which leaves memory behind: tracebacks, and the
+        lines of code objects.
 
         Args:
             step: The step that has ended.
 
-        Source: ``_co_linearray`` of Python's code objects, which reading a frame's line fills.
+        Source: ``_co_linearray`` of Python's code objects, which tracing a frame's lines fills.
         """
         steps, n_bytes = series.heap()
         now = self._heap_allocated()

@@ -28,6 +28,12 @@ MIN_NODES: Final = 500
 """Less growth per step is reported too if it has reached this many nodes, some 400 KB."""
 MIN_COVERED: Final = 2 / 3
 """Least share of the steps that figures must cover: what they show may have ended since."""
+_MIN_PER_TRACED: Final = 3
+"""Steps in a row without tracing that must show the growth of the heap, for each traced step. What
+is freed every few steps is then hardly ever freed in the traced ones alone."""
+_LEFT_PER_TRACING_BYTE: Final = 5
+"""Upper bound of what tracing leaves behind: 224 bytes for a traceback of 16 frames, whose entry in
+the table took 48."""
 _BYTES_PER_TENSOR: Final = 2500
 """Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
 _BYTES_PER_NODE: Final = 700
@@ -84,11 +90,30 @@ class Sample(NamedTuple):
         )
 
 
+class TracedSteps(NamedTuple):
+    """Steps in which allocations were traced.
+
+    Attributes:
+        first: The step that ended when tracing began.
+        last: The step that ended when it stopped.
+        tracing_bytes: What the trace itself took then.
+    """
+
+    first: int
+    last: int
+    tracing_bytes: int
+
+
 @dataclass
 class Series:
-    """The samples of a run, in order."""
+    """The samples of a run, in order.
+
+    Attributes:
+        traced: Periods in which allocations were traced.
+    """
 
     samples: list[Sample] = field(default_factory=list)
+    traced: list[TracedSteps] = field(default_factory=list)
 
     def add(self, sample: Sample) -> None:
         """Append a sample, and drop older ones if there are too many."""
@@ -166,6 +191,29 @@ class Series:
             if one.heap is not None and _is_walked(one)
         ]
         return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
+
+    def is_seen_without_tracing(self, host: tuple[Int64s, Floats], min_per_step: float) -> bool:
+        """Whether host memory grows in steps without tracing, enough of them or by enough.
+
+        ``tracemalloc`` never frees its tracebacks. They may equal what the program has freed in the
+        traced steps, so that what is cleared now and then seems to grow on.
+
+        Args:
+            host: What :meth:`host` returns.
+            min_per_step: Least growth per step.
+
+        Source: ``tracemalloc_tracebacks`` in ``Modules/_tracemalloc.c`` up to Python 3.12: that
+            table frees values, of which it has none, and no keys.
+        """
+        steps, values = host
+        ends = np.searchsorted(steps, [one.last for one in self.traced])
+        parts = zip(np.split(steps, ends), np.split(values, ends), strict=True)
+        grown = [trend for part in parts if (trend := growth_of(part, min_per_step)) is not None]
+        n_steps = max((one.last_step - one.first_step for one in grown), default=0)
+        n_bytes = max((one.per_step * (one.last_step - one.first_step) for one in grown), default=0)
+        return n_steps >= _MIN_PER_TRACED * sum(
+            one.last - one.first for one in self.traced
+        ) or n_bytes >= _LEFT_PER_TRACING_BYTE * sum(one.tracing_bytes for one in self.traced)
 
     def heap(self) -> tuple[Int64s, Floats]:
         """Steps, and bytes of C's allocator."""

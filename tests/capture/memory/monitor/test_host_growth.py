@@ -8,9 +8,10 @@ from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
-from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.capture.memory.monitor.series import Sample, Series, TracedSteps
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
 from profkit.index.trend import Trend, is_rising
 from profkit.model.capture_info import Compiled
@@ -87,6 +88,29 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
     heap.bytes -= 3000
     sampler.exclude_jump(16, series)
     assert measured(sampler) == 1000 + pace * 16 - 3000
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("last_step", "step_bytes", "is_reported"),
+    [(33, 16 * KIB, False), (49, 16 * KIB, False), (50, 16 * KIB, True), (33, 64 * KIB, True)],
+    ids=["few steps", "one less", "three times as many as traced", "more than tracing leaves"],
+)
+def test_growth_must_show_where_nothing_was_traced(
+    last_step: int, step_bytes: int, *, is_reported: bool
+) -> None:
+    monitor = LeakMonitor("test", "user")
+    for step in (*range(1, 19), *range(26, last_step + 1)):
+        heap = Allocated(step_bytes * step, 0)
+        monitor._series.add(Sample(step, 0, {}, n_nodes=0, heap=heap))
+    trend = monitor._host_trend(is_final=True)
+    assert trend is not None
+    assert trend.per_step == step_bytes
+    monitor._series.traced.append(TracedSteps(18, 26, tracing_bytes=80 * KIB))
+    assert (monitor._host_trend(is_final=True) == trend) is is_reported
+    assert monitor._host_trend() == trend  # it is still examined
 
 
 def test_the_heap_is_read_as_often_as_the_budget_allows_and_over_the_whole_run(heap: Heap) -> None:
