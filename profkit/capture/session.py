@@ -126,6 +126,11 @@ class Session:
         return not self.over and self._phase in {Phase.RECORD, Phase.LINES}
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is recorded because the next steps would cost too much."""
+        return self._n_waited > 0 and self._phase is Phase.OFF
+
+    @property
     def is_done(self) -> bool:
         """Whether every cycle of the schedule has been recorded."""
         return self.over or self._done

@@ -336,7 +336,8 @@ class StepFinder:
         )
 
     def _is_recording_over(self) -> bool:
-        if self._session is None or self._session.is_done:
+        """Whether nothing is recorded, now or soon: steps may never be affordable."""
+        if self._session is None or self._session.is_done or self._session.is_waiting:
             return True
         return self._kind == "whole" and not self._session.is_recording
 

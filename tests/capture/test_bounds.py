@@ -312,10 +312,17 @@ def test_a_recording_waits_for_an_affordable_step_and_ends_with_the_last(opened:
     limit = Limit()
     limit.affordable = 0
     session = opened_steps(limit)
+    finder = StepFinder(Plan("test", Options(), DEFAULT_SCHEDULE))
+    finder._session, finder._kind = session, "optimizer"
+    monitor = finder._leak_monitor("optimizer")
+    is_monitored = []
     for step in range(8):
         torch.ones(3).sin()
         limit.affordable = (0, 0, 2, 2, 2, 2, 2, 2)[step]
         session.step()
+        is_monitored.append(monitor._may_sample_sites() and not monitor._is_tracing())
+    # While it waits, which may be for ever, memory is monitored as after it.
+    assert is_monitored == [True, True, False, False, True, True, True, True]
     assert session.is_done
     current.leave(session)
     names = {event["name"] for event in opened(session.path)["traceEvents"]}

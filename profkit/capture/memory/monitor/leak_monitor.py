@@ -125,8 +125,7 @@ class LeakMonitor:
         """A step has ended that was traced and must not be disturbed."""
         self.n_steps += 1
         self._sampler.workers.note_tracing()
-        self._sites.end()
-        self._host.native.end()
+        self._end_sampling()
 
     def leaks(self) -> tuple[Leak, ...]:
         """The leaks so far; none while there are too few steps."""
@@ -167,6 +166,8 @@ class LeakMonitor:
             self._sample("first")
         else:
             sites_sampled = self._sites.is_on or self._host.is_sampling
+            if sites_sampled and self._is_tracing():
+                self._end_sampling()
             self._clock.step_ended(self.n_steps, sites_sampled=sites_sampled)
             if self._is_growth_sampled() or self._is_native_growth_sampled():
                 self._clock.step_begins(self.n_steps)
@@ -185,6 +186,18 @@ class LeakMonitor:
             else:
                 self._evaluate()
         self._clock.step_begins(self.n_steps)
+
+    def _end_sampling(self) -> None:
+        """End what would disturb a recording: the step was recorded, or the next one will be."""
+        self._sites.end()
+        if self._host.growth.next_step:
+            self._note_traced(self._host.growth.own_bytes())
+        self._host.end()
+
+    def _note_traced(self, tracing_bytes: int) -> None:
+        """Note the steps since the last sample, in which allocations were traced."""
+        first = self._series.samples[-1].step
+        self._series.traced.append(TracedSteps(first, self.n_steps, tracing_bytes))
 
     def _is_overdue(self) -> bool:
         """Whether a sample is due regardless of its cost.
@@ -236,12 +249,13 @@ class LeakMonitor:
         """Whether the allocations of further steps are traced for their lines."""
         growth = self._host.growth
         if growth.next_step:
-            first, tracing_bytes = self._series.samples[-1].step, growth.own_bytes()
+            self._next_step = self.n_steps + 1  # which may be followed by a recorded one
+        if 0 < growth.next_step <= self.n_steps:
+            tracing_bytes = growth.own_bytes()
             with self._clock.spending("lines"), self._sampler.excluding_own():
                 growth.advance(self.n_steps)
-            self._next_step = growth.next_step or self.n_steps
             if not growth.next_step:
-                self._series.traced.append(TracedSteps(first, self.n_steps, tracing_bytes))
+                self._note_traced(tracing_bytes)
                 self._sampler.exclude_jump(self.n_steps, self._series)
         return bool(growth.next_step)
 
@@ -268,9 +282,9 @@ class LeakMonitor:
             own = list({id(one): one for one in own}.values())
             self._host.scan(self.n_steps, own, self._sampler.n_own_blocks)
         wants_lines = not self._lines.is_enabled and self._host.growth.per_step is None
-        if wants_lines and self._clock.affords("lines"):
+        if wants_lines and self._clock.affords("lines") and not self._is_tracing():
             self._host.growth.begin(self.n_steps)
-            self._next_step = self._host.growth.next_step or self._next_step
+            self._next_step = self.n_steps + 1
         elif self._is_native() and self._may_sample_sites():
             with self._clock.spending("lines"), self._sampler.excluding_own():
                 self._host.native.begin(self.n_steps)
@@ -316,7 +330,7 @@ class LeakMonitor:
         """Whether the allocation sites of another step may be sampled."""
         n_steps = self.n_steps - self._sites_from
         is_short = n_steps < _MAX_SAMPLED_STEPS[-1] or self._clock.affords_sites()
-        return self.n_steps < self._sites_until and is_short
+        return self.n_steps < self._sites_until and is_short and not self._is_tracing()
 
     def _lacks_sites(self) -> bool:
         """Whether some kind that sites are sampled for has no aged storage with a known site."""

@@ -709,6 +709,35 @@ def test_python_objects_have_an_allocation_site_with_tracemalloc(*, is_enabled: 
     assert not tracemalloc.is_tracing()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_tracing_of_allocations_ends_before_a_step_is_recorded(*, is_recorded: bool) -> None:
+    is_due = False
+    monitor = LeakMonitor("test", "user", AMPLE, is_tracing=lambda: is_due)
+
+    def is_traced() -> bool:
+        return monitor._host.growth._tracing.is_on
+
+    for step in range(60):
+        KEPT.append([f"{step} {n}" * 400 for n in range(20)])
+        monitor.step()
+        if monitor._host.is_sampling:
+            break
+    assert is_traced()
+    is_due = True
+    (monitor.skip if is_recorded else monitor.step)()
+    assert not is_traced()
+    assert not monitor._host.is_sampling
+    (traced,) = monitor._series.traced
+    assert (traced.first, traced.last) == (step + 1, step + 2)
+    assert traced.tracing_bytes > 0
+    for _ in range(20):
+        KEPT.append([f"{step} {n}" * 400 for n in range(20)])
+        monitor.step()
+        assert not is_traced()
+    monitor.discard()
+
+
 def test_monitoring_removes_its_callbacks() -> None:
     n_callbacks = len(gc.callbacks)
     monitored(lambda _: None, 12)
