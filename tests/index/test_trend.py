@@ -1,5 +1,7 @@
 """Growth is told from everything that looks like it."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.trend import Floats, Trend, is_rising, lasting_growth, median_slope
+from profkit.index.trend import Floats, Trend, is_rising, lasting_growth, median, median_slope
 from profkit.model.events import Int64s
 
 KIB64 = 65536.0
@@ -170,3 +172,21 @@ def test_a_series_is_rising_when_its_last_samples_rise(
     values: list[float], *, rising: bool
 ) -> None:
     assert is_rising(np.array(values, dtype=np.float64)) is rising
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
+def test_the_median_is_that_of_numpy(values: list[float]) -> None:
+    assert median(np.array(values)) == pytest.approx(np.median(values))
+
+
+def test_the_growth_of_a_series_is_found_without_importing_anything() -> None:
+    program = (
+        "import sys, numpy as np; from profkit.index.trend import lasting_growth;"
+        "before = set(sys.modules); grown = np.arange(40);"
+        "assert lasting_growth(grown, grown * 1000.0) is not None;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == ""

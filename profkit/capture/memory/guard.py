@@ -76,7 +76,10 @@ class NoLeak:
         Raises:
             LeakError: If there is one.
         """
-        # Only here: most programs never have a leak, and need none of the analysis.
+        if not leaks:
+            return
+        # Only here: most programs never have a leak, and need none of the analysis. Imported before
+        # one is found, it would be growth of the program.
         from profkit.engine.families.leaks.causes import total_per_step_bytes
         from profkit.engine.families.leaks.host_messages import host_message
         from profkit.engine.families.leaks.messages import leak_clause

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -248,3 +250,18 @@ def test_calls_of_other_threads_are_no_steps() -> None:
         for _ in range(40):
             other.submit(guarded).result()
     assert len(KEPT) == 41
+
+
+def test_a_check_without_a_leak_imports_nothing() -> None:
+    program = (
+        "import sys, profkit\n"
+        "@profkit.no_leak\n"
+        "def step(): pass\n"
+        "step(); before = set(sys.modules)\n"
+        "for _ in range(40): step()\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == ""

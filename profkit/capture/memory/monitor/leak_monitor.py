@@ -303,7 +303,7 @@ class LeakMonitor:
         """
         host = self._series.host(self._host.block_bytes)
         trend = growth_of(host, MIN_BYTES_PER_STEP)
-        if is_final and not self._series.is_seen_without_tracing(host, MIN_BYTES_PER_STEP):
+        if is_final and trend and not self._series.is_seen_without_tracing(host, trend):
             return None
         return trend
 

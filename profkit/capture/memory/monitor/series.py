@@ -11,7 +11,14 @@ import numpy as np
 from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
 from profkit.dataclass import dataclass
-from profkit.index.trend import RISING_SAMPLES, Floats, Trend, is_rising, lasting_growth
+from profkit.index.trend import (
+    RISING_SAMPLES,
+    Floats,
+    Trend,
+    is_rising,
+    lasting_growth,
+    median,
+)
 from profkit.model.events import Int64s
 from profkit.model.live_memory import MemorySample
 
@@ -34,6 +41,8 @@ is freed every few steps is then hardly ever freed in the traced ones alone."""
 _LEFT_PER_TRACING_BYTE: Final = 5
 """Upper bound of what tracing leaves behind: 224 bytes for a traceback of 16 frames, whose entry in
 the table took 48."""
+_MIN_PER_LEFT: Final = 3
+"""Growth that is so many times what tracing leaves behind does not come from it."""
 _BYTES_PER_TENSOR: Final = 2500
 """Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
 _BYTES_PER_NODE: Final = 700
@@ -192,28 +201,28 @@ class Series:
         ]
         return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
 
-    def is_seen_without_tracing(self, host: tuple[Int64s, Floats], min_per_step: float) -> bool:
-        """Whether host memory grows in steps without tracing, enough of them or by enough.
+    def is_seen_without_tracing(self, host: tuple[Int64s, Floats], trend: Trend) -> bool:
+        """Whether growth of host memory shows in enough steps without tracing, or is large.
 
         ``tracemalloc`` never frees its tracebacks. They may equal what the program has freed in the
         traced steps, so that what is cleared now and then seems to grow on.
 
         Args:
             host: What :meth:`host` returns.
-            min_per_step: Least growth per step.
+            trend: Its growth.
 
         Source: ``tracemalloc_tracebacks`` in ``Modules/_tracemalloc.c`` up to Python 3.12: that
             table frees values, of which it has none, and no keys.
         """
+        left_bytes = _LEFT_PER_TRACING_BYTE * sum(one.tracing_bytes for one in self.traced)
+        if trend.per_step * (trend.last_step - trend.first_step) >= _MIN_PER_LEFT * left_bytes:
+            return True
         steps, values = host
         ends = np.searchsorted(steps, [one.last for one in self.traced])
         parts = zip(np.split(steps, ends), np.split(values, ends), strict=True)
-        grown = [trend for part in parts if (trend := growth_of(part, min_per_step)) is not None]
-        n_steps = max((one.last_step - one.first_step for one in grown), default=0)
-        n_bytes = max((one.per_step * (one.last_step - one.first_step) for one in grown), default=0)
-        return n_steps >= _MIN_PER_TRACED * sum(
-            one.last - one.first for one in self.traced
-        ) or n_bytes >= _LEFT_PER_TRACING_BYTE * sum(one.tracing_bytes for one in self.traced)
+        grown = [found for part in parts if (found := lasting_growth(*part)) is not None]
+        longest = max((one.last_step - one.first_step for one in grown), default=0)
+        return longest >= _MIN_PER_TRACED * sum(one.last - one.first for one in self.traced)
 
     def heap(self) -> tuple[Int64s, Floats]:
         """Steps, and bytes of C's allocator."""
@@ -308,7 +317,7 @@ def growth_interval(series: Series, kind: TensorKind) -> int:
     """Steps between two increases of the number of a kind's tensors, as far as samples show."""
     steps, n = series.aged_n(kind)
     rises = np.diff(steps[1:][np.diff(n) > 0])
-    return int(np.median(rises)) if len(rises) else 0
+    return int(median(rises)) if len(rises) else 0
 
 
 def growing_kinds(series: Series) -> set[TensorKind]:
