@@ -19,7 +19,7 @@ from transformers import Trainer, TrainingArguments
 
 from profkit.integrations.huggingface import ProfkitTrainerCallback
 
-BATCH, WIDTH, CLASSES = 8, 256, 10
+BATCH, WIDTH, HIDDEN, CLASSES = 8, 256, 1 << 15, 10
 PACKED_ROWS = 2048
 
 
@@ -57,7 +57,9 @@ class Classifier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = nn.Sequential(nn.Linear(WIDTH, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+        self.network = nn.Sequential(
+            nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
+        )
 
     def forward(self, rows: torch.Tensor, classes: torch.Tensor) -> dict[str, torch.Tensor]:
         """The loss of one batch."""
