@@ -1,8 +1,11 @@
 """Collectives of several ranks: which belong together, by which clock, and who waits for whom."""
 
+import gc
 import itertools
 import random
+import weakref
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.ranks.delays import find_delays
-from profkit.index.ranks.matching import Matches, Unmatched, match_collectives
+from profkit.index.ranks.matching import (
+    JobCalls,
+    Matches,
+    RankCalls,
+    Unmatched,
+    match_collectives,
+)
 from profkit.model.process_group import ProcessGroup
+from profkit.packed import Packed
 from tests.index.ranks.jobs import WORLD, Call, Clock, collective, ranks_of
 
 MS = 1_000_000
@@ -201,6 +211,37 @@ def test_in_recordings_without_groups_the_ends_tell_what_belongs_together() -> N
     }
     assert {Clock().shows(end) for end in ends} <= mine
     assert len(mine) <= len(ends) + 2
+
+
+def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
+    calls = [call for number in range(5) for call in collective(number, [number] * 4, MS)]
+    alive: list[weakref.ref[RankCalls]] = []
+
+    def one_by_one() -> Iterator[RankCalls]:
+        waiting = [Packed(rank) for rank in ranks_of(calls)]
+        for packed in waiting:
+            gc.collect()
+            # The one before is still that of the loop that asks for the next.
+            assert sum(each() is not None for each in alive) <= 1
+            rank = packed.value
+            alive.append(weakref.ref(rank))
+            yield rank
+            del rank
+
+    found = match_collectives(one_by_one())
+    assert [len(each) for each in matched(found)] == [4] * 5
+    assert matched(found) == matched(match_collectives(ranks_of(calls)))
+
+
+def test_columns_come_back_as_they_were() -> None:
+    ranks = ranks_of(job())
+    calls = JobCalls.of(ranks)
+    for name in ("start_ns", "end_ns", "seq", "n_in", "step", "on_device"):
+        assert calls.column(name).tolist() == [
+            value for each in ranks for value in getattr(each.calls, name).tolist()
+        ]
+    types = [calls.element_types[number] for number in calls.element_type.tolist()]
+    assert types == [name for each in ranks for name in each.calls.element_type]
 
 
 def test_sends_and_receives_are_matched_by_pair_and_order() -> None:
