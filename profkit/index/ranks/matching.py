@@ -312,10 +312,7 @@ class Matches:
 
     def calls_of(self, collectives: Rows) -> Rows:
         """Rows of the calls of some collectives, one after the other."""
-        sizes = self.sizes[collectives]
-        begins = np.cumsum(sizes) - sizes
-        places = np.repeat(self.first[collectives] - begins, sizes)
-        return self.members[places + np.arange(len(places))]
+        return self.members[_ranges(self.first[collectives], self.sizes[collectives])]
 
     @property
     def n_calls(self) -> int:
@@ -356,10 +353,14 @@ def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
     members = candidates.rows[stays]
     first = np.cumsum(sizes) - sizes
     order = np.argsort(np.minimum.reduceat(starts[members], first) if len(first) else first)
-    ordered = sizes[order]
-    begins = np.cumsum(ordered) - ordered
-    place = np.arange(len(members)) + np.repeat(first[order] - begins, ordered)
-    return Matches(calls, begins, members[place], unmatched, clocks, starts, ends)
+    members, sizes = members[_ranges(first[order], sizes[order])], sizes[order]
+    return Matches(calls, np.cumsum(sizes) - sizes, members, unmatched, clocks, starts, ends)
+
+
+def _ranges(first: Rows, sizes: Rows) -> Rows:
+    """So many indices from each first one on, one range after the other."""
+    begins = np.cumsum(sizes) - sizes
+    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(first - begins, sizes))
 
 
 def _keys(calls: JobCalls) -> tuple[Int32s, Mask]:
