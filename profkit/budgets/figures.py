@@ -145,8 +145,20 @@ def _peak(report: Report) -> Values:
     in_trace = [peak_bytes(each) for each in _peaks(memory)]
     in_snapshot = [each.peak_active_bytes for each in memory.devices]
     in_steps = [step.allocated_bytes or step.tensor_bytes or 0 for step in memory.steps]
+    within_step = _bytes_within_steps(memory)
+    in_steps = [n_bytes + within_step for n_bytes in in_steps]
     peak = max([*in_trace, *in_snapshot, *in_steps], default=0)
     return [peak] if peak else Unknown(_NO_MEMORY)
+
+
+def _bytes_within_steps(memory: MemorySummary) -> int:
+    """How much more the host had at its peak than at the end of the steps, where a trace has it.
+
+    Monitoring has all tensors, but at the ends of steps only; a trace has every allocation, but
+    none from before it began.
+    """
+    host = [each.window_bytes for each in _peaks(memory) if each.device == "cpu"]
+    return max((host[0] or 0) - (memory.unfreed_bytes or 0), 0) if host else 0
 
 
 def _peaks(memory: MemorySummary) -> list[PeakMemory]:

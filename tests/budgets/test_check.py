@@ -11,6 +11,7 @@ import profkit
 from profkit.budgets.baseline import baseline_of, baseline_text
 from profkit.errors import DamagedFileError
 from profkit.model.check import BudgetResult
+from profkit.model.memory_summary import StepMemory
 from profkit.model.report import Report, StepSummary
 from profkit.testing import TraceBuilder
 from tests.renderers import reports
@@ -124,6 +125,57 @@ def test_what_was_not_recorded_fails_and_says_why(tmp_path: Path) -> None:
     assert result(no_steps, {"kernels": 1}).reason == "The recording has no steps."
     older = baseline_file(tmp_path, no_steps)
     assert "--update-baseline" in result(timed(1.0), {"kernels": "+0"}, older).reason
+
+
+def test_the_peak_names_the_lines_with_most_of_it(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, memory=True, device_names=())
+    for _ in range(2):
+        with b.step():
+            kept = []
+            for line, n_bytes in ((10, 600), (20, 300), (30, 4)):
+                with b.frame("train.py", line, f"line_{line}"), b.op("aten::empty"):
+                    b.advance(1_000)
+                    kept.append(b.alloc(n_bytes, device=None))
+                    b.advance(1_000)
+            for address in kept:
+                b.free(address)
+    report = profkit.analyze(b.write(tmp_path / "t.json"))
+    found = result(report, {"peak": 900})
+    assert (found.value, found.outcome) == (904, "over")
+    assert [(each.location.place, each.bytes, each.n) for each in found.sites] == [
+        ("line_10 (train.py:10)", 600, 1), ("line_20 (train.py:20)", 300, 1)  # not the third
+    ]  # fmt: skip
+    assert result(report, {"peak": 904}).sites == ()
+    check = profkit.check(report, {"peak": 900})
+    texts = {name: profkit.render(check, name).decode() for name in ("text", "junit", "github")}
+    for text in texts.values():
+        assert "train.py:10: 600 B in 1 block of the 904 B." in text.replace("%3A", ":")
+    assert "file=train.py,line=10" in texts["github"]
+
+
+def test_the_peak_of_earlier_recordings_of_the_process_is_none_of_this_one(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, memory=True, device_names=())
+    b._allocated[None] = 1 << 30  # torch counts on
+    with b.step(), b.op("aten::empty"):
+        b.free(b.alloc(500, device=None))
+    report = profkit.analyze(b.write(tmp_path / "t.json"))
+    memory = report.summary.memory
+    assert memory is not None
+    assert [(each.bytes, each.window_bytes) for each in memory.peak] == [((1 << 30) + 500, 500)]
+    assert result(report, {"peak": 500}).outcome == "ok"
+
+
+def test_monitored_memory_and_a_trace_add_up_to_the_peak(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True, device_names=())
+    with b.step(), b.op("aten::empty"):
+        b.alloc(30, device=None)  # stays, so that it is in the samples
+        b.free(b.alloc(500, device=None))
+    report = profkit.analyze(b.write(tmp_path / "t.json"))
+    memory = report.summary.memory
+    assert memory is not None
+    step = StepMemory(1, 1 << 30, 1030, None, None, None)
+    report = replace(report, summary=replace(report.summary, memory=replace(memory, steps=(step,))))
+    assert result(report, {"peak": 1530}).value == 1000 + 30 + 500
 
 
 def test_one_of_several_recordings_may_have_the_figure() -> None:

@@ -1,0 +1,123 @@
+"""A project whose budgets are checked: each planted problem fails with its line, its fix passes."""
+
+import importlib.util
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import profkit
+from profkit.budgets.figures import FIGURES
+from profkit.cli.main import main
+from tests.examples.on_a_device import AHEAD, Device, on_a_device
+
+pytestmark = pytest.mark.slow
+
+TRAINING = """
+import torch
+
+losses = []
+
+
+@torch.compile(backend="eager")
+def loss_of(model, samples):
+    hidden = model(samples)
+    return hidden.square().mean()
+
+
+def train_step(model, optimizer, samples):
+    optimizer.zero_grad()
+    loss = loss_of(model, samples)
+    loss.backward()
+    optimizer.step()
+"""
+PLANTED = {
+    "sync": ("    loss.backward()\n", "    print(loss.item())\n", "syncs", "SYN001 item-sync"),
+    "graph break": (
+        "    hidden = model(samples)\n", "    print('a step')\n", "graph_breaks", "graph-breaks",
+    ),
+    "peak": (
+        "    loss = loss_of(model, samples)\n", "    more = torch.ones(model[0].weight.numel())\n",
+        "peak", "256 KiB in 1 block of the ",
+    ),
+    "leak": (
+        "    optimizer.step()\n", "    losses.append(torch.ones(5000) + loss)\n", "growth",
+        "retained by `",
+    ),
+}  # fmt: skip
+"""The line before, the planted line, the budget that fails, and what is said of it."""
+
+TITLES = {figure.name: figure.title for figure in FIGURES}
+
+
+class Project:
+    """A training program in a folder, with budgets and a baseline."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file = folder / "train.py"
+        (folder / "pyproject.toml").write_text(
+            '[tool.profkit.budgets]\nsyncs = 0\ngraph_breaks = 0\ngrowth = 0\npeak = "+10%"\n'
+        )
+
+    def record(self, text: str) -> str:
+        """Run the program; its trace, with the kernels that a GPU would have run."""
+        self._file.write_text(text)
+        module = self._imported()
+        name = uuid.uuid4().hex
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        samples = torch.randn(64, 256)
+        module.train_step(model, optimizer, samples)  # gradients are there from now on
+        with profkit.memory(name, dir=self.folder, quiet=True) as memory:
+            batches = profkit.steps(
+                [samples] * 40, name, wait=0, warmup=2, active=4, dir=self.folder, quiet=True
+            )
+            for batch in batches:
+                module.train_step(model, optimizer, batch)
+        module.losses.clear()
+        torch._dynamo.reset()
+        assert batches.path is not None
+        assert memory.path is not None
+        # Beside the memory samples, with which it is one recording.
+        trace = Path(memory.path.replace(".memory.json.gz", ".pt.trace.json"))
+        return str(on_a_device(Path(batches.path), trace, Device().work_of, slower=1, ahead=AHEAD))
+
+    def _imported(self) -> ModuleType:
+        """The program as a module of its own; torch.compile knows no other of this name."""
+        spec = importlib.util.spec_from_file_location(f"train_{uuid.uuid4().hex}", self._file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    monkeypatch.chdir(tmp_path)
+    yield Project(tmp_path)
+    torch._dynamo.reset()
+
+
+def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", project.record(TRAINING), "--baseline", "b.json",
+                 "--update-baseline"]) == 0  # fmt: skip
+    for name, (before, planted, budget, cause) in PLANTED.items():
+        faulty = TRAINING.replace(before, before + planted)
+        line = faulty[: faulty.index(planted)].count("\n") + 1
+        path = project.record(faulty)
+        capsys.readouterr()
+        assert main(["check", path, "--baseline", "b.json"]) == 1, name
+        out = capsys.readouterr().out
+        assert f"1 of 4 budgets not kept: {TITLES[budget]}." in out
+        assert f"train.py:{line}" in out, out
+        assert cause in " ".join(out.split()), out
+    capsys.readouterr()
+    assert main(["check", project.record(TRAINING), "--baseline", "b.json"]) == 0
+    assert "4 budgets are kept" in capsys.readouterr().out
