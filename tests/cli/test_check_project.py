@@ -22,7 +22,6 @@ import torch
 losses = []
 
 
-@torch.compile(backend="eager")
 def loss_of(model, samples):
     hidden = model(samples)
     return hidden.square().mean()
@@ -34,11 +33,9 @@ def train_step(model, optimizer, samples):
     loss.backward()
     optimizer.step()
 """
+COMPILED = '@torch.compile(backend="eager")'
 PLANTED = {
     "sync": ("    loss.backward()\n", "    print(loss.item())\n", "syncs", "SYN001 item-sync"),
-    "graph break": (
-        "    hidden = model(samples)\n", "    print('a step')\n", "graph_breaks", "graph-breaks",
-    ),
     "peak": (
         "    loss = loss_of(model, samples)\n", "    more = torch.ones(model[0].weight.numel())\n",
         "peak", "256 KiB in 1 block of the ",
@@ -46,6 +43,9 @@ PLANTED = {
     "leak": (
         "    optimizer.step()\n", "    losses.append(torch.ones(5000) + loss)\n", "growth",
         "retained by `",
+    ),
+    "graph break": (
+        "    hidden = model(samples)\n", "    print('a step')\n", "graph_breaks", "graph-breaks",
     ),
 }  # fmt: skip
 """The line before, the planted line, the budget that fails, and what is said of it."""
@@ -110,12 +110,16 @@ def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
                  "--update-baseline"]) == 0  # fmt: skip
     for name, (before, planted, budget, cause) in PLANTED.items():
         faulty = TRAINING.replace(before, before + planted)
+        if name == "graph break":  # the last: in compiled programs what grows has no line
+            faulty = faulty.replace("def loss_of", f"{COMPILED}\ndef loss_of")
         line = faulty[: faulty.index(planted)].count("\n") + 1
         path = project.record(faulty)
         capsys.readouterr()
         assert main(["check", path, "--baseline", "b.json"]) == 1, name
         out = capsys.readouterr().out
-        assert f"1 of 4 budgets not kept: {TITLES[budget]}." in out
+        (headline,) = [each for each in out.splitlines() if " of 4 budgets not kept: " in each]
+        failed = {TITLES[budget]} | ({TITLES["peak"]} if name == "leak" else set())
+        assert set(headline.rstrip(".").partition(": ")[2].split(", ")) == failed
         assert f"train.py:{line}" in out, out
         assert cause in " ".join(out.split()), out
     capsys.readouterr()
