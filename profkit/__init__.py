@@ -1,5 +1,6 @@
 """The public names, lazily: importing profkit loads neither torch nor pandas."""
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from profkit.api import render as render
     from profkit.api import what_if as what_if
     from profkit.api import what_if_ranks as what_if_ranks
+    from profkit.capture.live.listener import listen as listen
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
@@ -34,6 +36,7 @@ _MODULES: Final = {
     "check": "profkit.api",
     "compare": "profkit.api",
     "history": "profkit.api",
+    "listen": "profkit.capture.live.listener",
     "load": "profkit.readers.open",
     "memory": "profkit.capture.memory.scope",
     "no_leak": "profkit.capture.memory.guard",
@@ -48,8 +51,8 @@ _MODULES: Final = {
 
 __all__ = [
     "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "check",
-    "compare", "history", "load", "memory", "no_leak", "no_sync", "render", "steps", "trace",
-    "what_if", "what_if_ranks",
+    "compare", "history", "listen", "load", "memory", "no_leak", "no_sync", "render", "steps",
+    "trace", "what_if", "what_if_ranks",
 ]  # fmt: skip
 
 
@@ -60,6 +63,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (a function, class or string
     module = import_module(_MODULES[name])
     if _MODULES[name].startswith("profkit.capture."):
         _connect_captures_to_analysis()
+        if os.environ.get("PROFKIT_LISTEN"):
+            from profkit.capture.live.listener import begin_if_wanted
+
+            begin_if_wanted()
     value = globals()[name] = getattr(module, name)
     return value
 

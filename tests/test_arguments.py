@@ -28,6 +28,7 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "": [3, None], "name": [3], "wait": ["2"], "warmup": [-1], "active": [0], "limit": ["3"],
         "dir": [3], "quiet": ["yes"],
     },
+    "listen": {"": [3, ["train"]], "dir": [3]},
     "load": {"": [3, None, ["a.json"]], "limit_bytes": ["1 GiB", -1], "on_progress": [3]},
     "analyze": {
         "": [3, None, [3]], "select": [3, [3]], "ignore": [None, [None]],

@@ -68,7 +68,7 @@ class RankState:
     @property
     def has_died(self) -> bool:
         """Whether its process is gone, as far as this machine knows."""
-        return not self.ended_ns and self.host == socket.gethostname() and not _is_alive(self.pid)
+        return not self.ended_ns and self.host == socket.gethostname() and not is_alive(self.pid)
 
 
 class RankOfJob:
@@ -168,7 +168,7 @@ class RankOfJob:
         return state if state.rank == rank and last_ns >= self._own.began_ns else None
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process runs: one whose parent has not noticed its end does not."""
     if os.name != "posix":
         return True

@@ -4,22 +4,22 @@ What records is imported when the program imports torch: one without it pays not
 """
 
 import contextlib
-import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
 
 from profkit.capture import console, program
 from profkit.capture.options import IS_ON
 from profkit.capture.plan import Plan
+from profkit.capture.torch_import import TorchImport
 from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.capture.live.listener import Idle, Listener
     from profkit.capture.memory.cuda.oom import OomMonitor
     from profkit.capture.step_detection import StepFinder
 
@@ -169,6 +169,7 @@ class _Run:
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
         self._flight: str | None = None
+        self._listener: Listener | Idle | None = None
 
     @property
     def is_parent(self) -> bool:
@@ -181,6 +182,8 @@ class _Run:
         Args:
             stopped_by: The exception that ended the program early, or empty.
         """
+        if self._listener is not None:
+            self._listener.end(stopped_by)
         if self._finder is not None:
             self._finder.finish(stopped_by)
             self._dump_collectives(stopped_by)
@@ -227,6 +230,13 @@ class _Run:
             from profkit.capture.memory.cuda.oom import OomMonitor
             from profkit.capture.step_detection import StepFinder
         if not current.is_on:
+            return
+        if os.environ.get("PROFKIT_LISTEN"):
+            from profkit.capture.live import listener
+
+            if listener.is_wanted():
+                self._listener = listener.begin(self._plan.name, self._folder())
+        if not (self._plan.record_trace or self._plan.monitor_memory):
             return
         current.on_killed = self._on_sigterm
         if self._plan.monitor_memory and not self._plan.record_trace:
@@ -285,46 +295,3 @@ class _Run:
             live = replace(live, not_measured=(*live.not_measured, finder.why_less))
         trace = path or files.trace_file(self._folder())
         return files.write_memory(live, trace, "the program's monitored memory")
-
-
-class TorchImport:
-    """Calls a function right after the program imports torch, by an entry in ``sys.meta_path``.
-
-    Args:
-        on_import: Called once.
-    """
-
-    def __init__(self, on_import: Callable[[], None]) -> None:
-        self._on_import = on_import
-
-    def watch(self) -> None:
-        """Add the entry; if torch is imported already, the function is called at once."""
-        if "torch" in sys.modules:
-            self._on_import()
-        else:
-            sys.meta_path.insert(0, self)
-
-    def stop(self) -> None:
-        """Remove the entry."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find torch as Python would, and call the function at the end of its import."""
-        if fullname != "torch":
-            return None
-        self.stop()
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        loader, execute = spec.loader, spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            self._on_import()
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

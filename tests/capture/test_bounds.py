@@ -16,13 +16,13 @@ from profkit.capture import current, program_profilers, signals
 from profkit.capture.options import Options
 from profkit.capture.plan import Plan
 from profkit.capture.recording_budget import RecordingBudget
-from profkit.capture.run import TorchImport
 from profkit.capture.run_window import RunWindow, Window
 from profkit.capture.schedule import DEFAULT_SCHEDULE, Schedule
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 from profkit.capture.step_detection import StepFinder
 from profkit.capture.step_limit import StepLimit
+from profkit.capture.torch_import import TorchImport
 from tests.processes import start
 
 has_spare_signal = pytest.mark.skipif(

@@ -261,6 +261,6 @@ def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_ended_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert job._is_alive(os.getpid())
+    assert job.is_alive(os.getpid())
     monkeypatch.setattr(os, "name", "nt")
-    assert job._is_alive(-5), "where a signal would be sent"
+    assert job.is_alive(-5), "where a signal would be sent"

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 from profkit.capture import current, program_profilers
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
@@ -28,6 +28,25 @@ _MODULE_CALLS_BEFORE_STEP: Final = 1000
 or a cell is called many times in a step, and what its calls retain until then is no growth."""
 _FOREIGN_STEPS: Final = 8
 """Consecutive steps of other optimizers after which the leading one is considered gone."""
+
+
+class StepMonitor(Protocol):
+    """Receives the steps: a leak monitor, for example."""
+
+    def step(self) -> None:
+        """A step has ended."""
+        ...
+
+    def skip(self) -> None:
+        """A step has ended that must not be disturbed."""
+        ...
+
+    def discard(self) -> None:
+        """The steps so far were none: a more reliable source reports others from now on."""
+        ...
+
+
+Monitor = TypeVar("Monitor", bound=StepMonitor)
 
 
 class LeadingOptimizer:
@@ -63,18 +82,18 @@ class LeadingOptimizer:
         return True
 
 
-class StepBoundaries:
-    """Reports the ends of steps to a leak monitor.
+class StepBoundaries(Generic[Monitor]):
+    """Reports the ends of steps to a monitor.
 
     Args:
         make_monitor: Called once it is known what ends a step.
 
     Attributes:
-        monitor: The leak monitor, or None before the first step.
+        monitor: The monitor, or None before the first step.
     """
 
-    def __init__(self, make_monitor: Callable[[StepSource], LeakMonitor]) -> None:
-        self.monitor: LeakMonitor | None = None
+    def __init__(self, make_monitor: Callable[[StepSource], Monitor]) -> None:
+        self.monitor: Monitor | None = None
         self._make_monitor = make_monitor
         self._source: StepSource | None = None
         self._n_events: dict[StepSource, int] = dict.fromkeys(_ORDER, 0)

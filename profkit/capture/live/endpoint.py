@@ -1,0 +1,225 @@
+"""Where a running program listens, and how it is asked: used by both sides; torch is not needed.
+
+Each process that listens writes a file ``.listen-HOST-PID`` with mode 0600 into the folder of its
+run. It names a Unix socket with mode 0600 in a folder with mode 0700 in the temporary folder: many
+file systems that machines share have no sockets, and a socket's path has at most 104 characters.
+Messages are lines of JSON.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from profkit.capture.job import is_alive
+from profkit.dataclass import dataclass
+from profkit.errors import CaptureError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Message = dict[str, Any]
+
+PREFIX: Final = ".listen-"
+_CHUNK: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A process that listens.
+
+    Attributes:
+        job: What the ranks of one job have in common, and no other program.
+        host: Its machine.
+        socket: The path of its socket there.
+        began_ns: Nanoseconds since 1970 when it began to listen.
+    """
+
+    job: str
+    host: str
+    pid: int
+    socket: str
+    began_ns: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.host == socket.gethostname()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process is gone, as far as this machine knows."""
+        return self.is_here and not is_alive(self.pid)
+
+    def write(self, folder: Path) -> Path:
+        """Write its file, and remove those of processes of this machine that are gone.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, other in _files(folder):
+            if other.has_died:
+                path.unlink(missing_ok=True)
+        path = folder / f"{PREFIX}{self.host}-{self.pid}"
+        partial = path.with_name(f"{path.name}.part")
+        with open(partial, "w", opener=_private) as file:
+            json.dump(asdict(self), file)
+        partial.replace(path)
+        return path
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _files(folder: Path) -> list[tuple[Path, Endpoint]]:
+    """The files in a folder, without those that are damaged."""
+    found = []
+    for path in sorted(folder.glob(f"{PREFIX}*")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            endpoint = Endpoint(**json.loads(path.read_text()))
+            found.append((path, endpoint))
+    return found
+
+
+def endpoints(run: str) -> list[Endpoint]:
+    """The processes of the job that listens in a folder.
+
+    Args:
+        run: The folder of the run, the folder above it if it has one run only, or the file of one
+            process.
+
+    Raises:
+        CaptureError: Nothing listens there, or several jobs do.
+    """
+    path = Path(run)
+    if path.is_file():
+        folder, chosen = (
+            path.parent,
+            {each.job for file, each in _files(path.parent) if file == path},
+        )
+        found = [(file, each) for file, each in _files(folder) if each.job in chosen]
+    else:
+        found = _files(path) or [one for below in sorted(path.glob("*/")) for one in _files(below)]
+    alive = [(file, each) for file, each in found if not each.has_died]
+    if not alive:
+        died = ", ".join(str(each.pid) for _, each in found)
+        raise CaptureError(
+            f"No program listens in {run}" + (f": process {died} has ended." if died else "."),
+            "It has ended, or it was started without profkit.listen() or PROFKIT_LISTEN=1.",
+        )
+    jobs = {each.job: file for file, each in alive}
+    if len(jobs) > 1:
+        raise CaptureError(
+            f"{len(jobs)} programs listen in {run}.",
+            f"Name the file of one process instead: {', '.join(map(str, jobs.values()))}.",
+        )
+    return [each for _, each in alive]
+
+
+class Conversation:
+    """Connections to the processes of a job. Each is asked, and answers once per question.
+
+    Args:
+        processes: Those of this machine.
+
+    Attributes:
+        failed: Processes that could not be asked, or have closed the connection, and why.
+    """
+
+    def __init__(self, processes: Sequence[Endpoint]) -> None:
+        self.failed: dict[Endpoint, str] = {}
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[Endpoint, socket.socket] = {}
+        self._received: dict[Endpoint, bytes] = {}
+        for each in processes:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(1.0)
+            try:
+                connection.connect(each.socket)
+            except OSError as error:
+                connection.close()
+                self.failed[each] = f"cannot be reached ({error.strerror or error})"
+            else:
+                self._open[each] = connection
+                self._selector.register(connection, selectors.EVENT_READ, each)
+
+    @property
+    def processes(self) -> list[Endpoint]:
+        """Those whose connection is open."""
+        return list(self._open)
+
+    def forget_all_but(self, processes: Collection[Endpoint]) -> None:
+        """Close the connections to all others."""
+        for each in self._open.keys() - set(processes):
+            self._drop(each, "")
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for each in list(self._open):
+            self._drop(each, "")
+        self._selector.close()
+
+    def ask(
+        self,
+        question: Mapping[str, object],
+        timeout_s: float,
+        on_answer: Callable[[Endpoint, Message], object] = lambda _process, _answer: None,
+    ) -> dict[Endpoint, Message]:
+        """Ask all of them, and wait for their answers.
+
+        Args:
+            timeout_s: How long it waits in all.
+            on_answer: Called with each answer as it comes.
+        """
+        line = json.dumps(question).encode() + b"\n"
+        for process, connection in list(self._open.items()):
+            if not _sent(connection, line):
+                self._drop(process, "has ended")
+        answers: dict[Endpoint, Message] = {}
+        until_s = time.monotonic() + timeout_s
+        while len(answers) < len(self._open) and time.monotonic() < until_s:
+            for key, _ in self._selector.select(max(until_s - time.monotonic(), 0)):
+                answer = self._receive(key.data)
+                if answer is not None:
+                    answers[key.data] = answer
+                    on_answer(key.data, answer)
+        return answers
+
+    def _receive(self, process: Endpoint) -> Message | None:
+        """A whole answer, or None while it is incomplete or if there is none any more."""
+        try:
+            chunk = self._open[process].recv(_CHUNK)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self._drop(process, "has ended")
+            return None
+        line, end, rest = (self._received.get(process, b"") + chunk).partition(b"\n")
+        self._received[process] = rest if end else line
+        answer: Message | None = json.loads(line) if end else None
+        return answer
+
+    def _drop(self, process: Endpoint, why: str) -> None:
+        connection = self._open.pop(process)
+        self._selector.unregister(connection)
+        connection.close()
+        if why:
+            self.failed[process] = why
+
+
+def _sent(connection: socket.socket, line: bytes) -> bool:
+    try:
+        connection.sendall(line)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,194 @@
+"""Records steps of a running program on request, the same ones on all ranks of its job."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from profkit.capture import console, current, files, program_profilers
+from profkit.capture.live.endpoint import Message
+from profkit.capture.live.server import Client
+from profkit.capture.live.step_clock import StepClock
+from profkit.capture.live.step_ends import StepEnds
+from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
+from profkit.capture.memory.scope import Memory
+from profkit.capture.options import Options
+from profkit.capture.schedule import DEFAULT_WAIT, DEFAULT_WARMUP, Schedule
+from profkit.capture.session import Session
+from profkit.capture.shared_steps import SharedSteps
+from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
+
+_N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP
+"""Steps between the begin and the first recorded step: a rank may come that much later."""
+_NO_LIMIT: Final = 1 << 30
+
+
+class Request:
+    """A recording that was requested.
+
+    Args:
+        number: What tells it from others; the same on all ranks.
+        client: Gets the answer.
+    """
+
+    def __init__(
+        self, name: str, number: str, n_steps: int, client: Client, *, memory: bool
+    ) -> None:
+        self.n_steps = n_steps
+        self.client = client
+        self.with_memory = memory
+        self.is_cancelled = False
+        self.is_noted = False
+        self.shared = SharedSteps(f"{name}/{number}")
+        self.session: Session | None = None
+        self.memory: Memory | None = None
+
+
+class Recorder:
+    """The recordings that are requested, one at a time.
+
+    Args:
+        name: The name of the run.
+        folder: Its folder, absolute, which has that name.
+        ends: The hooks at the ends of its steps.
+        clock: Its steps.
+
+    Attributes:
+        request: What was requested and is not done, or None.
+    """
+
+    def __init__(self, name: str, folder: Path, ends: StepEnds, clock: StepClock) -> None:
+        self.request: Request | None = None
+        self._name = name
+        self._folder = str(folder.parent)
+        self._ends = ends
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def begin(self, number: str, n_steps: int, client: Client, *, memory: bool) -> Message | None:
+        """Record the next steps; called in the thread that answers.
+
+        Args:
+            number: What tells this recording from others; the same on all ranks.
+
+        Returns:
+            Why it cannot be done, or None: the client gets an answer when it is done.
+        """
+        with self._lock:
+            if self.request is not None:
+                return _refusal("another recording is under way; try again when it is done")
+            why_not = _why_not()
+            if why_not:
+                return _refusal(why_not)
+            self.request = Request(self._name, number, n_steps, client, memory=memory)
+            self._ends.go_outside()
+            self._clock.on_step = self._step_ended
+        return None
+
+    def cancel(self, client: Client) -> None:
+        """The client has gone: what has not begun is dropped at the end of the next step."""
+        request = self.request
+        if request is not None and request.client is client:
+            request.is_cancelled = True
+
+    def _step_ended(self, n_steps: int) -> None:
+        """A step has ended, and something was requested."""
+        request = self.request
+        if request is None:
+            return
+        try:
+            if request.session is not None:
+                request.session.step()
+                if request.session.is_done:
+                    self._finish(request)
+            elif request.is_cancelled:
+                self._close(request)
+            elif not self._ends.is_inside:
+                self._begin_if_time(request, n_steps)
+        except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
+            console.warn("the recording that was requested has failed.", error)
+            self._close(request, _refusal(f"recording failed: {error}"))
+
+    def stop(self, stopped_by: str) -> None:
+        """The program ends: write what was recorded."""
+        request = self.request
+        if request is not None:
+            with contextlib.suppress(Exception):
+                self._finish(request, stopped_by)
+
+    def _begin_if_time(self, request: Request, n_steps: int) -> None:
+        # Rank 0 decides with the second step, when it knows how long steps take.
+        n_late = request.shared.begins(n_steps, is_affordable=request.is_noted)
+        request.is_noted = True
+        if n_late is None:
+            return
+        why_not = _why_not()
+        if not why_not and program_profilers.is_open():
+            why_not = "the program uses a profiler itself, and torch allows one at a time"
+        if why_not:
+            self._close(request, _refusal(why_not))
+            return
+        if current.session is not None:  # that of profkit run, which is done
+            current.leave(current.session)
+        source = self._ends.source
+        if request.with_memory:
+            request.memory = Memory(self._name, _NO_LIMIT, self._folder, quiet=True)
+            request.memory.__enter__()
+        opened = current.enter(
+            self._name,
+            _NO_LIMIT,
+            Options(folder=self._folder, quiet=True),
+            Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, request.n_steps),
+            "user" if source is None or source == "module" else source,
+            n_late if n_late < _N_BEFORE else 0,
+        )
+        request.session = opened if isinstance(opened, Session) else None
+
+    def _finish(self, request: Request, stopped_by: str = "") -> None:
+        """End the recording, and say where it is."""
+        session, memory = request.session, request.memory
+        if session is not None:
+            current.leave(session, stopped_by)
+        if memory is not None:
+            memory.__exit__(None, None, None)
+        trace = None if session is None else session.path
+        if trace is not None:
+            found = [trace, *(_beside(trace, memory) if memory is not None else ())]
+            answer: Message = {"files": found, "is_whole": not stopped_by}
+        elif session is not None and session.made_way:
+            answer = _refusal("the program began to use a profiler itself, which comes first")
+        else:
+            answer = _refusal("nothing was recorded; the program's stderr says why")
+        self._close(request, answer)
+
+    def _close(self, request: Request, answer: Message | None = None) -> None:
+        self._clock.on_step = None
+        self._ends.stay_inside()
+        self.request = None
+        if answer is not None:
+            request.client.answer(answer)
+
+
+def _beside(trace: str, memory: Memory) -> Iterator[str]:
+    """Give the files of a block the name of the trace, so that they are one recording."""
+    for file, suffix in ((memory.path, MEMORY_SUFFIX), (memory.snapshot, SNAPSHOT_SUFFIX)):
+        if file is not None:
+            yield str(Path(file).replace(files.beside(trace, suffix)))
+
+
+def _why_not() -> str:
+    """Why nothing can be recorded now, or empty."""
+    session = current.session
+    if not current.is_on:
+        return "recording is off in this process"
+    if session is not None and not session.is_done:
+        return f"the program is recording “{session.name}” itself"
+    if program_profilers.has_daemon():
+        return f"{program_profilers.DAEMON} is set: another process may record at any time"
+    return ""
+
+
+def _refusal(why: str) -> Message:
+    return {"error": why, "pid": os.getpid()}

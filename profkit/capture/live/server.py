@@ -1,0 +1,130 @@
+"""The thread of a program that answers questions on its Unix socket.
+
+It waits in the system until somebody asks: the program pays nothing meanwhile.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from profkit.capture.live.endpoint import Message
+
+_CHUNK: Final = 1 << 16
+_MAX_QUESTION: Final = 1 << 16
+_SEND_LIMIT_S: Final = 5.0
+
+
+class Client:
+    """One connection of somebody who asks."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.received = b""
+        connection.settimeout(_SEND_LIMIT_S)
+
+    def answer(self, message: Message) -> None:
+        """Send an answer; one who has gone gets none."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+Answer = Callable[[Message, Client], Message | None]
+"""Returns the answer to a question, or None if the client gets it later."""
+
+
+class Server:
+    """A thread that answers.
+
+    Args:
+        answer: Called in that thread.
+        gone: Called in that thread with a client that has closed its connection.
+
+    Attributes:
+        path: The socket.
+
+    Raises:
+        OSError: There can be no socket.
+    """
+
+    def __init__(self, answer: Answer, gone: Callable[[Client], None]) -> None:
+        self._answer = answer
+        self._gone = gone
+        self._folder = tempfile.mkdtemp(prefix="profkit-")
+        self.path = str(Path(self._folder) / "socket")
+        self._clients: list[Client] = []
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.bind(self.path)
+            os.chmod(self.path, 0o600)  # noqa: PTH101
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._wake, self._woken = socket.socketpair()
+        self.thread = threading.Thread(target=self._serve, name="profkit", daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread, the connections and the socket."""
+        self._wake.close()
+        self.thread.join(1.0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def forget_in_child(self) -> None:
+        """Close what a forked child has inherited; the socket stays the parent's."""
+        for each in (self._socket, self._wake, self._woken):
+            each.close()
+        for client in self._clients:
+            client.connection.close()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            is_open = True
+            while is_open:
+                for key, _ in selector.select():
+                    if key.fileobj is self._woken:
+                        is_open = False
+                    elif key.fileobj is self._socket:
+                        client = Client(self._socket.accept()[0])
+                        self._clients.append(client)
+                        selector.register(client.connection, selectors.EVENT_READ, client)
+                    elif not self._is_served(key.data):
+                        selector.unregister(key.data.connection)
+                        self._leave(key.data)
+        for client in list(self._clients):
+            self._leave(client)
+        self._socket.close()
+        self._woken.close()
+
+    def _leave(self, client: Client) -> None:
+        self._clients.remove(client)
+        client.connection.close()
+        self._gone(client)
+
+    def _is_served(self, client: Client) -> bool:
+        """Read what a client has sent, and answer; False if the connection has ended."""
+        try:
+            chunk = client.connection.recv(_CHUNK)
+        except OSError:
+            return False
+        client.received += chunk
+        *lines, client.received = client.received.split(b"\n")
+        for line in lines:
+            try:
+                answer = self._answer(json.loads(line), client)
+            except Exception as error:  # noqa: BLE001  (no question may end the thread)
+                answer = {"error": f"profkit failed there ({type(error).__name__}: {error})."}
+            if answer is not None:
+                client.answer(answer)
+        return bool(chunk) and len(client.received) < _MAX_QUESTION

@@ -1,0 +1,62 @@
+"""Counts the steps of a running program and remembers when the latest ones ended."""
+
+import time
+from array import array
+from collections.abc import Callable
+from typing import Final
+
+from profkit.capture.live.endpoint import Message
+
+_N_TIMES: Final = 512
+"""Steps whose times are remembered; a power of two."""
+
+
+class StepClock:
+    """The steps of a program.
+
+    Attributes:
+        n_steps: Steps that have ended.
+        waited_ns: How long the program has waited for its DataLoaders so far; set from outside.
+        on_step: Called with that number at the end of each step, or None.
+    """
+
+    def __init__(self) -> None:
+        self.n_steps = 0
+        self.waited_ns = 0
+        self.on_step: Callable[[int], None] | None = None
+        self._ends_ns = array("q", bytes(8 * _N_TIMES))
+        self._waits_ns = array("q", bytes(8 * _N_TIMES))
+
+    def step(self) -> None:
+        """A step has ended."""
+        n_steps = self.n_steps + 1
+        place = n_steps & (_N_TIMES - 1)
+        self._ends_ns[place] = time.perf_counter_ns()
+        self._waits_ns[place] = self.waited_ns
+        self.n_steps = n_steps
+        if self.on_step is not None:
+            self.on_step(n_steps)
+
+    def skip(self) -> None:
+        """A step has ended that a profiler of the program records."""
+        self.step()
+
+    def discard(self) -> None:
+        """The steps so far were batches, of which a step has several."""
+        self.n_steps = 0
+
+    def since(self, n_before: int) -> Message:
+        """Ends of the steps after a number of them, as far as they are remembered.
+
+        Returns:
+            ``ends_ns``, which begins with the end of that step, and ``waits_ns``, how long the
+            program had waited for data by then.
+        """
+        n_steps = self.n_steps
+        first = max(n_before, n_steps - _N_TIMES + 2, 1)
+        places = [number & (_N_TIMES - 1) for number in range(first, n_steps + 1)]
+        return {
+            "n_steps": n_steps,
+            "ends_ns": [self._ends_ns[each] for each in places],
+            "waits_ns": [self._waits_ns[each] for each in places],
+        }

@@ -1,0 +1,160 @@
+"""``profkit top``: what a running program does, live."""
+
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from profkit.cli._output import say
+from profkit.dataclass import dataclass
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
+
+if TYPE_CHECKING:
+    from profkit.capture.live.endpoint import Message
+
+_COLUMNS: Final = (
+    "rank", "step", "step time", "range", "steps/s", "data", "syncs", "memory", "growth",
+)  # fmt: skip
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_ONCE_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a process did between two samples at it.
+
+    Attributes:
+        n_steps: Steps since it began to listen.
+        steps_ns: Times of the steps that ended in the interval, as far as they are remembered.
+        waits_ns: How long each of them waited for a DataLoader.
+        since_ns: Time since the last step ended, or None before the first.
+        n_syncs: Syncs in the interval, or None where they are not counted.
+        n_ended: Steps that ended in the interval.
+        memory: Bytes by kind: resident memory of the host, allocated memory of each device.
+        grown: The same since the first sample, in bytes.
+        n_grown: Steps since then.
+    """
+
+    rank: int | None
+    pid: int
+    n_steps: int
+    steps_ns: tuple[int, ...]
+    waits_ns: tuple[int, ...]
+    since_ns: int | None
+    n_syncs: int | None
+    n_ended: int
+    memory: Mapping[str, int]
+    grown: Mapping[str, int]
+    n_grown: int
+    is_recording: bool
+
+
+@click.command(
+    short_help="Show the step time and memory of a running program, live.",
+    epilog="\b\nExample: profkit top traces/train",
+)
+@click.argument("run", metavar="RUN")
+@click.option("--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(min=0.1),
+              default=2, show_default=True, help="Time between two samples.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print one interval of a second, and end.")
+def command(*, run: str, interval_s: float, once: bool) -> int:
+    """Show the step time, waits for data, syncs and memory of each rank of a running program.
+
+    On a terminal the view is drawn again at each interval, until Ctrl-C; otherwise lines are added.
+    RUN is the folder that the program has printed: it was started with PROFKIT_LISTEN=1 or calls
+    profkit.listen(). Syncs are counted on CUDA while anybody looks.
+    """
+    from profkit.capture.live.endpoint import Conversation
+    from profkit.cli._live import answers_of, processes_of
+    from profkit.errors import CaptureError
+
+    is_drawn = sys.stdout.isatty() and not once
+    with Conversation(processes_of(run)) as conversation:
+        first = before = answers_of(conversation, {"ask": "figures", "after": 0}, run)
+        for n_looks in itertools.count(1):
+            time.sleep(min(interval_s, _ONCE_S) if once else interval_s)
+            after = min(answer["n_steps"] for answer in before.values())
+            try:
+                question = {"ask": "figures", "after": after}
+                latest = answers_of(conversation, question, run, again=True)
+            except CaptureError:
+                if conversation.processes:
+                    raise
+                say(f"The program in {run} has ended.\n")
+                return 0
+            intervals = [
+                interval(latest[each], before[each], first[each])
+                for each in latest
+                if each in before
+            ]
+            lines = view(intervals, with_title=is_drawn or n_looks == 1)
+            say((_CLEAR if is_drawn else "") + "".join(f"{line}\n" for line in lines))
+            before = {**before, **latest}
+            if once:
+                return 0
+    return 0
+
+
+def interval(now: "Message", before: "Message", first: "Message") -> Interval:
+    """What a process did between two answers.
+
+    Args:
+        first: The first answer.
+    """
+    n_ended = now["n_steps"] - before["n_steps"]
+    ends_ns, waits_ns = (now[name][-(n_ended + 1) :] for name in ("ends_ns", "waits_ns"))
+    are_syncs_known = None not in (now["n_syncs"], before["n_syncs"])
+    return Interval(
+        rank=now["rank"],
+        pid=now["pid"],
+        n_steps=now["n_steps"],
+        steps_ns=tuple(b - a for a, b in itertools.pairwise(ends_ns)) if n_ended > 0 else (),
+        waits_ns=tuple(b - a for a, b in itertools.pairwise(waits_ns)) if n_ended > 0 else (),
+        since_ns=now["now_ns"] - ends_ns[-1] if ends_ns else None,
+        n_syncs=now["n_syncs"] - before["n_syncs"] if are_syncs_known else None,
+        n_ended=max(n_ended, 0),
+        memory=now["memory"],
+        grown={kind: size - first["memory"].get(kind, 0) for kind, size in now["memory"].items()},
+        n_grown=now["n_steps"] - first["n_steps"],
+        is_recording=now["is_recording"],
+    )
+
+
+def view(intervals: list[Interval], *, with_title: bool) -> Iterator[str]:
+    """The table: a row for each process, with its mean step time and its range."""
+    rows: list[tuple[str, ...]] = [_COLUMNS] if with_title else []
+    rows += [_row(each) for each in intervals]
+    widths = (6, 9, 10, 20, 8, 7, 7, 24, 30)
+    for row in rows:
+        yield " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(one: Interval) -> tuple[str, ...]:
+    who = str(one.pid if one.rank is None else one.rank)
+    memory = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in one.memory.items())
+    growth = ", ".join(f"{kind} {_signed(size)}" for kind, size in one.grown.items())
+    growth += f" in {format_count(one.n_grown)}"
+    step = format_count(one.n_steps) + ("*" if one.is_recording else "")
+    if not one.steps_ns:
+        since = "" if one.since_ns is None else f"none for {format_ns(one.since_ns)}"
+        return (who, step, "-", since, "0", "-", "-", memory, growth)
+    mean_ns = statistics.fmean(one.steps_ns)
+    return (
+        who,
+        step,
+        format_ns(mean_ns),
+        f"{format_ns(min(one.steps_ns))} to {format_ns(max(one.steps_ns))}",
+        format_number(1e9 / mean_ns),
+        format_share(sum(one.waits_ns) / sum(one.steps_ns)),
+        "-" if one.n_syncs is None else format_number(one.n_syncs / one.n_ended),
+        memory,
+        growth,
+    )
+
+
+def _signed(n_bytes: int) -> str:
+    return f"{'-' if n_bytes < 0 else '+'}{format_bytes(abs(n_bytes))}"

@@ -1,0 +1,114 @@
+"""``profkit trigger``: records the next steps of a program that is running."""
+
+import uuid
+from typing import TYPE_CHECKING
+
+import click
+
+from profkit.cli._exit_codes import echo
+from profkit.cli._options import FormatChoice
+from profkit.cli._output import STDOUT, check_target
+from profkit.model.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from profkit.capture.live.endpoint import Endpoint, Message
+
+
+@click.command(
+    short_help="Record the next steps of a running program, and report.",
+    epilog="\b\nExample: profkit trigger traces/train --steps 3",
+)
+@click.argument("run", metavar="RUN")
+@click.option("--steps", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
+              help="Steps to record.")  # fmt: skip
+@click.option("--memory", is_flag=True,
+              help="Monitor memory meanwhile; on CUDA with a snapshot.")  # fmt: skip
+@click.option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0),
+              default=60, show_default=True, help="How long to wait for the steps.")  # fmt: skip
+@click.option("--format", "format_", type=FormatChoice(), default="text", help="Output format.")
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--fail-on", type=click.Choice(SEVERITIES),
+              help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
+@click.pass_context
+def command(  # noqa: PLR0913  (one argument per option)
+    context: click.Context,
+    *,
+    run: str,
+    steps: int,
+    memory: bool,
+    timeout_s: float,
+    format_: str,
+    output: str,
+    force: bool,
+    fail_on: str | None,
+) -> int:
+    """Record the next steps of a running program, the same ones on all ranks, and report on them.
+
+    RUN is the folder that the program has printed: it was started with PROFKIT_LISTEN=1 or calls
+    profkit.listen(). One step is recorded with stacks for source lines, then the others without.
+    """
+    from profkit.cli import analyze
+
+    check_target(output, force=force)
+    files = _recorded(run, steps, timeout_s, memory=memory)
+    code: int = context.invoke(
+        analyze.command,
+        paths=files,
+        format_=format_,
+        output=output,
+        force=force,
+        fail_on=fail_on,
+    )
+    return code
+
+
+def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[str, ...]:
+    """Have the next steps recorded.
+
+    Returns:
+        The files of all ranks.
+
+    Raises:
+        CaptureError: They were not.
+    """
+    from profkit.capture.live.endpoint import Conversation
+    from profkit.cli._live import answers_of, processes_of
+    from profkit.engine.wording import counted
+    from profkit.errors import CaptureError
+    from profkit.folders import working_folder
+    from profkit.names import short_path
+
+    def refused(process: "Endpoint", answer: "Message") -> None:
+        if "error" in answer:
+            raise CaptureError(f"Process {process.pid} records nothing: {answer['error']}.")
+
+    with Conversation(processes_of(run)) as conversation:
+        ranks = answers_of(conversation, {"ask": "identity"}, run)
+        conversation.forget_all_but(ranks)
+        processes = counted(len(ranks), "process", "processes")
+        echo(f"profkit: recording the next {counted(n_steps, 'step')} of {processes}.")
+        question = {"ask": "record", "id": uuid.uuid4().hex, "steps": n_steps, "memory": memory}
+        answers = conversation.ask(question, timeout_s, refused)
+        ended = [each for each in ranks if each in conversation.failed]
+    if not answers:
+        if ended:
+            raise CaptureError(f"The program in {run} has ended before its steps were recorded.")
+        raise CaptureError(
+            f"{_steps(n_steps)} not recorded within {timeout_s:g} s.",
+            f"profkit stacks {run} shows where the program is; --timeout waits longer.",
+        )
+    for each in ranks:
+        if each not in answers:
+            why = "has ended" if each in ended else f"did not record them within {timeout_s:g} s"
+            echo(f"profkit: process {each.pid} {why}; the report is without it.")
+    if not all(answer["is_whole"] for answer in answers.values()):
+        echo("profkit: the program ended before all steps were recorded.")
+    folder = str(working_folder())
+    found = (file for each in ranks if each in answers for file in answers[each]["files"])
+    return tuple(short_path(file, folder) for file in found)
+
+
+def _steps(n: int) -> str:
+    return "The step was" if n == 1 else f"The {n} steps were"

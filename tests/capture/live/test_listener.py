@@ -1,0 +1,277 @@
+"""A program that listens, here the process of the tests: questions, steps, recordings."""
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import StepLR
+
+import profkit
+from profkit.capture import current, program_profilers
+from profkit.capture.live import listener
+from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
+from profkit.capture.live.listener import Idle, Listener
+from profkit.errors import CaptureError
+from profkit.model.trace import Trace
+from profkit.readers.open import load
+
+FIGURES = {"ask": "figures", "after": 0}
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Listener]:
+    opened = profkit.listen("job", dir=tmp_path)
+    assert isinstance(opened, Listener)
+    yield opened
+    opened.stop()
+
+
+def ask(listening: Listener, **question: object) -> dict[str, Any]:
+    with Conversation(endpoints(str(listening.folder))) as conversation:
+        (answer,) = conversation.ask(question, 10.0).values()
+        return answer
+
+
+def n_steps(listening: Listener) -> int:
+    return int(ask(listening, **FIGURES)["n_steps"])
+
+
+def sgd() -> torch.optim.SGD:
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
+def test_only_this_user_can_ask(listening: Listener) -> None:
+    (process,) = endpoints(str(listening.folder))
+    (file,) = listening.folder.iterdir()
+    modes = [stat.S_IMODE(Path(each).stat().st_mode) for each in (file, process.socket)]
+    assert modes == [0o600, 0o600]
+    assert stat.S_IMODE(Path(process.socket).parent.stat().st_mode) == 0o700
+    listening.stop()
+    assert not file.exists()
+    assert not Path(process.socket).parent.exists()
+
+
+def test_a_second_call_returns_the_same_one(listening: Listener, tmp_path: Path) -> None:
+    assert profkit.listen("other", dir=tmp_path) is listening
+    assert repr(listening) == f"<profkit.listen: {tmp_path / 'job'}>"
+
+
+def test_it_is_off_with_profkit_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(listener, "IS_ON", False)
+    off = profkit.listen("job", dir=tmp_path)
+    off.step()
+    off.stop()
+    assert isinstance(off, Idle)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job").write_text("a file")
+    assert isinstance(profkit.listen("job", dir=tmp_path), Idle)
+    assert "the program runs without it" in capsys.readouterr().err
+
+
+def test_steps_of_the_leading_optimizer_are_counted(listening: Listener) -> None:
+    generator, discriminator = sgd(), sgd()
+    for _ in range(20):
+        generator.step()
+        discriminator.step()
+    assert n_steps(listening) == 20
+    for _ in range(5):
+        generator.step()
+    assert n_steps(listening) == 25
+
+
+def test_own_steps_come_before_those_of_optimizers(listening: Listener) -> None:
+    optimizer = sgd()
+    for _ in range(3):
+        optimizer.step()
+    for _ in range(4):
+        optimizer.step()
+        listening.step()
+    answer = ask(listening, **FIGURES)
+    assert (answer["n_steps"], answer["steps"]) == (4, "user")
+
+
+def test_steps_of_another_thread_do_not_count(listening: Listener) -> None:
+    sgd().step()
+    thread = threading.Thread(target=sgd().step)
+    thread.start()
+    thread.join()
+    assert n_steps(listening) == 1
+
+
+def test_batches_are_steps_without_an_optimizer_and_their_wait_is_known(
+    listening: Listener,
+) -> None:
+    for _batch in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(10))):
+        pass
+    answer = ask(listening, **FIGURES)
+    assert answer["steps"] == "loader"
+    assert answer["n_steps"] == 8  # of eleven waits for a batch, the first three only tell
+    waits = answer["waits_ns"]
+    assert waits == sorted(waits)
+    assert 0 < waits[-1] - waits[0] < answer["ends_ns"][-1] - answer["ends_ns"][0]
+
+
+def test_a_stack_ends_with_the_innermost_call(listening: Listener) -> None:
+    release, is_there = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        is_there.set()
+        release.wait()
+
+    thread = threading.Thread(target=hangs, name="stuck")
+    thread.start()
+    is_there.wait()
+    stacks = dict(ask(listening, ask="stacks")["stacks"])
+    release.set()
+    thread.join()
+    functions = [function for _, _, function in stacks["stuck"]]
+    assert functions[functions.index("hangs") + 1] == "wait"
+    assert "profkit" not in stacks, "the thread that answers is left out"
+    assert stacks["MainThread"][-1][2] != "stacks"
+
+
+def test_an_unknown_question_is_answered(listening: Listener) -> None:
+    assert "another version" in ask(listening, ask="weather")["error"]
+    assert "failed" in ask(listening, ask="record", steps="many")["error"]
+    assert ask(listening, ask="identity")["pid"] == os.getpid()
+
+
+@contextlib.contextmanager
+def recording(
+    listening: Listener, n: int = 2, *, memory: bool = False
+) -> Iterator["Future[dict[str, Any]]"]:
+    """A recording that another thread asks for, and its answer."""
+    question = {"ask": "record", "id": "1", "steps": n, "memory": memory}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, listening, **question)
+        while listening._recorder.request is None and not answer.done():
+            pass
+        yield answer
+
+
+def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
+    listening: Listener,
+) -> None:
+    optimizer = sgd()
+    scheduler = StepLR(optimizer, 10)
+    own = optimizer.step
+    with recording(listening, memory=True) as answer:
+        for _ in range(12):
+            optimizer.step()
+            scheduler.step()
+    files = answer.result()["files"]
+    assert optimizer.step == own
+    assert len({each.partition(".pt.trace")[0].partition(".memory")[0] for each in files}) == 1
+    report = profkit.analyze(files)
+    assert len(report.summary.steps) == 2
+    assert [Path(each).parent for each in files] == [listening.folder] * 2
+    assert n_steps(listening) == 12
+    assert current.session is None
+
+
+def test_a_second_recording_is_refused_while_one_is_under_way(listening: Listener) -> None:
+    optimizer = sgd()
+    with recording(listening) as answer:
+        second = ask(listening, ask="record", id="2", steps=1, memory=False)
+        for _ in range(12):
+            optimizer.step()
+    assert second["error"].startswith("another recording is under way")
+    assert answer.result()["is_whole"]
+
+
+def test_the_programs_own_recording_comes_first(listening: Listener, tmp_path: Path) -> None:
+    with profkit.trace("own", dir=tmp_path, quiet=True):
+        answer = ask(listening, ask="record", id="1", steps=1, memory=False)
+    assert answer["error"] == "the program is recording “own” itself"
+
+
+def test_the_programs_own_profiler_comes_first(
+    listening: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_profilers, "is_open", lambda: True)
+    with recording(listening) as answer:
+        for _ in range(3):
+            listening.step()
+    assert "the program uses a profiler itself" in answer.result()["error"]
+
+
+def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(listening: Listener) -> None:
+    with Conversation(endpoints(str(listening.folder))) as conversation:
+        question = {"ask": "record", "id": "1", "steps": 1, "memory": False}
+        assert conversation.ask(question, 0.2) == {}
+    while not listening._recorder.request.is_cancelled:  # type: ignore[union-attr]
+        pass
+    listening.step()
+    assert listening._recorder.request is None
+    assert [each.name for each in listening.folder.glob("*.gz")] == []
+
+
+def test_what_was_recorded_is_written_when_the_program_ends(listening: Listener) -> None:
+    with recording(listening, 100) as answer:
+        for _ in range(10):
+            listening.step()
+        listening.end("exit")
+    (file,) = answer.result()["files"]
+    assert not answer.result()["is_whole"]
+    trace = load(file)
+    assert isinstance(trace, Trace)
+    assert len(trace.events) > 0
+
+
+def test_a_forked_child_leaves_it_to_its_parent(listening: Listener) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if listener._listener is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert ask(listening, ask="identity")["pid"] == os.getpid()
+
+
+def endpoint(folder: Path, **changes: object) -> Path:
+    values = {"job": "a", "host": os.uname().nodename, "pid": os.getpid(), "socket": "/none",
+              "began_ns": 1}  # fmt: skip
+    return Endpoint(**{**values, **changes}).write(folder)  # type: ignore[arg-type]
+
+
+def test_where_nothing_listens_an_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="No program listens in"):
+        endpoints(str(tmp_path))
+
+
+def test_a_process_that_is_gone_is_named_and_its_file_is_removed(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gone = endpoint(tmp_path, pid=pid)
+    with pytest.raises(CaptureError, match=f"process {pid} has ended"):
+        endpoints(str(tmp_path))
+    endpoint(tmp_path)
+    assert not gone.exists()
+
+
+def test_of_two_programs_one_can_be_chosen(tmp_path: Path) -> None:
+    first = endpoint(tmp_path / "train")
+    endpoint(tmp_path / "train", job="b", pid=1)
+    with pytest.raises(CaptureError, match="2 programs listen in") as caught:
+        endpoints(str(tmp_path))
+    assert str(first) in caught.value.hint
+    assert [each.job for each in endpoints(str(first))] == ["a"]
+
+
+def test_a_process_that_does_not_answer_has_failed(tmp_path: Path) -> None:
+    endpoint(tmp_path)
+    with Conversation(endpoints(str(tmp_path))) as conversation:
+        assert conversation.ask({"ask": "identity"}, 1.0) == {}
+    assert list(conversation.failed.values()) == ["cannot be reached (No such file or directory)"]
