@@ -181,7 +181,7 @@ class _OpenTraining:
         self._program_profiler = ""
         self._rank = _rank_of_job(self._folder, number)
         self._closing = contextlib.ExitStack()
-        self._boundaries: StepBoundaries | None = None
+        self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
