@@ -19,7 +19,7 @@ from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.capture.live.listener import Idle, Listener
+    from profkit.capture.live.listener import NotListening, ProgramListener
     from profkit.capture.memory.cuda.oom import OomMonitor
     from profkit.capture.step_detection import StepFinder
 
@@ -169,7 +169,7 @@ class _Run:
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
         self._flight: str | None = None
-        self._listener: Listener | Idle | None = None
+        self._listener: ProgramListener | NotListening | None = None
 
     @property
     def is_parent(self) -> bool:

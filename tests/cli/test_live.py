@@ -14,7 +14,7 @@ import pytest
 
 import profkit
 from profkit.capture.live.endpoint import Endpoint
-from profkit.capture.live.listener import Listener
+from profkit.capture.live.listener import ProgramListener
 from profkit.cli.main import main
 from profkit.cli.stacks import stack_lines
 from profkit.cli.top import interval, view
@@ -107,9 +107,9 @@ def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> Iterator[Listener]:
+def listening(tmp_path: Path) -> Iterator[ProgramListener]:
     opened = profkit.listen("job", dir=tmp_path)
-    assert isinstance(opened, Listener)
+    assert isinstance(opened, ProgramListener)
     yield opened
     opened.stop()
 
@@ -122,7 +122,7 @@ def test_trigger_says_that_nothing_listens(
 
 
 def test_trigger_gives_up_if_the_steps_do_not_come(
-    listening: Listener, capsys: pytest.CaptureFixture[str]
+    listening: ProgramListener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trigger", str(listening.folder), "--timeout", "0.1"]) == 4
     errors = capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_trigger_gives_up_if_the_steps_do_not_come(
 
 
 def test_trigger_says_why_it_is_refused(
-    listening: Listener, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    listening: ProgramListener, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with profkit.trace("own", dir=tmp_path, quiet=True):
         assert main(["trigger", str(listening.folder)]) == 4
@@ -139,7 +139,7 @@ def test_trigger_says_why_it_is_refused(
 
 
 def test_trigger_says_that_the_program_has_ended(
-    listening: Listener, capsys: pytest.CaptureFixture[str]
+    listening: ProgramListener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop() -> None:
         while listening._recorder.request is None:

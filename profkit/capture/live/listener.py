@@ -17,7 +17,7 @@ from profkit.arguments import NAME, PATH, Arguments, optional
 from profkit.capture import console, devices, environment, files, job
 from profkit.capture.live.endpoint import Endpoint, Message
 from profkit.capture.live.memory_now import memory_now
-from profkit.capture.live.recorder import Recorder
+from profkit.capture.live.recorder import StepRecorder
 from profkit.capture.live.server import Client, Server
 from profkit.capture.live.stacks import stacks
 from profkit.capture.live.step_clock import StepClock
@@ -32,7 +32,7 @@ VARIABLE: Final = "PROFKIT_LISTEN"
 _ARGUMENTS: Final = Arguments("profkit.listen", name=optional(NAME), dir=optional(PATH))
 
 
-class Idle:
+class NotListening:
     """``profkit.listen`` with ``PROFKIT=0``, or where it could not begin."""
 
     folder: None = None
@@ -47,7 +47,7 @@ class Idle:
         """Do nothing."""
 
 
-class Listener:
+class ProgramListener:
     """A program that listens.
 
     Args:
@@ -66,7 +66,7 @@ class Listener:
         self._pid = os.getpid()
         self._clock = StepClock()
         self._ends = StepEnds(self._clock)
-        self._recorder = Recorder(name, folder, self._ends, self._clock)
+        self._recorder = StepRecorder(name, folder, self._ends, self._clock)
         self._torch_import = TorchImport(self._on_torch_import)
         self._watching: set[Client] = set()
         self._n_syncs = 0
@@ -173,7 +173,7 @@ class Listener:
                 sync_monitor.unsubscribe(self._count_sync)
 
 
-_listener: Listener | None = None
+_listener: ProgramListener | None = None
 """That of this process."""
 
 
@@ -182,7 +182,7 @@ def listen(
     /,
     *,
     dir: str | os.PathLike[str] | None = None,
-) -> Listener | Idle:
+) -> ProgramListener | NotListening:
     """Let ``profkit trigger``, ``profkit top`` and ``profkit stacks`` reach this program.
 
     ::
@@ -212,7 +212,7 @@ def listen(
     return _listener or begin(title, working_folder() / folder)
 
 
-def begin(name: str, folder: Path) -> Listener | Idle:
+def begin(name: str, folder: Path) -> ProgramListener | NotListening:
     """Listen from now on; an error becomes a warning.
 
     Args:
@@ -220,12 +220,12 @@ def begin(name: str, folder: Path) -> Listener | Idle:
     """
     global _listener  # noqa: PLW0603  (of the process)
     if not IS_ON:
-        return Idle()
+        return NotListening()
     try:
-        _listener = listener = Listener(name, folder)
+        _listener = listener = ProgramListener(name, folder)
     except OSError as error:
         console.warn(f"profkit.listen cannot use {folder}; the program runs without it.", error)
-        return Idle()
+        return NotListening()
     atexit.register(listener.end, "exit")
     console.note(f"listening; from another terminal: profkit top {folder}")
     return listener

@@ -46,7 +46,7 @@ class Request:
         self.memory: Memory | None = None
 
 
-class Recorder:
+class StepRecorder:
     """The recordings that are requested, one at a time.
 
     Args:

@@ -17,7 +17,7 @@ import profkit
 from profkit.capture import current, program_profilers
 from profkit.capture.live import listener
 from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
-from profkit.capture.live.listener import Idle, Listener
+from profkit.capture.live.listener import NotListening, ProgramListener
 from profkit.errors import CaptureError
 from profkit.model.trace import Trace
 from profkit.readers.open import load
@@ -26,20 +26,20 @@ FIGURES = {"ask": "figures", "after": 0}
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> Iterator[Listener]:
+def listening(tmp_path: Path) -> Iterator[ProgramListener]:
     opened = profkit.listen("job", dir=tmp_path)
-    assert isinstance(opened, Listener)
+    assert isinstance(opened, ProgramListener)
     yield opened
     opened.stop()
 
 
-def ask(listening: Listener, **question: object) -> dict[str, Any]:
+def ask(listening: ProgramListener, **question: object) -> dict[str, Any]:
     with Conversation(endpoints(str(listening.folder))) as conversation:
         (answer,) = conversation.ask(question, 10.0).values()
         return answer
 
 
-def n_steps(listening: Listener) -> int:
+def n_steps(listening: ProgramListener) -> int:
     return int(ask(listening, **FIGURES)["n_steps"])
 
 
@@ -47,7 +47,7 @@ def sgd() -> torch.optim.SGD:
     return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
-def test_only_this_user_can_ask(listening: Listener) -> None:
+def test_only_this_user_can_ask(listening: ProgramListener) -> None:
     (process,) = endpoints(str(listening.folder))
     (file,) = listening.folder.iterdir()
     modes = [stat.S_IMODE(Path(each).stat().st_mode) for each in (file, process.socket)]
@@ -58,7 +58,7 @@ def test_only_this_user_can_ask(listening: Listener) -> None:
     assert not Path(process.socket).parent.exists()
 
 
-def test_a_second_call_returns_the_same_one(listening: Listener, tmp_path: Path) -> None:
+def test_a_second_call_returns_the_same_one(listening: ProgramListener, tmp_path: Path) -> None:
     assert profkit.listen("other", dir=tmp_path) is listening
     assert repr(listening) == f"<profkit.listen: {tmp_path / 'job'}>"
 
@@ -68,7 +68,7 @@ def test_it_is_off_with_profkit_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     off = profkit.listen("job", dir=tmp_path)
     off.step()
     off.stop()
-    assert isinstance(off, Idle)
+    assert isinstance(off, NotListening)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,11 +76,11 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job").write_text("a file")
-    assert isinstance(profkit.listen("job", dir=tmp_path), Idle)
+    assert isinstance(profkit.listen("job", dir=tmp_path), NotListening)
     assert "the program runs without it" in capsys.readouterr().err
 
 
-def test_steps_of_the_leading_optimizer_are_counted(listening: Listener) -> None:
+def test_steps_of_the_leading_optimizer_are_counted(listening: ProgramListener) -> None:
     generator, discriminator = sgd(), sgd()
     for _ in range(20):
         generator.step()
@@ -91,7 +91,7 @@ def test_steps_of_the_leading_optimizer_are_counted(listening: Listener) -> None
     assert n_steps(listening) == 25
 
 
-def test_own_steps_come_before_those_of_optimizers(listening: Listener) -> None:
+def test_own_steps_come_before_those_of_optimizers(listening: ProgramListener) -> None:
     optimizer = sgd()
     for _ in range(3):
         optimizer.step()
@@ -102,7 +102,7 @@ def test_own_steps_come_before_those_of_optimizers(listening: Listener) -> None:
     assert (answer["n_steps"], answer["steps"]) == (4, "user")
 
 
-def test_steps_of_another_thread_do_not_count(listening: Listener) -> None:
+def test_steps_of_another_thread_do_not_count(listening: ProgramListener) -> None:
     sgd().step()
     thread = threading.Thread(target=sgd().step)
     thread.start()
@@ -111,7 +111,7 @@ def test_steps_of_another_thread_do_not_count(listening: Listener) -> None:
 
 
 def test_batches_are_steps_without_an_optimizer_and_their_wait_is_known(
-    listening: Listener,
+    listening: ProgramListener,
 ) -> None:
     for _batch in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(10))):
         pass
@@ -123,7 +123,7 @@ def test_batches_are_steps_without_an_optimizer_and_their_wait_is_known(
     assert 0 < waits[-1] - waits[0] < answer["ends_ns"][-1] - answer["ends_ns"][0]
 
 
-def test_a_stack_ends_with_the_innermost_call(listening: Listener) -> None:
+def test_a_stack_ends_with_the_innermost_call(listening: ProgramListener) -> None:
     release, is_there = threading.Event(), threading.Event()
 
     def hangs() -> None:
@@ -142,7 +142,7 @@ def test_a_stack_ends_with_the_innermost_call(listening: Listener) -> None:
     assert stacks["MainThread"][-1][2] != "stacks"
 
 
-def test_an_unknown_question_is_answered(listening: Listener) -> None:
+def test_an_unknown_question_is_answered(listening: ProgramListener) -> None:
     assert "another version" in ask(listening, ask="weather")["error"]
     assert "failed" in ask(listening, ask="record", steps="many")["error"]
     assert ask(listening, ask="identity")["pid"] == os.getpid()
@@ -150,7 +150,7 @@ def test_an_unknown_question_is_answered(listening: Listener) -> None:
 
 @contextlib.contextmanager
 def recording(
-    listening: Listener, n: int = 2, *, memory: bool = False
+    listening: ProgramListener, n: int = 2, *, memory: bool = False
 ) -> Iterator["Future[dict[str, Any]]"]:
     """A recording that another thread asks for, and its answer."""
     question = {"ask": "record", "id": "1", "steps": n, "memory": memory}
@@ -162,7 +162,7 @@ def recording(
 
 
 def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
-    listening: Listener,
+    listening: ProgramListener,
 ) -> None:
     optimizer = sgd()
     scheduler = StepLR(optimizer, 10)
@@ -181,7 +181,7 @@ def test_the_next_steps_are_recorded_and_the_optimizer_is_left_as_it_was(
     assert current.session is None
 
 
-def test_a_second_recording_is_refused_while_one_is_under_way(listening: Listener) -> None:
+def test_a_second_recording_is_refused_while_one_is_under_way(listening: ProgramListener) -> None:
     optimizer = sgd()
     with recording(listening) as answer:
         second = ask(listening, ask="record", id="2", steps=1, memory=False)
@@ -191,14 +191,14 @@ def test_a_second_recording_is_refused_while_one_is_under_way(listening: Listene
     assert answer.result()["is_whole"]
 
 
-def test_the_programs_own_recording_comes_first(listening: Listener, tmp_path: Path) -> None:
+def test_the_programs_own_recording_comes_first(listening: ProgramListener, tmp_path: Path) -> None:
     with profkit.trace("own", dir=tmp_path, quiet=True):
         answer = ask(listening, ask="record", id="1", steps=1, memory=False)
     assert answer["error"] == "the program is recording “own” itself"
 
 
 def test_the_programs_own_profiler_comes_first(
-    listening: Listener, monkeypatch: pytest.MonkeyPatch
+    listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program_profilers, "is_open", lambda: True)
     with recording(listening) as answer:
@@ -207,7 +207,9 @@ def test_the_programs_own_profiler_comes_first(
     assert "the program uses a profiler itself" in answer.result()["error"]
 
 
-def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(listening: Listener) -> None:
+def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(
+    listening: ProgramListener,
+) -> None:
     with Conversation(endpoints(str(listening.folder))) as conversation:
         question = {"ask": "record", "id": "1", "steps": 1, "memory": False}
         assert conversation.ask(question, 0.2) == {}
@@ -218,7 +220,7 @@ def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(listening: Li
     assert [each.name for each in listening.folder.glob("*.gz")] == []
 
 
-def test_what_was_recorded_is_written_when_the_program_ends(listening: Listener) -> None:
+def test_what_was_recorded_is_written_when_the_program_ends(listening: ProgramListener) -> None:
     with recording(listening, 100) as answer:
         for _ in range(10):
             listening.step()
@@ -230,7 +232,7 @@ def test_what_was_recorded_is_written_when_the_program_ends(listening: Listener)
     assert len(trace.events) > 0
 
 
-def test_a_forked_child_leaves_it_to_its_parent(listening: Listener) -> None:
+def test_a_forked_child_leaves_it_to_its_parent(listening: ProgramListener) -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0 if listener._listener is None else 1)
