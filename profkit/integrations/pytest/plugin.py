@@ -92,6 +92,9 @@ def profkit_trace(request: pytest.FixtureRequest) -> "Recorder":
 def _new_recorder(item: pytest.Item) -> "Recorder":
     from profkit.integrations.pytest.recorder import Recorder
 
+    earlier = item.stash.get(_recorder, None)
+    if earlier is not None:  # the test runs again: the traces of the last run are those that count
+        earlier.remove_files()
     return Recorder(item.nodeid, _folder(item.config))
 
 

@@ -110,6 +110,14 @@ class Recorder:
             path for each in (*self._recorded, *self._monitored) for path in _written(each)
         )
 
+    def remove_files(self) -> None:
+        """Remove the files that were written."""
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                Path(file).unlink()
+            with contextlib.suppress(OSError):  # the test's own folder, if nothing else is in it
+                Path(file).parent.rmdir()
+
     @property
     def next_command(self) -> str:
         """The command that shows what was recorded."""
@@ -184,7 +192,7 @@ class Recorder:
     def result(self, *, is_kept: bool) -> dict[str, Any]:
         """What was found, as values that JSON has; the files are removed if they are not kept."""
         if not is_kept:
-            _remove(self.files)
+            self.remove_files()
         first = next((each for report in self._reports for each in report.findings), None)
         cause = "" if first is None else f"{first.rule} {first.name}{_at(first)}"
         figures = baseline_of(self._reports) if self._reports else None
@@ -211,11 +219,3 @@ def _has(baseline: Baseline | None, limit: BudgetLimit) -> bool:
 
 def _at(finding: Finding) -> str:
     return "".join(at(each) for each in finding.locations[:1])
-
-
-def _remove(files: Iterable[str]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            Path(file).unlink()
-        with contextlib.suppress(OSError):  # of a test's own folder; others may have files in it
-            Path(file).parent.rmdir()

@@ -368,3 +368,20 @@ def test_all_traces_are_kept_on_request(suite: Suite) -> None:
     (trace,) = suite.traces
     assert trace.is_relative_to(suite.pytester.path / "kept")
     assert len(profkit.analyze(trace).summary.steps) == 1
+
+
+def test_of_a_test_that_runs_again_the_last_traces_are_kept(suite: Suite) -> None:
+    suite.pytester.makeconftest(
+        """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    for log in (False, True):
+        runtestprotocol(item, nextitem=nextitem, log=log)
+    return True
+"""
+    )
+    result = suite.run("@pytest.mark.profkit(syncs=0)\ndef test_x(): train(reads=True)")
+    result.assert_outcomes(failed=1)
+    (trace,) = suite.traces
+    result.stdout.fnmatch_lines([f"*{trace.name}"])
