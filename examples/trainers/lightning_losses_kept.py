@@ -2,7 +2,7 @@
 
 The problem: the graphs of all steps stay in memory. The callback of profkit monitors memory over
 the whole of ``fit``, and names the list and the line; the steps that it records are fast.
-With ``--cured`` the losses are stored as numbers.
+With ``--cured`` the losses are stored without them.
 
 Run: ``python examples/trainers/lightning_losses_kept.py [STEPS] [--cured]``
 """
@@ -13,49 +13,35 @@ import logging
 import lightning.pytorch as pl
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from profkit.integrations.lightning import ProfkitCallback
 
-BATCH, WIDTH, CLASSES = 32, 64, 10
-
-
-class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Random rows whose class is their largest of the first columns.
-
-    Args:
-        n: Number of rows.
-    """
-
-    def __init__(self, n: int) -> None:
-        self.rows = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(0))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.rows[index], self.rows[index, :CLASSES].argmax()
+BATCH, WIDTH, HIDDEN, CLASSES = 64, 256, 4096, 10
 
 
 class Classifier(pl.LightningModule):
     """A small network.
 
     Args:
-        cured: Whether losses are stored as numbers.
+        cured: Whether losses are stored without them.
     """
 
     def __init__(self, *, cured: bool) -> None:
         super().__init__()
-        self.network = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+        self.network = nn.Sequential(
+            nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
+        )
         self.cured = cured
-        self.losses: list[torch.Tensor | float] = []
+        self.losses: list[torch.Tensor] = []
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _number: int) -> torch.Tensor:
+    def training_step(self, batch: tuple[torch.Tensor], _number: int) -> torch.Tensor:
         """The loss of one batch."""
-        rows, classes = batch
+        (rows,) = batch
+        classes = rows[:, :CLASSES].argmax(1)
         loss = nn.functional.cross_entropy(self.network(rows), classes)
         if self.cured:
-            self.losses.append(loss.item())
+            self.losses.append(loss.detach())
         else:
             self.losses.append(loss)  # fault: with the graph of the step
         return loss
@@ -81,8 +67,9 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, DataLoader(Rows(options.steps * BATCH), BATCH))
-    print(f"{len(model.losses)} steps, last loss {torch.as_tensor(model.losses[-1]):.3f}")
+    batches = TensorDataset(torch.randn(options.steps, BATCH, WIDTH))
+    trainer.fit(model, DataLoader(batches, batch_size=None))
+    print(f"{len(model.losses)} steps, last loss {model.losses[-1].detach():.3f}")
 
 
 if __name__ == "__main__":

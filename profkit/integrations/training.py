@@ -136,7 +136,7 @@ class Training:
             console.note(f"nothing of “{self._name}” was recorded.", quiet=self._quiet)
             return
         if not self._quiet:
-            _print_report(report, self._files[0])
+            _print_report(report)
         if log is not None:
             log(figures(report))
 
@@ -278,11 +278,11 @@ def _rank_of_job(folder: Path, number: int) -> RankOfJob | None:
     return RankOfJob(folder, f"{files.job_name()}-{number}", rank, world_size)
 
 
-def _print_report(report: Report, file: str) -> None:
+def _print_report(report: Report) -> None:
     """Print a report on stderr, as ``profkit run`` does."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not of this charset
         sys.stderr.write(f"\n{report}\n")
-    console.note(f"next: profkit view {file}")
+    console.note(f"next: profkit view {report.source.path}")
 
 
 def figures(report: Report) -> dict[str, float]:

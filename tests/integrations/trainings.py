@@ -71,10 +71,7 @@ def findings_of(example: str, arguments: list[str], patch: pytest.MonkeyPatch) -
             if was_open:
                 reports.append(self.report)
 
-    for module in ("lightning", "huggingface", "ignite", "accelerate"):
-        name = f"profkit.integrations.{module}"
-        if name in sys.modules:
-            patch.setattr(sys.modules[name], "Training", Recorded)
+    patch.setattr("profkit.integrations.training.Training", Recorded)
     patch.setattr(sys, "argv", [example, *arguments])
     runpy.run_path(str(ROOT / "examples" / "trainers" / f"{example}.py"), run_name="__main__")
     (report,) = reports

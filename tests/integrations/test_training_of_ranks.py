@@ -1,0 +1,64 @@
+"""The ranks of a job record the same steps, and rank 0 reports on all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+PROGRAM = """
+import json, os, time
+import torch
+import torch.distributed as dist
+from profkit.integrations.training import Training
+
+rank = int(os.environ["RANK"])
+store = dist.FileStore(os.environ["STORE"], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+training = Training("train", {}, leaks=True, quiet=False)
+training.begin()
+logged = {}
+for _ in range(9):
+    time.sleep(0.02 * rank)
+    dist.all_reduce(torch.ones(64))
+    training.step()
+training.end(None, logged.update)
+report = training.report
+print(json.dumps({"path": training.path, "logged": logged, "kind": report.source.kind,
+                  "ranks": [each.rank for each in report.ranks]}))
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
+    shared = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+              "STORE": str(tmp_path / "store"), "MASTER_PORT": "9"}  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**shared, "RANK": str(rank)},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended = [rank.communicate(timeout=200) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], ended
+    first, second = (json.loads(out) for out, _ in ended)
+    assert "_rank0." in first["path"]
+    assert "_rank1." in second["path"]
+    assert (first["kind"], first["ranks"]) == ("ranks", [0, 1])
+    assert second["kind"] == "trace"
+    assert first["logged"]["profkit/step_ms"] > 20
+    assert second["logged"] == {}
+    assert "A step of the job takes" in ended[0][1]
+    assert "next: profkit view traces/train\n" in ended[0][1]
+    assert "next:" not in ended[1][1]
+    assert not list(tmp_path.glob("traces/train/.ranks-*"))
