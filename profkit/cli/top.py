@@ -134,10 +134,12 @@ def view(intervals: list[Interval], *, with_title: bool) -> Iterator[str]:
 
 
 def _row(one: Interval) -> tuple[str, ...]:
+    from profkit.engine.wording import counted
+
     who = str(one.pid if one.rank is None else one.rank)
     memory = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in one.memory.items())
     growth = ", ".join(f"{kind} {_signed(size)}" for kind, size in one.grown.items())
-    growth += f" in {format_count(one.n_grown)}"
+    growth += f" in {counted(one.n_grown, 'step')}"
     step = format_count(one.n_steps) + ("*" if one.is_recording else "")
     if not one.steps_ns:
         since = "" if one.since_ns is None else f"none for {format_ns(one.since_ns)}"

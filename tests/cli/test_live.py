@@ -63,7 +63,7 @@ def test_top_shows_mean_and_range_of_the_steps_since_the_last_look() -> None:
     now = figures(7, ends=ends, memory={"host": 3 << 20, "cuda:0": 3 << 20})
     assert " ".join(row(now, before)) == (
         "3 7 20.0 ms 10.0 ms to 30.0 ms 50.0 10% - host 3.00 MiB, cuda:0 3.00 MiB "
-        "host +2.00 MiB, cuda:0 -1.00 MiB in 2"
+        "host +2.00 MiB, cuda:0 -1.00 MiB in 2 steps"
     )
 
 
@@ -76,7 +76,7 @@ def test_top_leaves_out_the_steps_that_the_answer_has_of_earlier_looks() -> None
 def test_top_counts_syncs_per_step() -> None:
     before = figures(5, ends=[10_000_000], n_syncs=10)
     now = figures(9, ends=[10_000_000, *range(20_000_000, 60_000_000, 10_000_000)], n_syncs=16)
-    assert row(now, before)[-9] == "1.50"
+    assert row(now, before)[-10] == "1.50"
 
 
 def test_top_says_since_when_no_step_has_ended() -> None:
@@ -197,7 +197,7 @@ def test_a_job_of_two_ranks(job: Path, capfd: pytest.CaptureFixture[str]) -> Non
         time.sleep(0.2)
     out = stacks(job, capfd)
     assert out.startswith("ranks 0, 1: MainThread\n")
-    assert out.splitlines()[2].endswith("train.py:19  hang")
+    assert out.splitlines()[2].endswith("train.py:17  hang")
 
 
 def stacks(job: Path, capfd: pytest.CaptureFixture[str]) -> str:
