@@ -55,7 +55,7 @@ def after_run(report: "Report", files: Sequence[str]) -> None:
     paths = [short_path(file, str(working_folder())) for file in files]
     folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
     boards = [["tensorboard", "--logdir", folder] for folder in folders]
-    suggest(*_view(paths[:1]), *boards, *_first_finding(report, paths))
+    suggest(*_view(paths[:1]), *boards, *_first_finding(report, paths[:1]))
 
 
 def after_difference(
