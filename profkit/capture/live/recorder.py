@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -65,7 +64,6 @@ class StepRecorder:
         self._folder = str(folder.parent)
         self._ends = ends
         self._clock = clock
-        self._lock = threading.Lock()
 
     def begin(self, number: str, n_steps: int, client: Client, *, memory: bool) -> Message | None:
         """Record the next steps; called in the thread that answers.
@@ -76,15 +74,14 @@ class StepRecorder:
         Returns:
             Why it cannot be done, or None: the client gets an answer when it is done.
         """
-        with self._lock:
-            if self.request is not None:
-                return _refusal("another recording is under way; try again when it is done")
-            why_not = _why_not()
-            if why_not:
-                return _refusal(why_not)
-            self.request = Request(self._name, number, n_steps, client, memory=memory)
-            self._ends.go_outside()
-            self._clock.on_step = self._step_ended
+        if self.request is not None:
+            return _refusal("another recording is under way; try again when it is done")
+        why_not = _why_not()
+        if why_not:
+            return _refusal(why_not)
+        self.request = Request(self._name, number, n_steps, client, memory=memory)
+        self._ends.go_outside()
+        self._clock.on_step = self._step_ended
         return None
 
     def cancel(self, client: Client) -> None:
@@ -109,6 +106,7 @@ class StepRecorder:
                 self._begin_if_time(request, n_steps)
         except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
             console.warn("the recording that was requested has failed.", error)
+            self._drop(request)
             self._close(request, _refusal(f"recording failed: {error}"))
 
     def stop(self, stopped_by: str) -> None:
@@ -162,6 +160,16 @@ class StepRecorder:
         else:
             answer = _refusal("nothing was recorded; the program's stderr says why")
         self._close(request, answer)
+
+    def _drop(self, request: Request) -> None:
+        """End what has begun, and write no trace."""
+        with contextlib.suppress(Exception):
+            if request.session is not None:
+                request.session.abandon()
+                current.leave(request.session)
+        with contextlib.suppress(Exception):
+            if request.memory is not None:
+                request.memory.__exit__(None, None, None)
 
     def _close(self, request: Request, answer: Message | None = None) -> None:
         self._clock.on_step = None

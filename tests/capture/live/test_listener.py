@@ -207,6 +207,24 @@ def test_the_programs_own_profiler_comes_first(
     assert "the program uses a profiler itself" in answer.result()["error"]
 
 
+def test_a_recording_that_fails_leaves_nothing_open(
+    listening: ProgramListener,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(current, "enter", fails)
+    n_listeners = len(current.step_listeners)
+    with recording(listening, memory=True) as answer:
+        for _ in range(3):
+            listening.step()
+    assert answer.result()["error"] == "recording failed: no memory"
+    assert "has failed. MemoryError: no memory" in capsys.readouterr().err
+    assert (listening._recorder.request, len(current.step_listeners)) == (None, n_listeners)
+
+
 def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(
     listening: ProgramListener,
 ) -> None:
