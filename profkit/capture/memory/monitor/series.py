@@ -36,8 +36,9 @@ MIN_NODES: Final = 500
 MIN_COVERED: Final = 2 / 3
 """Least share of the steps that figures must cover: what they show may have ended since."""
 _MIN_PER_TRACED: Final = 3
-"""Steps in a row without tracing that must show the growth of the heap, for each traced step. What
-is freed every few steps is then hardly ever freed in the traced ones alone."""
+"""Steps in a row without tracing that must show more than half of the growth, for each traced step.
+Where something is cleared once in these steps, at most half remains; where it is not, it is hardly
+ever cleared in the traced ones alone."""
 _LEFT_PER_TRACING_BYTE: Final = 5
 """Upper bound of what tracing leaves behind: 224 bytes for a traceback of 16 frames, whose entry in
 the table took 48."""
@@ -217,12 +218,16 @@ class Series:
         left_bytes = _LEFT_PER_TRACING_BYTE * sum(one.tracing_bytes for one in self.traced)
         if trend.per_step * (trend.last_step - trend.first_step) >= _MIN_PER_LEFT * left_bytes:
             return True
+        least = _MIN_PER_TRACED * sum(one.last - one.first for one in self.traced)
         steps, values = host
         ends = np.searchsorted(steps, [one.last for one in self.traced])
         parts = zip(np.split(steps, ends), np.split(values, ends), strict=True)
-        grown = [found for part in parts if (found := lasting_growth(*part)) is not None]
-        longest = max((one.last_step - one.first_step for one in grown), default=0)
-        return longest >= _MIN_PER_TRACED * sum(one.last - one.first for one in self.traced)
+        return any(
+            len(part) > 1
+            and part[-1] - part[0] >= least
+            and grown[-1] - grown[0] > trend.per_step / 2 * (part[-1] - part[0])
+            for part, grown in parts
+        )
 
     def heap(self) -> tuple[Int64s, Floats]:
         """Steps, and bytes of C's allocator."""

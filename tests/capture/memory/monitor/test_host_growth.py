@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from profkit.capture.malloc_stats import Allocated
@@ -91,6 +92,16 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
 
 
 KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("period", "is_seen"), [(13, False), (16, False), (24, False), (100, True)], ids=str
+)
+def test_what_is_cleared_now_and_then_is_not_seen_to_grow(period: int, *, is_seen: bool) -> None:
+    steps = np.array([*range(1, 19), *range(26, 52)])
+    host = steps, 1000.0 * ((steps - 20) % period)  # cleared once in the traced steps
+    series = Series(traced=[TracedSteps(18, 26, 80 * KIB)])
+    assert series.is_seen_without_tracing(host, Trend(1000.0, 1, 51)) is is_seen
 
 
 @pytest.mark.parametrize(
