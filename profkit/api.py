@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
 from profkit.analysis.study import (
@@ -56,12 +56,12 @@ from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict
 from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageError
 from profkit.model.check import Check
 from profkit.model.difference import Difference
-from profkit.model.explanation import Explanation
 from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
-from profkit.present.renderer import accepted, render_result, renderer
+from profkit.present.renderer import accepted, renderer
+from profkit.present.results import Result, render_result
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report
@@ -84,7 +84,7 @@ _WHAT_IF_RANKS: Final = Arguments(
 _RENDER: Final = Arguments(
     "profkit.render",
     report=instance_of(
-        (Report, Difference, Check, Explanation, History),
+        (Report, *get_args(Result)),
         "a report, a difference, a check or a history",
     ),
     format=NAME,
@@ -475,7 +475,7 @@ def _reports_or_paths(
 
 
 def render(
-    report: Report | Difference | Check | Explanation | History,
+    report: Report | Result,
     format: str = "text",  # noqa: A002  (the word of the command line)
     **options: Any,  # noqa: ANN401  (each renderer has its own options)
 ) -> bytes:
@@ -491,7 +491,7 @@ def render(
         UsageError: There is no such format, or an argument is invalid.
     """
     _RENDER.check(report=report, format=format)
-    if isinstance(report, Difference | Check | Explanation | History):
+    if not isinstance(report, Report):
         return render_result(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

@@ -11,9 +11,10 @@ A module may have more functions:
   an array;
 - ``table_names(report, options)`` lists the tables, where an option ``table`` selects one;
 - ``remark(report, options)`` is a sentence that the product itself cannot contain;
-- ``render_difference(difference, options)`` renders a comparison of two recordings;
-- ``render_check(check, options)`` renders a check of budgets;
-- ``render_explanation(explanation, options)`` renders one finding.
+- ``render_document(document, options)`` lays out a document: what the formats for people do with
+  comparisons, checks, histories and explanations;
+- ``render_difference``, ``render_check``, ``render_explanation``, ``render_history`` do it for one
+  of these.
 
 A module is named after its format, so that one format is found without importing the others. A word
 may follow an underscore, as in ``csv_tables``.
@@ -23,16 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from profkit.arguments import like, require
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
-from profkit.model.check import Check
-from profkit.model.difference import Difference
-from profkit.model.explanation import Explanation
-from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.plugins import Plugin, discover, plugins
 
@@ -191,11 +188,16 @@ def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _options(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN401  (each renderer has its own)
+def options_of(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN401  (each renderer has its own)
+    """A renderer's options from some options by name; those that it does not have are ignored.
+
+    Raises:
+        UsageError: One is of another type than its default.
+    """
     return module.Options(**accepted(module, options))
 
 
-def _optional(module: Renderer, name: str) -> Callable[..., Any] | None:
+def optional_function(module: Renderer, name: str) -> Callable[..., Any] | None:
     """An optional function of a renderer; a module of that name within a package is none."""
     found = getattr(module, name, None)
     return found if callable(found) else None
@@ -203,7 +205,7 @@ def _optional(module: Renderer, name: str) -> Callable[..., Any] | None:
 
 def streams(module: Renderer) -> bool:
     """Whether a format is rendered piece by piece, because a product may be large."""
-    return _optional(module, "pieces") is not None
+    return optional_function(module, "pieces") is not None
 
 
 def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterator[bytes]:
@@ -211,8 +213,8 @@ def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterato
 
     Options that the renderer does not have are ignored.
     """
-    own = _options(module, options)
-    make = _optional(module, "pieces")
+    own = options_of(module, options)
+    make = optional_function(module, "pieces")
     if make is None:
         yield module.render(report, own)
     else:
@@ -221,54 +223,23 @@ def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterato
 
 def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tuple[str, ...]:
     """The tables that a format has of a report; none for formats that are no tables."""
-    names = _optional(module, "table_names")
-    return tuple(names(report, _options(module, options))) if names else ()
+    names = optional_function(module, "table_names")
+    return tuple(names(report, options_of(module, options))) if names else ()
 
 
 def remark(module: Renderer, report: Report, options: dict[str, Any]) -> str:
     """A sentence about a product that the product itself cannot contain; usually empty."""
-    remarks = _optional(module, "remark")
-    return str(remarks(report, _options(module, options))) if remarks else ""
+    remarks = optional_function(module, "remark")
+    return str(remarks(report, options_of(module, options))) if remarks else ""
 
 
 def together(module: Renderer, products: Sequence[bytes]) -> bytes:
     """Several products of one renderer as one."""
     if len(products) == 1:
         return products[0]
-    join = _optional(module, "together")
+    join = optional_function(module, "together")
     if join is not None:
         return bytes(join(products))
     if module.INFO.media_type == "application/json":
         return b"[" + b",".join(product.rstrip() for product in products) + b"]\n"
     return b"\n".join(products)
-
-
-_PARTS: Final = {
-    Difference: ("render_difference", "A comparison"),
-    Check: ("render_check", "A check"),
-    Explanation: ("render_explanation", "An explanation"),
-    History: ("render_history", "A history"),
-}
-"""What renders a result that is no report, and what such a result is."""
-
-
-def render_result(
-    result: Difference | Check | Explanation | History, name: str, options: dict[str, Any]
-) -> bytes:
-    """A result that is no report in some format; options that the renderer lacks are ignored.
-
-    Raises:
-        UsageError: There is no such format of it.
-    """
-    part, what = _PARTS[type(result)]
-    if name == "html":  # the fragment as a page: there is no recording to draw
-        name, options = "fragment", options | {"is_page": True}
-    module = renderer(name)
-    make = _optional(module, part)
-    if make is None:
-        names = {each.INFO.name for each in renderers() if _optional(each, part)}
-        raise UsageError(
-            f"{what} has no format {name!r}.",
-            f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
-        )
-    return bytes(make(result, _options(module, options)))

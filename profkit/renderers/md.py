@@ -10,13 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from profkit.model.check import Check
-from profkit.model.difference import Difference
-from profkit.model.explanation import Explanation
-from profkit.model.history import History
 from profkit.model.report import Report
-from profkit.present.check_document import check_document
-from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
@@ -31,14 +25,12 @@ from profkit.present.document import (
     TableBlock,
     TimeParts,
 )
-from profkit.present.explanation import explanation_document
-from profkit.present.history_document import history_document
 from profkit.present.renderer import ReadersOptions as Options
 from profkit.present.renderer import RendererInfo
 from profkit.present.report_document import report_document
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
+__all__ = ["INFO", "Options", "render", "render_document"]
 
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
@@ -51,30 +43,11 @@ _OMITTED: Final = "… the rest is omitted: it does not fit into a comment."
 
 def render(report: Report, options: Options) -> bytes:
     """The report as Markdown in UTF-8."""
-    return _laid_out(report_document(report, options), options)
+    return render_document(report_document(report, options), options)
 
 
-def render_difference(difference: Difference, options: Options) -> bytes:
-    """A comparison as Markdown in UTF-8."""
-    return _laid_out(difference_document(difference, options), options)
-
-
-def render_check(check: Check, options: Options) -> bytes:
-    """A check of budgets as Markdown in UTF-8."""
-    return _laid_out(check_document(check, options), options)
-
-
-def render_explanation(explanation: Explanation, options: Options) -> bytes:
-    """A finding with all that is known of it, as Markdown in UTF-8."""
-    return _laid_out(explanation_document(explanation, options), options)
-
-
-def render_history(history: History, options: Options) -> bytes:
-    """Figures and findings over commits as Markdown in UTF-8."""
-    return _laid_out(history_document(history, options), options)
-
-
-def _laid_out(document: Document, options: Options) -> bytes:
+def render_document(document: Document, options: Options) -> bytes:
+    """A document as Markdown in UTF-8."""
     blocks = [f"# {document.title}", _prose(document.headline)]
     for section in document.sections:
         blocks += _section(section)

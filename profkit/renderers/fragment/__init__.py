@@ -11,14 +11,8 @@ from typing import Final
 from jinja2 import Environment
 
 from profkit.dataclass import dataclass
-from profkit.model.check import Check
-from profkit.model.difference import Difference
-from profkit.model.explanation import Explanation
-from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import visible
-from profkit.present.check_document import check_document
-from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
@@ -26,16 +20,11 @@ from profkit.present.document import (
     Name,
     SourceLine,
 )
-from profkit.present.explanation import explanation_document
-from profkit.present.history_document import history_document
 from profkit.present.markup import environment
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 
-__all__ = [
-    "INFO", "Options", "render", "render_check", "render_difference", "render_explanation",
-    "render_history",
-]  # fmt: skip
+__all__ = ["INFO", "Options", "render", "render_document"]
 
 INFO = RendererInfo(
     name="fragment", suffix=".fragment.html", media_type="text/html", shows="recording"
@@ -64,24 +53,9 @@ def render(report: Report, options: Options) -> bytes:
     return _filled(report_document(report, options), options, command)
 
 
-def render_difference(difference: Difference, options: Options) -> bytes:
-    """A comparison as a ``<div>``, or as a page that runs and fetches nothing, in UTF-8."""
-    return _filled(difference_document(difference, options), options)
-
-
-def render_check(check: Check, options: Options) -> bytes:
-    """A check of budgets as HTML in UTF-8."""
-    return _filled(check_document(check, options), options)
-
-
-def render_explanation(explanation: Explanation, options: Options) -> bytes:
-    """A finding with all that is known of it, as HTML in UTF-8."""
-    return _filled(explanation_document(explanation, options), options)
-
-
-def render_history(history: History, options: Options) -> bytes:
-    """Figures and findings over commits as HTML in UTF-8, with a chart for each figure."""
-    return _filled(history_document(history, options), options)
+def render_document(document: Document, options: Options) -> bytes:
+    """A document as a ``<div>``, or as a page that runs and fetches nothing, in UTF-8."""
+    return _filled(document, options)
 
 
 def _filled(document: Document, options: Options, command: str = "") -> bytes:

@@ -17,14 +17,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from profkit.dataclass import dataclass
-from profkit.model.check import Check
-from profkit.model.difference import Difference
-from profkit.model.explanation import Explanation
-from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
-from profkit.present.check_document import check_document
-from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
@@ -42,14 +36,12 @@ from profkit.present.document import (
     TableBlock,
     TimeParts,
 )
-from profkit.present.explanation import explanation_document
-from profkit.present.history_document import history_document
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render", "render_check", "render_difference", "render_explanation"]
+__all__ = ["INFO", "Options", "render", "render_document"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
@@ -92,30 +84,11 @@ class Options(ReadersOptions):
 
 def render(report: Report, options: Options) -> bytes:
     """The report as text in UTF-8, or in ASCII without ``unicode``."""
-    return _laid_out(report_document(report, options), options)
+    return render_document(report_document(report, options), options)
 
 
-def render_difference(difference: Difference, options: Options) -> bytes:
-    """A comparison as text in UTF-8, or in ASCII without ``unicode``."""
-    return _laid_out(difference_document(difference, options), options)
-
-
-def render_check(check: Check, options: Options) -> bytes:
-    """A check of budgets as text in UTF-8, or in ASCII without ``unicode``."""
-    return _laid_out(check_document(check, options), options)
-
-
-def render_explanation(explanation: Explanation, options: Options) -> bytes:
-    """A finding with all that is known of it, as text in UTF-8 or ASCII."""
-    return _laid_out(explanation_document(explanation, options), options)
-
-
-def render_history(history: History, options: Options) -> bytes:
-    """Figures and findings over commits as text in UTF-8, or in ASCII without ``unicode``."""
-    return _laid_out(history_document(history, options), options)
-
-
-def _laid_out(document: Document, options: Options) -> bytes:
+def render_document(document: Document, options: Options) -> bytes:
+    """A document as text in UTF-8, or in ASCII without ``unicode``."""
     wide = max(_MIN_WIDTH, min(options.width, _MAX_WIDTH))
     width = min(wide, _MAX_PROSE_WIDTH)
     console = Console(

@@ -1,0 +1,51 @@
+"""Renders results that are no reports: comparisons, checks, explanations, histories."""
+
+from importlib import import_module
+from typing import Any, Final
+
+from profkit.errors import UsageError
+from profkit.model.check import Check
+from profkit.model.difference import Difference
+from profkit.model.explanation import Explanation
+from profkit.model.history import History
+from profkit.present.renderer import optional_function, options_of, renderer, renderers
+
+Result = Difference | Check | Explanation | History
+
+_KINDS: Final[dict[type[Result], tuple[str, str]]] = {
+    Difference: ("difference", "A comparison"),
+    Check: ("check", "A check"),
+    Explanation: ("explanation", "An explanation"),
+    History: ("history", "A history"),
+}
+"""What names the functions of a result, and what it is."""
+_DOCUMENT: Final = "render_document"
+
+
+def render_result(result: Result, name: str, options: dict[str, Any]) -> bytes:
+    """A result in some format; options that the renderer lacks are ignored.
+
+    Raises:
+        UsageError: There is no such format of it.
+    """
+    kind, what = _KINDS[type(result)]
+    own = f"render_{kind}"
+    if name == "html":  # the fragment as a page: there is no recording to draw
+        name, options = "fragment", options | {"is_page": True}
+    module = renderer(name)
+    chosen = options_of(module, options)
+    if make := optional_function(module, own):
+        return bytes(make(result, chosen))
+    if lay_out := optional_function(module, _DOCUMENT):
+        # Each is imported where it is needed: most commands render reports alone.
+        document = getattr(import_module(f"profkit.present.{kind}_document"), f"{kind}_document")
+        return bytes(lay_out(document(result, chosen), chosen))
+    names = {
+        each.INFO.name
+        for each in renderers()
+        if optional_function(each, own) or optional_function(each, _DOCUMENT)
+    }
+    raise UsageError(
+        f"{what} has no format {name!r}.",
+        f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
+    )
