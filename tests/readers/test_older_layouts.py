@@ -38,14 +38,12 @@ def test_no_value_of_a_report_is_lost(path: Path) -> None:
     assert report is not None
     upgraded = json.loads(profkit.render(report, "json"))
     assert upgraded["schema"] == "profkit.report/2"
+    of_several_ranks = {"ranks", "missing_ranks", "collectives", "unread"}
     for tree in (upgraded, *upgraded["findings"], *upgraded["health"]):
-        for key in {
-            "ranks",
-            "missing_ranks",
-            "collectives",
-            "unread",
-        } & tree.keys():  # of several ranks
+        for key in of_several_ranks & tree.keys():
             assert not tree.pop(key)
+    for finding in (*upgraded["findings"], *upgraded["health"]):
+        assert finding.pop("id").startswith(finding["rule"])
     assert upgrade_report(old) == upgraded
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -82,10 +83,15 @@ def test_whoever_stops_waiting_ends_the_processes_and_their_children(tmp_path: P
 
         _thread.interrupt_main()
 
+    # A shell that starts the tests in the background lets them ignore SIGINT.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        next(results)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     results.close()
     assert time.monotonic() - began < 20
     assert ended([int(pid) for pid in path.read_text().split()])
