@@ -56,6 +56,7 @@ _MAX_BLOCK_BYTES: Final = 512.0
 """Larger ones are C's, which has their bytes, although Python's allocator counts them too."""
 _MIN_ENTRIES_PER_STEP: Final = 0.25
 _STORED_BYTES: Final = 128
+_STORED_BLOCKS: Final = 3
 """A pair of numbers of a stored scan."""
 _MIN_BLOCKS_PER_STEP: Final = 8
 """With fewer new blocks their mean size matters little, and is not measured well."""
@@ -75,7 +76,7 @@ class HostScan:
     Attributes:
         by_type: Number and bytes by type.
         n_blocks: Blocks of Python's allocator.
-        small_bytes: Bytes in them.
+        found: Bytes in its own blocks and number of its blocks, of the objects that were found.
         holders: Of containers that grew since the scan before, and of objects that were replaced by
             larger ones, the most bytes per step first: bytes per step with everything in them, and
             the reference chains.
@@ -86,7 +87,7 @@ class HostScan:
     step: int
     by_type: dict[str, tuple[int, int]]
     n_blocks: int
-    small_bytes: int
+    found: tuple[int, int]
     holders: list[tuple[float, tuple[Chain, ...]]]
     by_line: dict[Place, int] = field(default_factory=dict)
 
@@ -135,7 +136,8 @@ class HostGrowthTracker:
     def block_bytes(self) -> float:
         """Mean bytes of the blocks of Python's allocator that the program's growth has added.
 
-        That allocator counts blocks and not bytes. The scans measure the bytes of what is new.
+        That allocator counts blocks and not bytes. The scans measure what is new, or a part of it
+        that shows its mean. If they find little of it, the rest counts nothing.
         """
         if len(self._scans) < _MIN_SCANS:
             return _DEFAULT_BLOCK_BYTES
@@ -143,7 +145,8 @@ class HostGrowthTracker:
         n_blocks = last.n_blocks - first.n_blocks
         if n_blocks < _MIN_BLOCKS_PER_STEP * (last.step - first.step):
             return _DEFAULT_BLOCK_BYTES
-        mean = (last.small_bytes - first.small_bytes) / n_blocks
+        n_bytes, n_found = np.subtract(last.found, first.found).tolist()
+        mean = n_bytes / (n_found if n_found >= _MIN_EXPLAINED * n_blocks else n_blocks)
         return min(max(mean, 0.0), _MAX_BLOCK_BYTES)
 
     def scan(self, step: int, own: Iterable[object] = (), n_own_blocks: int = 0) -> None:
@@ -165,9 +168,12 @@ class HostGrowthTracker:
             by_line = dict(self._lines.bytes_by_line)
             # What is stored here counts as memory of the program.
             by_type = {name: one for name, one in by_type.items() if one[1] >= MIN_BYTES_PER_STEP}
-            stored_bytes = _STORED_BYTES * sum(len(scan.by_type) for scan in self._scans)
-            small_bytes = found.small_bytes - stored_bytes
-            scan = HostScan(step, by_type, n_blocks, small_bytes, holders, by_line)
+            n_stored = sum(len(scan.by_type) for scan in self._scans)
+            measured = (
+                found.small_bytes - _STORED_BYTES * n_stored,
+                found.n_blocks - _STORED_BLOCKS * n_stored,
+            )
+            scan = HostScan(step, by_type, n_blocks, measured, holders, by_line)
             self._scans.append(scan)
             if len(self._scans) > _MAX_SCANS:
                 del self._scans[1]

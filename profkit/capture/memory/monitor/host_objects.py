@@ -32,6 +32,9 @@ MANY_OBJECTS: Final = 200_000
 containers with some dozen entries are returned. ``import torch`` makes 165,000, and torch's
 compiler as many again."""
 _MIN_ENTRIES_OF_MANY: Final = 32
+_MIN_ENTRIES_ALWAYS: Final = 256
+"""Containers with so many entries are searched in any case. Chosen or not, they would count several
+times or not at all, and the one that leaks is mostly the largest."""
 _MIN_LARGE_BYTES: Final = 32_768
 _MAX_LARGE: Final = 64
 _MAX_ENTRIES_MEASURED: Final = 256
@@ -91,6 +94,9 @@ _IMMORTAL: Final = 1 << 29
 _HASH: Final = np.uint64(0x9E3779B97F4A7C15)
 """Multiplier of a hash of addresses. Source: D. Knuth, The Art of Computer Programming, 6.4."""
 
+_WITHOUT_BUFFER: Final = (str, np.ndarray)
+"""Strings have their characters in their own block, arrays their data from C's allocator."""
+
 _FLAGS: Final = type.__dict__["__flags__"]
 _ITEM_SIZE: Final = type.__dict__["__itemsize__"]
 _HEAP_TYPE: Final = 1 << 9
@@ -123,12 +129,14 @@ class HostObjectScan(NamedTuple):
         large: The largest objects that are no such containers: arrays, strings, buffers. Their
             length is 1.
         small_bytes: Bytes of all objects that Python's own allocator has.
+        n_blocks: The blocks of all objects that it has, or has from C's allocator.
     """
 
     by_type: dict[str, tuple[int, int]]
     containers: list[SizedContainer]
     large: list[SizedContainer]
     small_bytes: int
+    n_blocks: int
 
 
 def scan_host_objects(
@@ -136,8 +144,9 @@ def scan_host_objects(
 ) -> HostObjectScan:
     """Scan all objects once, which takes about a microsecond for each of them.
 
-    Of many objects only a part is searched for the untracked ones that they refer to. It is chosen
-    by address, so that the difference between two scans has the error of what is new alone.
+    Of many objects only a part is searched for the untracked ones that they refer to, besides large
+    containers. It is chosen by address, so that the difference between two scans has the error of
+    what is new alone.
     """
     with garbage_collection_paused():
         objects = gc.get_objects()
@@ -145,26 +154,38 @@ def scan_host_objects(
         every = max(1, -(-len(objects) // many_objects))
         if len(objects) >= 2 * many_objects:
             min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
+        containers = list(_containers(tracked, min_entries))
+        always = tracked
+        if every > 1:
+            always = list(
+                _by_type([one.thing for one in containers if one.length >= _MIN_ENTRIES_ALWAYS])
+            )
         untracked = _Untracked()
-        untracked.search(tracked if every == 1 else list(_by_type(_some_of(objects, every))))
-        inner = list(_by_type(untracked.containers))
-        containers = list(_containers([*tracked, *inner], min_entries))
+        untracked.search(always, local_values())
+        n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
+        if every > 1:
+            untracked.search(list(_by_type(_some_of(objects, every))))
+        certain = list(_by_type(untracked.containers[:n_certain]))
+        chosen = list(_by_type(untracked.containers[n_certain:]))
+        containers += _containers([*certain, *chosen], min_entries)
         large = _large_tracked(tracked) + untracked.large
         by_type: dict[str, tuple[int, int]] = {}
-        small_bytes = 0
-        for name, n, n_bytes, n_small in chain(
+        small_bytes = n_blocks = 0
+        for one in chain(
             map(_measured, tracked),
-            (_times(_measured(one), every) for one in inner if one.kind is not np.ndarray),
+            (_measured(alike) for alike in certain if alike.kind is not np.ndarray),
+            (_measured(alike, every) for alike in chosen if alike.kind is not np.ndarray),
             # After those: since Python 3.10 arrays of the standard library are tracked.
-            _measured_leaves(untracked.leaves, every),
+            _measured_leaves(untracked.leaves, n_certain_leaves, every),
         ):
-            before = by_type.get(name, (0, 0))
-            by_type[name] = before[0] + n, before[1] + n_bytes
-            small_bytes += n_small
+            n, n_bytes = by_type.get(one.type, (0, 0))
+            by_type[one.type] = n + one.n, n_bytes + one.bytes
+            small_bytes += one.small_bytes
+            n_blocks += one.n_blocks
         # The list of all objects lists the cell that it is in: a cycle, until it is empty.
         objects.clear()
         large.sort(key=lambda one: -one.bytes)
-        return HostObjectScan(by_type, containers, large[:_MAX_LARGE], small_bytes)
+        return HostObjectScan(by_type, containers, large[:_MAX_LARGE], small_bytes, n_blocks)
 
 
 def entry_bytes(container: object, n_newest: int) -> float:
@@ -232,11 +253,6 @@ def _some_of(objects: list[object], every: int) -> list[object]:
     return list(compress(objects, chosen.tolist()))
 
 
-def _times(measured: tuple[str, int, int, int], every: int) -> tuple[str, int, int, int]:
-    name, n, n_bytes, n_small = measured
-    return name, n * every, n_bytes * every, n_small * every
-
-
 def _aligned(n_bytes: Any) -> Any:  # noqa: ANN401  (a number, or an array of them)
     """Bytes that Python's allocator gives for so many."""
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
@@ -298,12 +314,17 @@ class _Untracked:
         self._large_ids: set[int] = set()
         self._seen: set[int] = set()
 
-    def search(self, tracked: Sequence[_OfType]) -> None:
-        """Follow the references of all tracked objects and of local variables."""
+    @property
+    def n_leaves(self) -> int:
+        """Number of recorded leaves."""
+        return sum(one.shape[1] for one in self.leaves)
+
+    def search(self, tracked: Sequence[_OfType], held: Sequence[object] = ()) -> None:
+        """Follow the references of tracked objects, and of others."""
         for alike in tracked:
             if alike.kind is dict:
                 self._add_keys(alike.things, MIN_ENTRIES)
-        level = self._new_containers(local_values())
+        level = self._new_containers(held)
         level += self._referents([alike.things for alike in tracked if id(alike.kind) not in _CODE])
         while level:
             self.containers += level
@@ -320,7 +341,7 @@ class _Untracked:
             for one in self._new_containers(gc.get_referents(*every[start : start + _BATCH]))
         ]
 
-    def _new_containers(self, held: list[object]) -> list[object]:
+    def _new_containers(self, held: Sequence[object]) -> list[object]:
         """The containers among some objects that are new; the leaves among them are recorded."""
         found, which = self._add_leaves(held)
         new = []
@@ -330,7 +351,7 @@ class _Untracked:
                 new.append(one)
         return new
 
-    def _add_leaves(self, held: list[object]) -> tuple[list[object], _Numbers]:
+    def _add_leaves(self, held: Sequence[object]) -> tuple[list[object], _Numbers]:
         """Record the leaves among some objects; the untracked ones, and the type of each."""
         found = _unique(list(filterfalse(gc.is_tracked, held)))
         kinds = map(_UNTRACKED_TYPES.get, map(id, map(type, found)), repeat(-1))
@@ -367,17 +388,45 @@ def _unique(things: list[object]) -> list[object]:
     return list(map(things.__getitem__, first.tolist()))
 
 
-def _measured(alike: _OfType) -> tuple[str, int, int, int]:
-    """The type's name, the number and bytes of the objects, and their bytes in small blocks."""
+class _Measured(NamedTuple):
+    """Objects of one type.
+
+    Attributes:
+        small_bytes: Those in blocks of Python's own allocator.
+        n_blocks: Blocks of that allocator, large ones too, which it has from C's.
+    """
+
+    type: str
+    n: int
+    bytes: int
+    small_bytes: int
+    n_blocks: int
+
+
+def _measured(alike: _OfType, times: int = 1) -> _Measured:
+    """The number, bytes and blocks of objects, each of which stands for so many."""
     sizes = _sizes_of(*alike)
     values = _values_of_typical(alike.things) if sizes.size == 1 else 0
-    times = len(alike.things) if sizes.size == 1 else 1
+    each = times * (len(alike.things) if sizes.size == 1 else 1)
     header = _BASIC_SIZE.__get__(alike.kind) + _GC_HEADER_BYTES
     small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), min(_aligned(header), _SMALL_BYTES))
-    n_small = times * (int(small.sum()) + _aligned(values))
-    # Interned, so that stored results do not add new strings to the program's memory.
-    name = sys.intern(full_name(alike.kind))
-    return name, len(alike.things), times * (int(sizes.sum()) + values), n_small
+    n_buffers = int((sizes > header).sum()) if _has_buffer(alike.kind) else 0
+    return _Measured(
+        # Interned, so that stored results do not add new strings to the program's memory.
+        sys.intern(full_name(alike.kind)),
+        times * len(alike.things),
+        each * (int(sizes.sum()) + values),
+        each * (int(small.sum()) + _aligned(values)),
+        each * (sizes.size + (values > 0) + n_buffers),
+    )
+
+
+def _has_buffer(kind: type) -> bool:
+    """Whether objects of a type have their entries in a block of its own, as lists and dicts do."""
+    builtin = _builtin_base(kind)
+    if any(builtin is one for one in _WITHOUT_BUFFER) or _ITEM_SIZE.__get__(builtin):
+        return False
+    return _differ_in_size(kind)
 
 
 def _values_of_typical(things: Sequence[object]) -> int:
@@ -428,23 +477,30 @@ def _size(thing: object) -> int:
     return _size_function(type(thing))(thing)
 
 
-def _measured_leaves(recorded: list[_Numbers], every: int) -> Iterator[tuple[str, int, int, int]]:
-    """Number and bytes by type, each object once, however many refer to it.
+def _measured_leaves(recorded: list[_Numbers], n_certain: int, every: int) -> Iterator[_Measured]:
+    """Number, bytes and blocks by type, each object once, however many refer to it.
 
     If one of so many objects was searched, an object that was found stands for as many as are
-    expected not to be found with its number of references.
+    expected not to be found with its number of references; the first ones, which were found in any
+    case, for themselves.
     """
     columns = np.concatenate(recorded, axis=1)
     _, first = np.unique(columns[0], return_index=True)
     _, sizes, refs, kinds = columns[:, first]
     refs = np.maximum(refs - _REFERENCES_OF_SEARCH, 1)
     weights = 1.0 / (1.0 - (1.0 - 1.0 / every) ** refs)
+    weights[first < n_certain] = 1.0
     small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), 0)
-    totals = [
-        np.bincount(kinds, weights * column, len(_LEAF_TYPES)) for column in (1, sizes, small)
+    without_buffer = [
+        _BASIC_SIZE.__get__(one) if _has_buffer(one) else np.inf for one in _LEAF_TYPES
     ]
-    for kind, n, n_bytes, n_small in zip(_LEAF_TYPES, *totals, strict=True):
-        yield full_name(kind), round(n), round(n_bytes), round(n_small)
+    n_blocks = 1 + (sizes > np.array(without_buffer)[kinds])
+    totals = [
+        np.bincount(kinds, weights * column, len(_LEAF_TYPES))
+        for column in (1, sizes, small, n_blocks)
+    ]
+    for kind, *sums in zip(_LEAF_TYPES, *totals, strict=True):
+        yield _Measured(full_name(kind), *map(round, sums))
 
 
 def _large_tracked(tracked: Sequence[_OfType]) -> list[SizedContainer]:

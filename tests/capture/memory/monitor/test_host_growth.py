@@ -144,7 +144,9 @@ def test_whether_a_series_rises_is_told_by_its_latest_samples() -> None:
 def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
     """One that found growth in strings, with the pace of each line that allocates."""
     found = HostGrowthTracker()
-    found._scans = [HostScan(step, {"str": (step, 90_000 * step)}, 0, 0, []) for step in (10, 20)]
+    found._scans = [
+        HostScan(step, {"str": (step, 90_000 * step)}, 0, (0, 0), []) for step in (10, 20)
+    ]
     found.growth.per_step = per_step
     return found
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 import torch
 
+from profkit.capture.malloc_stats import Heap
+from profkit.capture.memory.monitor import host_growth
+from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
 from profkit.capture.memory.monitor.host_objects import entry_bytes, scan_host_objects
 from tests.capture.memory.monitor import sizes_program
 
@@ -283,3 +286,53 @@ def test_large_objects_are_returned_once() -> None:
     names = {name for name, size in found if size > 500_000}
     assert names & {"_io.BytesIO", "bytes"}
     assert len(held) == 4
+
+
+def _text(n: int) -> str:
+    return f"sample number {n} of the run"
+
+
+GROWN: dict[str, Callable[[int], list[object]]] = {
+    "ints": lambda n: [i + 1_000_000 for i in range(n)],
+    "floats": lambda n: [i / 7 for i in range(n)],
+    "strings": lambda n: [_text(i) for i in range(n)],
+    "tuples": lambda n: [(i / 7, _text(i), i + 1_000_000) for i in range(n)],
+    "dicts": lambda n: [{"step": i + 1_000_000, "loss": i / 7, "name": _text(i)} for i in range(n)],
+    "nested lists": lambda n: [[[i / 7, i / 9], [_text(i)]] for i in range(n)],
+    "byte arrays": lambda n: [bytearray(100 + i % 100) for i in range(n)],
+    "large bytes": lambda n: [bytes(1_000) if i % 4 else i / 7 for i in range(n)],
+    "sets": lambda n: [{i / 7, i / 9} for i in range(n)],
+}
+
+
+def _bytes_within(thing: Any, seen: set[int]) -> int:  # noqa: ANN401
+    """Bytes of an object and all within by ``sys.getsizeof``, as allocated: in multiples of 16."""
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    held = [*thing, *thing.values()] if isinstance(thing, dict) else thing
+    inner = held if isinstance(held, (list, tuple, set)) else ()
+    return -(-sys.getsizeof(thing) // 16) * 16 + sum(_bytes_within(one, seen) for one in inner)
+
+
+@pytest.mark.parametrize("many_objects", [10**9, 4_000], ids=["all objects", "a part of them"])
+@pytest.mark.parametrize("kind", GROWN)
+def test_the_mean_block_of_what_grows_is_measured(
+    kind: str, many_objects: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = functools.partial(scan_host_objects, many_objects=many_objects)
+    monkeypatch.setattr(host_growth, "scan_host_objects", scan)
+    tracker = HostGrowthTracker()
+    kept = GROWN[kind](8_000)
+    heap = Heap()
+    tracker.scan(1)
+    before = heap.allocated()
+    kept += GROWN[kind](6_000)
+    after = heap.allocated()
+    tracker.scan(2)
+    assert before is not None
+    assert after is not None
+    expected = _bytes_within(kept[8_000:], {id("step"), id("loss"), id("name")})
+    n_blocks = after.n_blocks - before.n_blocks
+    gained = after.bytes - before.bytes + n_blocks * tracker.block_bytes
+    assert gained == pytest.approx(expected, rel=0.1)
