@@ -2,7 +2,6 @@
 
 import importlib.util
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +11,7 @@ import torch
 import profkit
 from profkit.budgets.figures import FIGURES
 from profkit.cli.main import main
+from profkit.scale.processes import in_processes
 from tests.examples.on_a_device import AHEAD, Device, on_a_device
 
 pytestmark = pytest.mark.slow
@@ -53,75 +53,81 @@ PLANTED = {
 TITLES = {figure.name: figure.title for figure in FIGURES}
 
 
-class Project:
-    """A training program in a folder, with budgets and a baseline."""
+BUDGETS = """
+[tool.profkit.budgets]
+syncs = 0
+graph_breaks = 0
+growth = 0
+peak = "+10%"
+"""
+HERE = "tests.cli.test_check_project"
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._file = folder / "train.py"
-        (folder / "pyproject.toml").write_text(
-            '[tool.profkit.budgets]\nsyncs = 0\ngraph_breaks = 0\ngrowth = 0\npeak = "+10%"\n'
+
+def recorded(place: tuple[str, str]) -> str:
+    """Run a program in a folder; its trace, with the kernels that a GPU would have run.
+
+    The peak of a process has all that is alive in it: this one has run no other tests.
+    """
+    folder, text = Path(place[0]), place[1]
+    (folder / "train.py").write_text(text)
+    module = imported(folder / "train.py")
+    name = uuid.uuid4().hex
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    samples = torch.randn(64, 256)
+    module.train_step(model, optimizer, samples)  # gradients are there from now on
+    with profkit.memory(name, dir=folder, quiet=True) as memory:
+        batches = profkit.steps(
+            [samples] * 40, name, wait=0, warmup=2, active=4, dir=folder, quiet=True
         )
-
-    def record(self, text: str) -> str:
-        """Run the program; its trace, with the kernels that a GPU would have run."""
-        self._file.write_text(text)
-        module = self._imported()
-        name = uuid.uuid4().hex
-        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 8))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        samples = torch.randn(64, 256)
-        module.train_step(model, optimizer, samples)  # gradients are there from now on
-        with profkit.memory(name, dir=self.folder, quiet=True) as memory:
-            batches = profkit.steps(
-                [samples] * 40, name, wait=0, warmup=2, active=4, dir=self.folder, quiet=True
-            )
-            for batch in batches:
-                module.train_step(model, optimizer, batch)
-        module.losses.clear()
-        torch._dynamo.reset()
-        assert batches.path is not None
-        assert memory.path is not None
-        # Beside the memory samples, with which it is one recording.
-        trace = Path(memory.path.replace(".memory.json.gz", ".pt.trace.json"))
-        return str(on_a_device(Path(batches.path), trace, Device().work_of, slower=1, ahead=AHEAD))
-
-    def _imported(self) -> ModuleType:
-        """The program as a module of its own; torch.compile knows no other of this name."""
-        spec = importlib.util.spec_from_file_location(f"train_{uuid.uuid4().hex}", self._file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.chdir(tmp_path)
-    yield Project(tmp_path)
+        for batch in batches:
+            module.train_step(model, optimizer, batch)
+    module.losses.clear()
     torch._dynamo.reset()
+    assert batches.path is not None
+    assert memory.path is not None
+    # Beside the memory samples, with which it is one recording.
+    trace = Path(memory.path.replace(".memory.json.gz", ".pt.trace.json"))
+    return str(on_a_device(Path(batches.path), trace, Device().work_of, slower=1, ahead=AHEAD))
+
+
+def imported(file: Path) -> ModuleType:
+    """A program as a module of its own; torch.compile knows no other of this name."""
+    spec = importlib.util.spec_from_file_location(f"train_{uuid.uuid4().hex}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def faulty(name: str) -> tuple[str, int]:
+    """The program with a planted problem, and the line of that."""
+    before, planted, *_ = PLANTED[name]
+    text = TRAINING.replace(before, before + planted)
+    if name == "graph break":  # the last: in compiled programs what grows has no line
+        text = text.replace("def loss_of", f"{COMPILED}\ndef loss_of")
+    return text, text[: text.index(planted)].count("\n") + 1
 
 
 def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
-    project: Project, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", project.record(TRAINING), "--baseline", "b.json",
-                 "--update-baseline"]) == 0  # fmt: skip
-    for name, (before, planted, budget, cause) in PLANTED.items():
-        faulty = TRAINING.replace(before, before + planted)
-        if name == "graph break":  # the last: in compiled programs what grows has no line
-            faulty = faulty.replace("def loss_of", f"{COMPILED}\ndef loss_of")
-        line = faulty[: faulty.index(planted)].count("\n") + 1
-        path = project.record(faulty)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(BUDGETS)
+    programs = [TRAINING, *(faulty(name)[0] for name in PLANTED), TRAINING]
+    places = [(str(tmp_path), text) for text in programs]
+    first, *traces, last = (path for _, path in in_processes(f"{HERE}:recorded", places, 1))
+    assert main(["check", first, "--baseline", "b.json", "--update-baseline"]) == 0
+    for (name, (_, _, budget, cause)), path in zip(PLANTED.items(), traces, strict=True):
         capsys.readouterr()
         assert main(["check", path, "--baseline", "b.json"]) == 1, name
         out = capsys.readouterr().out
         (headline,) = [each for each in out.splitlines() if " of 4 budgets not kept: " in each]
         failed = {TITLES[budget]} | ({TITLES["peak"]} if name == "leak" else set())
         assert set(headline.rstrip(".").partition(": ")[2].split(", ")) == failed
-        assert f"train.py:{line}" in out, out
+        assert f"train.py:{faulty(name)[1]}" in out, out
         assert cause in " ".join(out.split()), out
     capsys.readouterr()
-    assert main(["check", project.record(TRAINING), "--baseline", "b.json"]) == 0
+    assert main(["check", last, "--baseline", "b.json"]) == 0
     assert "4 budgets are kept" in capsys.readouterr().out
