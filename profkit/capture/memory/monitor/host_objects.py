@@ -258,6 +258,11 @@ def _aligned(n_bytes: Any) -> Any:  # noqa: ANN401  (a number, or an array of th
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
+def _small(sizes: _Numbers) -> _Numbers:
+    """Bytes that Python's own allocator gives for so many; 0 where C's does."""
+    return np.where(sizes <= _SMALL_BYTES, _aligned(sizes), 0)
+
+
 def _rounded(n_bytes: int) -> int:
     """Bytes that an allocator gives for so many."""
     return int(_aligned(n_bytes)) if n_bytes <= _SMALL_BYTES else n_bytes
@@ -409,8 +414,13 @@ def _measured(alike: _OfType, times: int = 1) -> _Measured:
     values = _values_of_typical(alike.things) if sizes.size == 1 else 0
     each = times * (len(alike.things) if sizes.size == 1 else 1)
     header = _BASIC_SIZE.__get__(alike.kind) + _GC_HEADER_BYTES
-    small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), min(_aligned(header), _SMALL_BYTES))
-    n_buffers = int((sizes > header).sum()) if _has_buffer(alike.kind) else 0
+    n_buffers = 0
+    if _has_buffer(alike.kind):
+        buffers = np.maximum(sizes - header, 0)
+        n_buffers = int((buffers > 0).sum())
+        small = _small(sizes - buffers) + _small(buffers)
+    else:
+        small = _small(sizes)
     return _Measured(
         # Interned, so that stored results do not add new strings to the program's memory.
         sys.intern(full_name(alike.kind)),
@@ -490,7 +500,7 @@ def _measured_leaves(recorded: list[_Numbers], n_certain: int, every: int) -> It
     refs = np.maximum(refs - _REFERENCES_OF_SEARCH, 1)
     weights = 1.0 / (1.0 - (1.0 - 1.0 / every) ** refs)
     weights[first < n_certain] = 1.0
-    small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), 0)
+    small = _small(sizes)
     without_buffer = [
         _BASIC_SIZE.__get__(one) if _has_buffer(one) else np.inf for one in _LEAF_TYPES
     ]

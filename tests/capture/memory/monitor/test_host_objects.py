@@ -298,7 +298,7 @@ GROWN: dict[str, Callable[[int], list[object]]] = {
     "strings": lambda n: [_text(i) for i in range(n)],
     "tuples": lambda n: [(i / 7, _text(i), i + 1_000_000) for i in range(n)],
     "dicts": lambda n: [{"step": i + 1_000_000, "loss": i / 7, "name": _text(i)} for i in range(n)],
-    "nested lists": lambda n: [[[i / 7, i / 9], [_text(i)]] for i in range(n)],
+    "nested lists": lambda n: [[[i / 7, i / 9, i / 3], [_text(i)]] for i in range(n)],
     "byte arrays": lambda n: [bytearray(100 + i % 100) for i in range(n)],
     "large bytes": lambda n: [bytes(1_000) if i % 4 else i / 7 for i in range(n)],
     "sets": lambda n: [{i / 7, i / 9} for i in range(n)],
@@ -306,13 +306,15 @@ GROWN: dict[str, Callable[[int], list[object]]] = {
 
 
 def _bytes_within(thing: Any, seen: set[int]) -> int:  # noqa: ANN401
-    """Bytes of an object and all within by ``sys.getsizeof``, as allocated: in multiples of 16."""
+    """Bytes of an object and all within by ``sys.getsizeof``, with each block a multiple of 16."""
     if id(thing) in seen:
         return 0
     seen.add(id(thing))
     held = [*thing, *thing.values()] if isinstance(thing, dict) else thing
     inner = held if isinstance(held, (list, tuple, set)) else ()
-    return -(-sys.getsizeof(thing) // 16) * 16 + sum(_bytes_within(one, seen) for one in inner)
+    head = sys.getsizeof(type(thing)()) if isinstance(thing, (list, dict)) else 0
+    own = -(-head // 16) * 16 - (head - sys.getsizeof(thing)) // 16 * 16
+    return own + sum(_bytes_within(one, seen) for one in inner)
 
 
 @pytest.mark.parametrize("many_objects", [10**9, 4_000], ids=["all objects", "a part of them"])
