@@ -113,7 +113,7 @@ def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
         known: Names of groups that have a finding.
     """
     found = [each for each in job.blocked if each.group.name not in known]
-    records = job.last_records
+    records = {rank: each.about for rank, each in job.last_records.items()}
     by_cause: dict[tuple[str, tuple[int, ...]], list[BlockedCollective]] = defaultdict(list)
     for each in found:
         by_cause[each.reason, each.absent].append(each)

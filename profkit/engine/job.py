@@ -16,6 +16,7 @@ from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
 from profkit.index.ranks.activity import rank_activity
 from profkit.index.ranks.calls import NO_CALLS, collective_calls
+from profkit.index.ranks.flight import PackedRecord
 from profkit.model.finding import Finding
 from profkit.model.flight_record import FlightRecord
 from profkit.model.location import Location
@@ -67,7 +68,7 @@ def rank_report(
         packed_report=Packed(_reduced(report)),
         whole=report,
         choice=choice,
-        flights=ctx.flights,
+        flights=tuple(map(PackedRecord.of, ctx.flights)),
     )
 
 
@@ -95,7 +96,7 @@ def _dump_report(
         packed_report=Packed(_reduced(report)),
         whole=report,
         choice=choice,
-        flights=flights,
+        flights=tuple(map(PackedRecord.of, flights)),
     )
 
 
@@ -156,7 +157,7 @@ def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
 
 def _may_be_one(dump: RankReport, other: RankReport) -> bool:
     """Whether a dump is of the same process as another recording of its rank."""
-    pids = {(each.host, each.pid) for each in (*dump.flights, *other.flights)}
+    pids = {(each.about.host, each.about.pid) for each in (*dump.flights, *other.flights)}
     if len(pids) == 1 and other.flights:
         return None not in pids.pop()
     is_at_once = dump.start_ns < other.end_ns and other.start_ns < dump.end_ns

@@ -15,12 +15,11 @@ from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.calls import CollectiveCalls
 from profkit.index.ranks.delays import Delays, find_delays
 from profkit.index.ranks.disagreements import Disagreement, find_disagreements
-from profkit.index.ranks.flight import joined_records, with_records
+from profkit.index.ranks.flight import PackedRecord, records_by_rank, with_records
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, RankCalls, match_collectives
 from profkit.index.ranks.slowdown import WhatIfRanks
 from profkit.model.finding import Basis, Cost
-from profkit.model.flight_record import FlightRecord
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
 from profkit.model.report import Report
@@ -95,7 +94,7 @@ class RankReport:
     packed_report: Packed[Report]
     whole: Report | None
     choice: RuleChoice = RuleChoice()
-    flights: tuple[FlightRecord, ...] = ()
+    flights: tuple[PackedRecord, ...] = ()
 
     @property
     def calls(self) -> RankCalls:
@@ -133,7 +132,7 @@ class JobContext:
     """
 
     ranks: tuple[RankReport, ...]
-    flights: tuple[FlightRecord, ...] = ()
+    flights: tuple[PackedRecord, ...] = ()
 
     @classmethod
     def of(cls, job: Iterable[RankReport]) -> "JobContext":
@@ -161,15 +160,15 @@ class JobContext:
     @cached_property
     def matches(self) -> Matches:
         """The collectives of the ranks, matched."""
-        records = joined_records(self.flights)
-        own = [records.get(each.rank) for each in self.ranks]
-        if not all(own):
-            return match_collectives(each.calls for each in self.ranks)
-        calls = [each.packed_calls.value for each in self.ranks]
-        completed = with_records(calls, own, self.ranks[0].world_size)
+        records = records_by_rank(self.flights)
+        calls = with_records(
+            [each.packed_calls for each in self.ranks],
+            [records.get(each.rank, []) for each in self.ranks],
+            self.ranks[0].world_size,
+        )
         return match_collectives(
-            RankCalls(each.rank, each.host, joined)
-            for each, joined in zip(self.ranks, completed, strict=True)
+            RankCalls(each.rank, each.host, own.value)
+            for each, own in zip(self.ranks, calls, strict=True)
         )
 
     @cached_property
@@ -201,15 +200,17 @@ class JobContext:
         return find_disagreements(self.matches)
 
     @cached_property
-    def last_records(self) -> dict[int, FlightRecord]:
+    def last_records(self) -> dict[int, PackedRecord]:
         """The last dump of each rank."""
-        ordered = sorted(self.flights, key=lambda each: (each.is_end, each.written_ns or 0))
-        return {each.rank: each for each in ordered if each.rank is not None}
+        ordered = sorted(
+            self.flights, key=lambda each: (each.about.is_end, each.about.written_ns or 0)
+        )
+        return {each.about.rank: each for each in ordered if each.about.rank is not None}
 
     @cached_property
     def blocked(self) -> list[BlockedCollective]:
         """The collectives that ranks are blocked in, by their last dumps."""
-        return find_blocked(list(self.last_records.values()))
+        return find_blocked(self.last_records.values())
 
     def cost(self, ns: float, basis: Basis) -> Cost:
         """A cost in the replayed steps, and per step; without steps of the whole recording."""

@@ -11,7 +11,7 @@ Source: ``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (version 2.10, keys) 
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ _MAX_RANKS: Final = 1 << 20
 _MAX_TEXT: Final = 10_000
 _MAX_TENSORS: Final = 100_000
 _MAX_DIMENSIONS: Final = 64
+T = TypeVar("T")
 _PROGRESS: Final[tuple[CallProgress, ...]] = ("scheduled", "started", "completed")
 
 
@@ -133,7 +134,8 @@ def flight_record(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain
         if type(dump) is dict:
             groups |= _groups(dump.get("pg_config"))
             version = _text(dump.get("version")) or version
-    calls = [_call(entry) for entry in entries]
+    shared: dict[Any, Any] = {}
+    calls = [_call(entry, shared) for entry in entries]
     known = tuple(call for call in calls if call is not None)
     first = [entry.get("record_id") for entry in entries[:1] if type(entry) is dict]
     groups |= {} if about is None else _own_groups(about)
@@ -200,8 +202,12 @@ def _world_size(groups: Mapping[str, ProcessGroup], calls: Iterable[RecordedCall
     return max((group.size or 0 for name, group in groups.items() if name in default), default=None)
 
 
-def _call(entry: object) -> RecordedCall | None:
-    """A call; None for an entry that is none."""
+def _call(entry: object, shared: dict[Any, Any]) -> RecordedCall | None:
+    """A call; None for an entry that is none.
+
+    Args:
+        shared: Texts, shapes and stacks by themselves: a thousand calls have the same, once.
+    """
     if not _is_entry(entry):
         return None
     known: dict[str, Any] = entry  # type: ignore[assignment]
@@ -209,22 +215,26 @@ def _call(entry: object) -> RecordedCall | None:
     names = [*group] if type(group) in (list, tuple) else [group]
     is_p2p = known.get("is_p2p") is True
     seq = known.get("p2p_seq_id" if is_p2p else "collective_seq_id", known.get("seq_id"))
-    name = _text(known["profiling_name"])
+
+    def once(value: T) -> T:
+        return shared.setdefault(value, value)  # type: ignore[no-any-return]
+
+    name = once(_text(known["profiling_name"]))
     is_retired = known.get("retired") is True
     return RecordedCall(
         name=name,
-        group=_text(names[0]) if names else "",
-        description="" if len(names) < 2 or names[1] == "undefined" else _text(names[1]),  # noqa: PLR2004
+        group=once(_text(names[0]) if names else ""),
+        description=once("" if len(names) < 2 or names[1] == "undefined" else _text(names[1])),  # noqa: PLR2004
         seq=_whole(seq),
         is_p2p=is_p2p,
         created_ns=_time_ns(known, "time_created"),
         progress=_progress(known, name, is_retired=is_retired),
         is_retired=is_retired,
-        inputs=_sizes(known.get("input_sizes")),
-        outputs=_sizes(known.get("output_sizes")),
-        input_types=_texts(known.get("input_dtypes")),
-        output_types=_texts(known.get("output_dtypes")),
-        frames=_frames(known.get("frames")),
+        inputs=once(_sizes(known.get("input_sizes"))),
+        outputs=once(_sizes(known.get("output_sizes"))),
+        input_types=once(_texts(known.get("input_dtypes"))),
+        output_types=once(_texts(known.get("output_dtypes"))),
+        frames=once(_frames(known.get("frames"))),
     )
 
 

@@ -12,14 +12,39 @@ from typing import Final
 
 import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.index.ranks.calls import CollectiveCalls
 from profkit.index.ranks.collectives import collective_kind
 from profkit.model.events import MISSING, Int32s
 from profkit.model.flight_record import FlightRecord, RecordedCall
 from profkit.model.process_group import ProcessGroup
+from profkit.packed import Packed
 
 NO_CALL: Final = -1
 _MAX_WORLD: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class PackedRecord:
+    """A dump that waits for those of other ranks.
+
+    Attributes:
+        about: The dump without its groups and calls.
+        packed: All of it.
+    """
+
+    about: FlightRecord
+    packed: Packed[FlightRecord]
+
+    @classmethod
+    def of(cls, record: FlightRecord) -> "PackedRecord":
+        """Pack a dump."""
+        return cls(replace(record, groups={}, calls=()), Packed(record))
+
+    @property
+    def value(self) -> FlightRecord:
+        """The dump, a new one each time."""
+        return self.packed.value
 
 
 def recorded_calls(calls: CollectiveCalls, record: FlightRecord) -> Int32s:
@@ -40,42 +65,51 @@ def recorded_calls(calls: CollectiveCalls, record: FlightRecord) -> Int32s:
     return np.where(agrees, found, NO_CALL).astype(np.int32)
 
 
-def joined_records(records: Iterable[FlightRecord]) -> dict[int, FlightRecord]:
-    """All dumps of each rank as one: later ones have overwritten calls."""
-    by_rank: dict[int, list[FlightRecord]] = defaultdict(list)
+def records_by_rank(records: Iterable[PackedRecord]) -> dict[int, list[PackedRecord]]:
+    """All dumps of each rank that is known."""
+    by_rank: dict[int, list[PackedRecord]] = defaultdict(list)
     for each in records:
-        if each.rank is not None:
-            by_rank[each.rank].append(each)
-    return {rank: _joined(own) for rank, own in by_rank.items()}
+        if each.about.rank is not None:
+            by_rank[each.about.rank].append(each)
+    return by_rank
 
 
-def _joined(own: Sequence[FlightRecord]) -> FlightRecord:
-    calls = {(call.created_ns, call.name, call.seq): call for each in own for call in each.calls}
-    return replace(own[0], calls=tuple(calls.values()))
+def _joined(own: Iterable[PackedRecord]) -> FlightRecord:
+    """All dumps of a rank as one: later ones have overwritten calls."""
+    records = [each.value for each in own]
+    calls = {
+        (call.created_ns, call.name, call.seq): call for each in records for call in each.calls
+    }
+    return replace(records[0], calls=tuple(calls.values()))
 
 
 def with_records(
-    every: Sequence[CollectiveCalls],
-    records: Sequence[FlightRecord | None],
+    every: Sequence[Packed[CollectiveCalls]],
+    records: Sequence[Sequence[PackedRecord]],
     world_size: int | None,
-) -> list[CollectiveCalls]:
-    """The collectives of some ranks, completed by the ranks' dumps.
+) -> list[Packed[CollectiveCalls]]:
+    """The collectives of some ranks, completed by the ranks' dumps, one rank at a time.
 
     What only some ranks have would make collectives of the same call differ: without dumps of all,
     nothing changes.
 
     Args:
-        records: The dump of each rank.
+        records: The dumps of each rank.
         world_size: Number of ranks of the job: the default group has all of them.
     """
+    if not all(records):
+        return list(every)
     joined = []
-    for calls, record in zip(every, records, strict=True):
-        if record is None:
-            return list(every)
+    for packed, own in zip(every, records, strict=True):
+        calls = packed.value
+        if not len(calls):
+            joined.append(packed)
+            continue
+        record = _joined(own)
         found = recorded_calls(calls, record)
-        if len(calls) and (found == NO_CALL).all():
+        if (found == NO_CALL).all():
             return list(every)
-        joined.append(_completed(calls, found, record, world_size))
+        joined.append(Packed(_completed(calls, found, record, world_size)))
     return joined
 
 
@@ -90,11 +124,16 @@ def _completed(
     seq, n_in, n_out = calls.seq.copy(), calls.n_in.copy(), calls.n_out.copy()
     source, target = calls.source.copy(), calls.target.copy()
     types = list(calls.element_type)
+    named: dict[tuple[str, str], ProcessGroup] = {}
     for i, call in enumerate(own):
         if call is None:
             continue
         if not groups[group[i]].name:
-            known = _group_of(record, call, world_size)
+            name = call.group, call.description
+            # Making and hashing a group takes as long as it has ranks.
+            if name not in named:
+                named[name] = _group_of(record, call, world_size)
+            known = named[name]
             group[i] = number.setdefault(known, len(number))
             groups += [known] if group[i] == len(groups) else []
         if n_in[i] == MISSING:

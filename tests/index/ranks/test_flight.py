@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from profkit.api import analyze
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.calls import CollectiveCalls
-from profkit.index.ranks.flight import NO_CALL, recorded_calls, with_records
+from profkit.index.ranks.flight import NO_CALL, PackedRecord, recorded_calls, with_records
 from profkit.index.ranks.matching import match_collectives
 from profkit.model.events import MISSING
 from profkit.model.flight_record import FlightRecord
 from profkit.model.process_group import ProcessGroup
+from profkit.packed import Packed
 from profkit.readers.flight_recorder import flight_record
 from tests.flight import NS, S, dump, entry, own, waiting
 from tests.index.ranks.jobs import BASE_NS, collective, ranks_of
@@ -54,11 +56,22 @@ def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
     return flight_record(dump(entries, "[]") | {"pg_config": {}}, f"fr_rank{rank}.json")
 
 
+def completed(
+    every: list[CollectiveCalls], records: list[FlightRecord | None]
+) -> list[CollectiveCalls]:
+    packed = [[] if each is None else [PackedRecord.of(each)] for each in records]
+    return [each.value for each in with_records([*map(Packed, every)], packed, 2)]
+
+
+def seqs(calls: list[CollectiveCalls]) -> list[list[int]]:
+    return [each.seq.tolist() for each in calls]
+
+
 def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
     every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
     assert [recorded_calls(each, record).tolist() for each, record in
             zip(every, records, strict=True)] == [[0, 1, 2, 3, 4, 5]] * 2  # fmt: skip
-    one, two = with_records(every, records, 2)
+    one, two = completed(every, [*records])
     assert one.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
     assert one.n_in.tolist() == [10, 20] * 3
     assert set(one.element_type) == {"Float"}
@@ -68,10 +81,10 @@ def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
 
 def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
     every = gloo_calls()
-    assert with_records(every, [gloo_record(0), None], 2) == every
+    assert seqs(completed(every, [gloo_record(0), None])) == seqs(every)
     elsewhere = gloo_record(1, after_ns=500 * US)
     assert (recorded_calls(every[1], elsewhere) == NO_CALL).all()
-    assert with_records(every, [gloo_record(0), elsewhere], 2) == every
+    assert seqs(completed(every, [gloo_record(0), elsewhere])) == seqs(every)
 
 
 def test_calls_of_other_kinds_are_not_joined() -> None:
@@ -94,7 +107,7 @@ def test_numbers_match_what_order_cannot() -> None:
         **{name: getattr(lost, name)[keep] for name in columns},
     )  # fmt: skip
     ranks = ranks_of(collective(0, [0, 0], US))
-    joined = with_records(every, records, 2)
+    joined = completed(every, [*records])
     matched = match_collectives(
         [replace(rank, calls=own) for rank, own in zip(ranks, joined, strict=True)]
     )
@@ -114,12 +127,12 @@ def test_all_collectives_of_a_gloo_job_are_joined() -> None:
     n_bytes = 8 * 74_112 * 4 * 2 * 3 / 4
     assert group.bus_bytes_per_s == pytest.approx(n_bytes / (group.transfer_ns / 1e9), rel=1e-6)
     dumps = [json.loads(path.read_text()) for path in sorted(CORPUS.glob("fr_rank*.json"))]
-    assert find_blocked([flight_record(each, f"rank{i}") for i, each in enumerate(dumps)]) == []
+    assert find_blocked(records_of(*dumps)) == []
 
 
-def records_of(*dumps: object) -> list[FlightRecord]:
+def records_of(*dumps: object) -> list[PackedRecord]:
     return [
-        flight_record(data, f"nccl_trace_rank_{rank}")
+        PackedRecord.of(flight_record(data, f"nccl_trace_rank_{rank}"))
         for rank, data in enumerate(dumps)
         if data is not None
     ]
@@ -258,3 +271,31 @@ def test_whichever_ranks_stop_first_are_named(n_ranks: int, n: int, data: st.Dat
         (one,) = found
         assert one.absent == tuple(rank for rank, count in enumerate(counts) if count == low)
         assert one.first_call.seq == low + 1
+
+
+def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
+    """The peak of many ranks is that of few, and what is packed of the others."""
+    stack = [{"filename": f"/v/{i}.py", "line": i, "name": f"f{i}"} for i in range(20)]
+    entries = [entry(seq, n=seq, frames=stack) for seq in range(1, 400)]
+    data = dump([*entries, waiting(400, frames=stack)], str(list(range(12))))
+    late = dump(entries, str(list(range(12))))
+
+    def peak_bytes(n_ranks: int) -> int:
+        records = records_of(late, *[data] * (n_ranks - 1))
+        tracemalloc.start()
+        try:
+            (found,) = find_blocked(records)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            assert (found.absent, len(found.called)) == ((0,), n_ranks - 1)
+
+    few, many = peak_bytes(2), peak_bytes(12)
+    assert many - few < 0.1 * few, "10 ranks more"
+
+
+def test_calls_with_the_same_stack_share_it() -> None:
+    stack = [{"filename": "/v/train.py", "line": 3, "name": "step"}]
+    one, two = flight_record(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
+    assert one.frames is two.frames
+    assert one.inputs is two.inputs
