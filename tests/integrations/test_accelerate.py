@@ -12,7 +12,8 @@ from tests.integrations.trainings import LOADER, OPTIMIZER, _fresh, findings_of,
 
 __all__ = ["_fresh"]
 EXAMPLE = "accelerate_slow_dataset"
-pytestmark = pytest.mark.usefixtures("_accelerate", "_fresh")
+# Importing it alone takes seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_accelerate", "_fresh")]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["_fresh"]
 EXAMPLE = "huggingface_slow_dataset"
-pytestmark = pytest.mark.usefixtures("_transformers", "_fresh")
+# Importing it alone takes seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_transformers", "_fresh")]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["_fresh"]
 EXAMPLE = "ignite_outputs_kept"
-pytestmark = pytest.mark.usefixtures("_ignite", "_fresh")
+# Importing it alone takes seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_ignite", "_fresh")]
 
 
 @pytest.fixture(scope="module")

@@ -140,6 +140,7 @@ def test_does_not(): train(reads=False)
     assert [each.name for each in trace.parents[1].iterdir()] == ["test_it.py_test_reads"]
 
 
+@pytest.mark.slow
 def test_steps_of_a_loop_are_limited_each(suite: Suite) -> None:
     result = suite.run(
         """
@@ -192,6 +193,7 @@ def test_end(): held.clear()
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_baseline_is_saved_compared_and_enforced(suite: Suite) -> None:
     train = "def test_train(): train(reads=False, n={})"
     reads = "def test_train(): train(reads=True, n={})"
@@ -215,6 +217,7 @@ def test_a_baseline_is_saved_compared_and_enforced(suite: Suite) -> None:
     assert [each["syncs"] for each in saved.values()] == [1, 0]
 
 
+@pytest.mark.slow
 def test_marks_can_be_relative_to_the_file_of_the_configuration(suite: Suite) -> None:
     suite.pytester.makeini(
         "[pytest]\nprofkit_compare = kept.json\nprofkit_dir = build/traces\nprofkit_top = 1"
@@ -283,6 +286,7 @@ def test_invalid_options_are_usage_errors(
     result.stderr.fnmatch_lines([message])
 
 
+@pytest.mark.slow
 def test_the_closest_mark_counts_and_classes_have_marks(suite: Suite) -> None:
     result = suite.run(
         """
@@ -302,6 +306,7 @@ class TestCase(unittest.TestCase):
     result.assert_outcomes(passed=1, failed=2)
 
 
+@pytest.mark.slow
 def test_other_outcomes_of_tests_stay_what_they_are(suite: Suite) -> None:
     result = suite.run(
         """
@@ -370,6 +375,7 @@ def test_all_traces_are_kept_on_request(suite: Suite) -> None:
     assert len(profkit.analyze(trace).summary.steps) == 1
 
 
+@pytest.mark.slow
 def test_of_a_test_that_runs_again_the_last_traces_are_kept(suite: Suite) -> None:
     suite.pytester.makeconftest(
         """
