@@ -140,6 +140,11 @@ class RankOfJob:
                 return list(known.values())
             time.sleep(_POLL_S)
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the rank that reports has removed what the ranks have written."""
+        return not self._folder.exists()
+
     def remove(self) -> None:
         """Remove what the ranks have written, once nobody needs it any more."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -49,7 +49,8 @@ def takes_over(rank: "RankOfJob", *, is_killed: bool) -> bool:
     if not rank.is_last():
         rank.leave()
         return False
-    rank.wait(lambda seconds, _: seconds > _limit_s(is_killed=is_killed))
+    # That one may end and remove everything between two looks.
+    rank.wait(lambda seconds, _: rank.is_removed or seconds > _limit_s(is_killed=is_killed))
     return rank.reports()
 
 
