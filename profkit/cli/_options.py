@@ -118,6 +118,31 @@ def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> 
     }
 
 
+def output_options(
+    formats: "click.ParamType[Any]",
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options of a command that writes one product: its format, its file.
+
+    Args:
+        formats: The type of the option for the format.
+    """
+    from profkit.cli._output import STDOUT
+
+    def with_options(command: Callable[..., int]) -> Callable[..., int]:
+        options = (
+            click.option("--format", "format_", type=formats, default="text",
+                         help="Output format."),
+            click.option("-o", "--output", metavar="FILE", default=STDOUT,
+                         help="Output file; - is stdout."),
+            click.option("--force", is_flag=True, help="Overwrite FILE."),
+        )  # fmt: skip
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
 def reading_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that choose the rules and limit the size of files.
 

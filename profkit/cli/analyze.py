@@ -9,7 +9,7 @@ import click
 
 from profkit.cli._inputs import analyzed, studied
 from profkit.cli._next_command import after_report
-from profkit.cli._options import FormatChoice, Size, at_least, reading_options
+from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, scale_options
@@ -22,10 +22,7 @@ from profkit.units import format_ns
     epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--format", "format_", type=FormatChoice(), default="text", help="Output format.")
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_options(FormatChoice())
 @reading_options
 @scale_options
 @click.option("--tokens-per-step", metavar="N", type=click.IntRange(min=1),

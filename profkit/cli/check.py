@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from profkit.cli._options import reading_options
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._options import output_options, reading_options
+from profkit.cli._output import check_target, deliver, layout
 
 _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
 
@@ -23,11 +23,7 @@ _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
               help="Baseline or report in JSON, for budgets such as +5%.")  # fmt: skip
 @click.option("--update-baseline", is_flag=True,
               help="Write the figures to the baseline's file.")  # fmt: skip
-@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
-              help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_options(click.Choice(_FORMATS))
 @reading_options
 def command(
     *,

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import click
 
-from profkit.cli._options import reading_options
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._options import output_options, reading_options
+from profkit.cli._output import check_target, deliver, layout
 
 _FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
@@ -19,11 +19,7 @@ Examples:
 @click.command(short_help="Explain one finding.", epilog=_EPILOG)
 @click.argument("finding", metavar="FINDING")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
-              help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_options(click.Choice(_FORMATS))
 @reading_options
 def command(
     *,

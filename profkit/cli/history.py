@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from profkit.cli._options import reading_options
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._options import output_options, reading_options
+from profkit.cli._output import check_target, deliver, layout
 
 _FORMATS: Final = ("csv", "html", "json", "md", "text")
 
@@ -17,11 +17,7 @@ _FORMATS: Final = ("csv", "html", "json", "md", "text")
     epilog="\b\nExample: profkit history traces --format html -o history.html",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--format", "format_", type=click.Choice(_FORMATS), default="text",
-              help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_options(click.Choice(_FORMATS))
 @click.option("--tensorboard", "logdir", metavar="DIR", type=click.Path(path_type=Path),
               help="Write the figures as TensorBoard scalars as well.")  # fmt: skip
 @reading_options

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from profkit.cli._options import Size
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._options import Size, output_options
+from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, scale_options
 
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ class Bandwidth(Factor):
               help="Of a job: multiply the bandwidth of collectives, all or those of a kind or "
                    "process group.")  # fmt: skip
 @scale_options
-@click.option("--format", "format_", type=click.Choice(("json", "text")), default="text",
-              help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@output_options(click.Choice(("json", "text")))
 @click.option("--max-bytes", metavar="SIZE", type=Size(),
               help="Maximum decompressed size of the file, such as 20GiB.")  # fmt: skip
 def command(  # noqa: PLR0913  (one argument per option)

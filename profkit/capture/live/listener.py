@@ -248,10 +248,8 @@ def is_wanted() -> bool:
 
 def _job(host: str) -> str:
     """What tells this job from others."""
-    launched = files.torchrun_job()
-    if launched is not None or job.launched_rank() is not None:
-        name, n_restarts = launched or ("", 0)
-        return f"{name}-{os.environ.get('MASTER_PORT', '')}-{n_restarts}"
+    if files.torchrun_job() is not None or job.launched_rank() is not None:
+        return files.job_name()
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     return f"{host}-{os.getpid() if parent is None else parent.pid}"
