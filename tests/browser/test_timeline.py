@@ -243,6 +243,25 @@ def test_a_search_sums_its_matches_and_steps_through_them(page: Page, studied: S
     expect(page.locator("#timeline-next")).to_be_disabled()
 
 
+def test_the_last_rows_stay_beside_their_names_when_scrolled_to(page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 300})
+    lanes = page.locator(".lanes")
+    scrolled = lanes.evaluate("(lanes) => { lanes.scrollTop = 1e6; return lanes.scrollTop; }")
+    assert scrolled > 60
+    visible_range(page)
+    # The row of a lane is drawn where its name is, so the canvas has to fill the visible part.
+    tops = "(lanes) => [lanes, lanes.querySelector('.slices')].map((each) => {"
+    tops += "const {top, bottom} = each.getBoundingClientRect(); return [top, bottom]; })"
+    outer, inner = lanes.evaluate(tops)
+    assert inner == pytest.approx(outer, abs=1.5)
+    name = page.locator(".lane-name").last.bounding_box()
+    assert name is not None
+    color = """(canvas, y) => [...canvas.getContext('2d').getImageData(
+        canvas.width / 2, y * canvas.height / canvas.clientHeight, 1, 1).data]"""
+    (*_, alpha) = page.locator(".slices").evaluate(color, name["y"] + 8 - inner[0])
+    assert alpha > 0
+
+
 def test_lanes_expand_and_collapse(page: Page) -> None:
     lane = page.locator("button.lane-name", has_text="thread 1000")
     names = page.locator(".lane-names")

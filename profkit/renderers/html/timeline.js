@@ -11,6 +11,7 @@
     const part = (name) => document.getElementById(`${id}-${name}`);
     const root = part('view');
     const lanes = root.querySelector('.lanes');
+    const allLanes = root.querySelector('.all-lanes');
     const canvas = root.querySelector('.slices');
     const ruler = root.querySelector('.ruler');
     const overview = root.querySelector('.overview');
@@ -138,8 +139,8 @@
     /** Draw the names of the lanes, as buttons where a lane can expand. */
     function drawNames() {
       const { laneHeight } = profkit.lanes;
-      lanes.style.height = `${layout.height + 2}px`;
-      canvas.style.marginBottom = `${Math.max(0, layout.height - lanes.clientHeight)}px`;
+      // The canvas is as high as the visible part, and stays in it while this element scrolls.
+      allLanes.style.height = `${layout.height + 2}px`;
       const made = recorded.lanes.map((lane, index) => {
         const canOpen = layout.canOpen(index);
         const busy = lane.kind === 'rank' ? '' : `, busy ${profkit.formatNs(lane.busyNs)}`;
@@ -156,7 +157,6 @@
         return name;
       });
       names.replaceChildren(...made);
-      names.style.height = `${layout.height}px`;
     }
 
     /** The row under the pointer, and the index of the slice in it or -1. */
