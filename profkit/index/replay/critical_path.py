@@ -8,6 +8,7 @@ less what the change removed.
 """
 
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -73,9 +74,9 @@ class CriticalPath:
         """All time without a known cause."""
         return self.unexplained.total_ns
 
-    @property
+    @cached_property
     def lengths_ns(self) -> Int64s:
-        """Length of each segment. Shape ``(p,)``."""
+        """Length of each segment, read once per step. Shape ``(p,)``."""
         return self.ends_ns - self.starts_ns
 
 

@@ -334,3 +334,8 @@ def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
         shown[call.call] += call.ns
     if found is not None and len(found.blocking) < MAX_BLOCKING:
         assert shown == {name: ns for name, ns in expected.items() if ns}
+
+
+def test_lengths_of_segments_are_not_computed_again_for_each_step(tmp_path: Path) -> None:
+    path = Context(trace=load_trace(training(2).write(tmp_path / "t.json"))).critical_path
+    assert path.lengths_ns is path.lengths_ns
