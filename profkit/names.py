@@ -5,8 +5,10 @@ which :func:`visible` escapes. :func:`short_kernel` shortens a C++ kernel's name
 distinguishes it from others; the JSON report has the full name.
 """
 
+import difflib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 _OPEN: Final = "<([{"
@@ -157,3 +159,12 @@ def short_path(file: str, base: str = "") -> str:
     if folder and path.startswith(f"{folder}/"):
         return path[len(folder) + 1 :]
     return path
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'analyze'?`` with a leading space; empty if no known name is close."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return f" Did you mean {' or '.join(repr(by_lower[name]) for name in close)}?"

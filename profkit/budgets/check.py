@@ -8,6 +8,7 @@ from profkit._version import __version__
 from profkit.budgets.baseline import Baseline, devices_of, first
 from profkit.budgets.figures import (
     PEAK,
+    SYNCS,
     BudgetFigure,
     Measured,
     Unknown,
@@ -19,7 +20,7 @@ from profkit.budgets.limits import BudgetLimit
 from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
 from profkit.model.memory_summary import PeakSite
-from profkit.model.report import Report
+from profkit.model.report import Report, SyncLine
 
 _MAX_CAUSES: Final = 3
 _MIN_SITE_SHARE: Final = 0.1
@@ -75,6 +76,8 @@ def _result(
         else:
             outcome = _outcome(now, before, limit)
             reason = _NOISY if outcome == "noisy" else ""
+    is_over = outcome == "over"
+    causes = _causes(figure, reports) if is_over else ()
     return BudgetResult(
         name=figure.name,
         title=figure.title,
@@ -86,8 +89,11 @@ def _result(
         baseline=None if before is None else before.value,
         outcome=outcome,
         reason=reason,
-        causes=_causes(figure, reports) if outcome == "over" else (),
-        sites=_sites(now, reports) if (outcome, figure.name) == ("over", PEAK) else (),
+        causes=causes,
+        sites=_sites(now, reports) if is_over and figure.name == PEAK else (),
+        sync_lines=_sync_lines(causes, reports)
+        if (outcome, figure.name) == ("over", SYNCS)
+        else (),
     )
 
 
@@ -117,6 +123,18 @@ def _sites(peak: Measured | Unknown, reports: Sequence[Report]) -> tuple[PeakSit
         return ()
     least = _MIN_SITE_SHARE * peak.value
     return tuple(site for site in peak_sites(reports) if site.bytes >= least)[:_MAX_CAUSES]
+
+
+def _sync_lines(causes: Sequence[Finding], reports: Sequence[Report]) -> tuple[SyncLine, ...]:
+    """The lines with most syncs, each once, without those that a finding explains."""
+    explained = {(each.file, each.line) for cause in causes for each in cause.locations}
+    found: dict[tuple[str | None, int | None, str | None], SyncLine] = {}
+    for line in (each for report in reports for each in report.summary.sync_lines):
+        where = line.location
+        if (where.file, where.line) not in explained:
+            found.setdefault((where.file, where.line, where.op), line)
+    most = sorted(found.values(), key=lambda line: -line.n_in_step)
+    return tuple(most[:_MAX_CAUSES])
 
 
 def _causes(figure: BudgetFigure, reports: Sequence[Report]) -> tuple[Finding, ...]:

@@ -14,6 +14,7 @@ from profkit.model.report import Report, StepSummary
 
 FINDINGS: Final = "findings"
 PEAK: Final = "peak"
+SYNCS: Final = "syncs"
 GROWTH: Final = "growth"
 NO_STEPS: Final = "The recording has no steps."
 _NO_DEVICE: Final = "No work of a GPU was recorded."
@@ -220,7 +221,7 @@ FIGURES: Final = (
         _of_steps(lambda step: step.n_kernels, _NO_DEVICE), ("KER", "CMP"),
     ),
     BudgetFigure(
-        "syncs", "host-device syncs per step", "count",
+        SYNCS, "host-device syncs per step", "count",
         _of_steps(lambda step: step.n_syncs), ("SYN",),
     ),
     BudgetFigure(

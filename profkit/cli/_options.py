@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._suggest import did_you_mean
 from profkit.model.finding import SEVERITIES
+from profkit.names import did_you_mean
 
 if TYPE_CHECKING:
     from profkit.present.renderer import Renderer
@@ -107,15 +107,9 @@ def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> 
     Raises:
         UsageError: The configuration is not valid.
     """
-    from profkit.cli._config import read_config
+    from profkit.analysis.config import read_config
 
-    config = read_config()
-    return {
-        "select": select or config.select,
-        "ignore": ignore or (() if select else config.ignore),
-        "thresholds": config.thresholds,
-        "peaks": config.peaks,
-    }
+    return read_config().chosen(select, ignore)
 
 
 def output_options(

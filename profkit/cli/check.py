@@ -43,11 +43,11 @@ def command(
     steps; a time that is over its limit by less than it varies does not fail, nor does one that was
     recorded on another device than the baseline's.
     """
+    from profkit.analysis.config import read_budgets, read_config
     from profkit.api import render
     from profkit.budgets.baseline import baseline_of, baseline_text, read_baseline
     from profkit.budgets.check import check
     from profkit.budgets.limits import budgets_of
-    from profkit.cli._config import read_budgets, read_config
     from profkit.cli._inputs import read_all
     from profkit.cli._progress import progress
     from profkit.errors import UsageError

@@ -15,7 +15,7 @@ import click
 from profkit import cli
 from profkit._version import __version__
 from profkit.cli._exit_codes import guarded
-from profkit.cli._suggest import did_you_mean
+from profkit.names import did_you_mean
 
 _EPILOG = """\b
 Start here:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._output import layout, say
-from profkit.cli._suggest import did_you_mean
+from profkit.names import did_you_mean
 
 _CODE_MARK = re.compile(r"^ *::\n\n?", re.MULTILINE)
 """reStructuredText's mark before code, which the indentation makes redundant."""

@@ -10,6 +10,7 @@ from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.memory_summary import PeakSite
 from profkit.model.renderable import Renderable
+from profkit.model.report import SyncLine
 
 SCHEMA = "profkit.check/1"
 
@@ -38,6 +39,7 @@ class BudgetResult:
         reason: Why the outcome is none of ``ok`` and ``over``; else empty.
         causes: Findings that explain a figure beyond its limit, those with the highest cost first.
         sites: Of peak memory beyond its limit, the lines with most of it.
+        sync_lines: Of syncs beyond their limit, the lines with most of them that are in no finding.
     """
 
     name: str
@@ -52,6 +54,7 @@ class BudgetResult:
     reason: str = ""
     causes: tuple[Finding, ...] = ()
     sites: tuple[PeakSite, ...] = ()
+    sync_lines: tuple[SyncLine, ...] = ()
 
     @property
     def has_failed(self) -> bool:
@@ -62,6 +65,7 @@ class BudgetResult:
     def locations(self) -> tuple[Location, ...]:
         """The source lines that explain a figure beyond its limit, the most important first."""
         places = [site.location for site in self.sites]
+        places += [line.location for line in self.sync_lines]
         places += [where for cause in self.causes for where in cause.locations]
         return tuple(each for each in places if each.file)
 

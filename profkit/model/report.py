@@ -467,6 +467,21 @@ class SyncSiteSummary:
 
 
 @dataclass(frozen=True)
+class SyncLine:
+    """The calls of one source line that :attr:`StepSummary.n_syncs` counts.
+
+    Attributes:
+        location: The line, or without one the operator or call.
+        n_calls: Number of calls in all steps.
+        n_in_step: Number of calls in the step that has most of them.
+    """
+
+    location: Location
+    n_calls: int
+    n_in_step: int
+
+
+@dataclass(frozen=True)
 class CopySummary:
     """All copies of one kind.
 
@@ -564,6 +579,7 @@ class Summary:
         sync_sites: Source lines that synchronized with a CUDA device while the program was
             monitored, most calls first, as reported by torch's sync debug mode and by hooks on
             explicit synchronization. Their duration is not measured. None where it was off.
+        sync_lines: Source lines of the syncs in the steps, most calls in a step first; 20 at most.
         copies: Copies by kind.
         n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
         n_graph_launches: Launches of CUDA or HIP graphs.
@@ -589,6 +605,7 @@ class Summary:
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
     sync_sites: tuple[SyncSiteSummary, ...] | None = None
+    sync_lines: tuple[SyncLine, ...] = ()
     copies: tuple[CopySummary, ...] = ()
     n_gpu_events_without_launch: int = 0
     n_graph_launches: int = 0

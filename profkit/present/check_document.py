@@ -9,6 +9,7 @@ from profkit.model.check import BudgetResult, Check, Outcome
 from profkit.model.finding import Finding
 from profkit.model.location import Location, numbered_line
 from profkit.model.memory_summary import PeakSite
+from profkit.model.report import SyncLine
 from profkit.names import short_path
 from profkit.present.document import (
     Document,
@@ -99,11 +100,17 @@ def cause_texts(result: BudgetResult, base: str = "") -> tuple[str, ...]:
     return (
         *(f"{_line(each.location, base)}: {_held(each)} of the {peak}." for each in result.sites),
         *(cause_text(each, base) for each in result.causes),
+        *(f"{_line(each.location, base)}: {_syncs(each)}" for each in result.sync_lines),
     )
 
 
 def _held(site: PeakSite) -> str:
     return f"{format_bytes(site.bytes)} in {counted(site.n, 'block')}"
+
+
+def _syncs(line: SyncLine) -> str:
+    name = f" in `{line.location.op}`" if line.location.op and line.location.file else ""
+    return f"{counted(line.n_in_step, 'sync')} per step{name}."
 
 
 def _line(where: Location, base: str) -> str:

@@ -58,6 +58,28 @@ def test_a_change_that_plants_a_sync_and_memory_fails_with_its_line(
     assert "SYN001 item-sync" in out
 
 
+def test_syncs_that_cost_too_little_for_a_finding_have_their_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    b = TraceBuilder(stacks=True)
+    for n_reads in (1, 2):  # when the device has nothing to do
+        with b.step():
+            for _ in range(n_reads):
+                with b.frame(str(project / "train.py"), 10, "train_step"):
+                    b.item()
+            with b.frame(str(project / "train.py"), 20, "train_step"):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=MS)
+            b.advance(500 * MS)
+    trace = str(b.write(project / "t.pt.trace.json.gz"))
+    (project / "budgets.toml").write_text("syncs = 1")
+    assert main(["check", trace, "--budget", "budgets.toml"]) == 1
+    out = capsys.readouterr().out
+    assert "train.py:10: 2 syncs per step in `aten::_local_scalar_dense`." in out
+    assert "SYN001" not in out
+    assert main(["check", trace, "--budget", "budgets.toml", "--format", "github"]) == 1
+    assert "::error file=train.py,line=10," in capsys.readouterr().out
+
+
 def test_junit_has_a_test_for_each_budget(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

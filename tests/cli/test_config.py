@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.cli._config import Config, read_config
+from profkit.analysis.config import Config, read_config
 from profkit.cli.main import main
 from profkit.errors import UsageError
 from profkit.testing import TraceBuilder

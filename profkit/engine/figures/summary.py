@@ -1,6 +1,7 @@
 """The figures of a report, as defined in ``profkit.model.report``."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from profkit.model.report import (
     SourceKind,
     StepSummary,
     Summary,
+    SyncLine,
     SyncSiteSummary,
     SyncSummary,
 )
@@ -61,6 +63,7 @@ _MARKS = {
     "region": "repetitions of the region `{}`",
     "module": "calls of the module `{}`",
 }
+_MAX_SYNC_LINES = 20
 _UNIX_NS = 10**18
 """Clocks before 2001 begin with the machine."""
 
@@ -157,6 +160,7 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         regions=regions(ctx),
         syncs=_syncs(ctx),
         sync_sites=_sync_sites(ctx),
+        sync_lines=_sync_lines(ctx),
         copies=_copies(ctx),
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
@@ -213,7 +217,7 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     lengths = (steps.ends_ns - steps.starts_ns).tolist()
     by_step = parts_of_steps(starts_ns, ends_ns, parts)
-    n_kernels, n_syncs = _kernels_by_step(ctx), _syncs_by_step(ctx)
+    n_kernels, n_syncs = _kernels_by_step(ctx), _by_step(ctx, _sync_rows(ctx))
     return tuple(
         StepSummary(
             name=name,
@@ -240,12 +244,21 @@ def _kernels_by_step(ctx: Context) -> list[int]:
     return _by_step(ctx, np.where(launch == NO_ROW, work, launch)[is_kernel])
 
 
-def _syncs_by_step(ctx: Context) -> list[int]:
+def _sync_rows(ctx: Context) -> Rows:
+    """The program's syncs; without a device its reads, which would be."""
     if not ctx.has_device_work:
-        return _by_step(ctx, user_reads(ctx.events, ctx.tree))
+        return user_reads(ctx.events, ctx.tree)
     rows = ctx.syncs.rows
-    is_own = called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)
-    return _by_step(ctx, rows[~is_own])
+    return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+
+
+def _sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
+    rows = _sync_rows(ctx)
+    found = []
+    for location, own in ctx.by_line(rows[ctx.step_of(rows) != NO_STEP]):
+        in_step = max(_by_step(ctx, own))
+        found.append(SyncLine(replace(location, step=None), len(own), in_step))
+    return tuple(sorted(found, key=lambda each: -each.n_in_step)[:_MAX_SYNC_LINES])
 
 
 def _by_step(ctx: Context, rows: Rows | Int32s) -> list[int]:

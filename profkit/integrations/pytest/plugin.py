@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MARK: Final = "profkit"
 _FIXTURE: Final = "profkit_trace"
 _recorder: Final = pytest.StashKey["Recorder"]()
+_plugin: Final = pytest.StashKey["_Plugin"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     plugin = _Plugin(config)
     plugin.check_options()
+    config.stash[_plugin] = plugin
     config.pluginmanager.register(plugin, "profkit-recording")
 
 
@@ -95,7 +97,7 @@ def _new_recorder(item: pytest.Item) -> "Recorder":
     earlier = item.stash.get(_recorder, None)
     if earlier is not None:  # the test runs again: the traces of the last run are those that count
         earlier.remove_files()
-    return Recorder(item.nodeid, _folder(item.config))
+    return Recorder(item.nodeid, _folder(item.config), item.config.stash[_plugin].suite.chosen)
 
 
 def _folder(config: pytest.Config) -> Path:
@@ -113,12 +115,16 @@ def _path(config: pytest.Config, name: str) -> Path | None:
     return config.rootpath / named if named else None
 
 
+def _records_itself(item: pytest.Item) -> bool:
+    return _FIXTURE in getattr(item, "fixturenames", ())
+
+
 class _Plugin:
     """Records the tests of one run of pytest, and collects their figures."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._suite: Suite | None = None
+        self._read: Suite | None = None
         self._results: dict[str, Any] = {}
         self._has_folder = _folder(config).exists()
 
@@ -130,7 +136,7 @@ class _Plugin:
         """
         is_saved = self._config.getoption("profkit_save")
         if self._limits_text() or is_saved or _path(self._config, "profkit_compare"):
-            self._used()
+            self._read_suite()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -151,16 +157,25 @@ class _Plugin:
                 report.outcome, report.longrepr, report.result = "failed", errors, []
         return report
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Read ``[tool.profkit]`` if a test is recorded, so that an error in it ends the run.
+
+        Raises:
+            pytest.UsageError: The configuration is not valid.
+        """
+        if any(map(self._records, session.items)):
+            _ = self.suite
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Record a test, inside of what other plugins do, and compare it with its limits."""
-        is_whole = _FIXTURE not in getattr(item, "fixturenames", ())
+        is_whole = not _records_itself(item)
         if is_whole and self._records(item):
             item.stash[_recorder] = _new_recorder(item)
         recorder = item.stash.get(_recorder, None)
         if recorder is None:
             return (yield)
-        suite = self._used()
+        suite = self.suite
         limits = suite.limits_of(item)
         with recorder.recording(limits, is_whole=is_whole):
             value = yield
@@ -192,33 +207,38 @@ class _Plugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Save the figures and show them."""
         if self._results:
-            self._used().summarize(self._results, terminalreporter)
+            self.suite.summarize(self._results, terminalreporter)
             if not self._has_folder:
                 with contextlib.suppress(OSError):  # the traces of failed tests are in it
                     _folder(self._config).rmdir()
 
     def _records(self, item: pytest.Item) -> bool:
-        """Whether a test is recorded that does not record itself."""
+        """Whether a test is recorded."""
         return bool(
-            self._config.getoption("profkit")
+            _records_itself(item)
+            or self._config.getoption("profkit")
             or self._config.getini("profkit")
             or item.get_closest_marker(_MARK)
         )
 
-    def _used(self) -> "Suite":
+    @property
+    def suite(self) -> "Suite":
         """The limits and the baseline, read at the first use."""
-        if self._suite is None:
-            from profkit.integrations.pytest.suite import suite_of
+        return self._read or self._read_suite()
 
-            top = self._config.getoption("profkit_top") or self._config.getini("profkit_top")
-            saved: str | None = self._config.getoption("profkit_save")
-            self._suite = suite_of(
-                _path(self._config, "profkit_compare"),
-                self._config.invocation_params.dir / saved if saved else None,
-                self._limits_text(),
-                top,
-            )
-        return self._suite
+    def _read_suite(self) -> "Suite":
+        from profkit.integrations.pytest.suite import suite_of
+
+        top = self._config.getoption("profkit_top") or self._config.getini("profkit_top")
+        saved: str | None = self._config.getoption("profkit_save")
+        self._read = suite_of(
+            _path(self._config, "profkit_compare"),
+            self._config.invocation_params.dir / saved if saved else None,
+            self._limits_text(),
+            top,
+            self._config.rootpath,
+        )
+        return self._read
 
     def _limits_text(self) -> list[str]:
         found: list[str] = self._config.getoption("profkit_fail")

@@ -1,7 +1,7 @@
 """Records one test, compares its figures with its limits, and removes what it wrote."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -59,10 +59,12 @@ class Recorder:
     Args:
         nodeid: The test's id.
         folder: The folder for traces.
+        chosen: Arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
     """
 
-    def __init__(self, nodeid: str, folder: Path) -> None:
+    def __init__(self, nodeid: str, folder: Path, chosen: Mapping[str, Any]) -> None:
         self._nodeid = nodeid
+        self._chosen = chosen
         self._options: dict[str, Any] = {
             "dir": folder, "quiet": True, "limit": _WITHOUT_LIMIT
         }  # fmt: skip
@@ -181,7 +183,7 @@ class Recorder:
         for files in ([*traces[:1], *memory], *([path] for path in traces[1:])):
             if not files:
                 continue
-            found = study(files)
+            found = study(files, **self._chosen)
             trace = found.recording.context.trace
             if trace.capture is not None and trace.capture.stopped_by == OTHER_PROFILER:
                 self._problem = _OTHER_PROFILER

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from profkit.analysis.config import read_config
 from profkit.budgets.baseline import Baseline, SuiteBaseline, baseline_text, read_suite
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, Measured
 from profkit.budgets.limits import BudgetLimit, budgets_of
@@ -33,12 +34,14 @@ class Suite:
         baseline: The figures of an earlier run, by test.
         save: The file for the figures of this run, or None.
         top: Number of tests in the summary.
+        chosen: Arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
     """
 
     limits: tuple[BudgetLimit, ...] = ()
     baseline: Mapping[str, Baseline] = field(default_factory=dict)
     save: Path | None = None
     top: int = 10
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def limits_of(self, item: pytest.Item) -> tuple[BudgetLimit, ...]:
         """The limits of a test: those of its marks, and those for all tests."""
@@ -134,9 +137,12 @@ class Suite:
 
 
 def suite_of(
-    baseline: Path | None, save: Path | None, limits: Sequence[str], top: int | str
+    baseline: Path | None, save: Path | None, limits: Sequence[str], top: int | str, rootdir: Path
 ) -> Suite:
-    """Read the options.
+    """Read the options, and ``[tool.profkit]`` as ``profkit analyze`` does.
+
+    Args:
+        rootdir: Where the search for ``pyproject.toml`` starts.
 
     Raises:
         pytest.UsageError: One is not valid, or a file cannot be read.
@@ -149,7 +155,8 @@ def suite_of(
             raise UsageError(f"There is no folder {save.parent}.", "Create it first.")
         is_new = baseline is not None and baseline == save and not baseline.exists()
         tests = read_suite(str(baseline)).tests if baseline is not None and not is_new else {}
-        return Suite(_relative(limits), tests, save, _whole(top))
+        chosen = read_config(rootdir).chosen()
+        return Suite(_relative(limits), tests, save, _whole(top), chosen)
     except ProfkitError as error:
         raise pytest.UsageError(f"profkit: {error}") from error
 

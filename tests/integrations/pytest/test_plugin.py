@@ -56,7 +56,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     and torch can be imported only once.
     """
     folder = tmp_path_factory.mktemp("first")
-    suite_of(None, None, (), 1)
+    suite_of(None, None, (), 1, folder)
     weight = torch.ones(2, requires_grad=True)
     with profkit.memory("first", dir=folder, quiet=True) as m:
         for _ in profkit.steps(range(8), "first", dir=folder, quiet=True):
@@ -138,6 +138,27 @@ def test_does_not(): train(reads=False)
     ])  # fmt: skip
     (trace,) = suite.traces  # that of the other test is removed, with its folder
     assert [each.name for each in trace.parents[1].iterdir()] == ["test_it.py_test_reads"]
+
+
+def test_the_configuration_of_the_project_chooses_rules_and_thresholds(suite: Suite) -> None:
+    table = "[tool.profkit]\nignore = [{!r}]\n[tool.profkit.thresholds.item-sync]\n{} = 2\n"
+    tests = """
+@pytest.mark.profkit(findings="note")
+def test_reads(profkit_trace):
+    for _ in profkit_trace.steps(range(4)):
+        train(reads=True)
+"""
+    file = suite.pytester.path / "pyproject.toml"
+    file.write_text(table.format("DAT", "min_calls"))
+    result = suite.run(tests)
+    assert (result.ret, suite.traces) == (4, [])
+    result.stderr.fnmatch_lines(["*pyproject.toml: tool.profkit.thresholds.item-sync has an *"])
+    file.write_text(table.format("DAT", "min_reads_count"))
+    suite.run(tests).assert_outcomes(failed=1)
+    file.write_text(table.format("DAT", "min_reads_count").replace("= 2", "= 20"))
+    suite.run(tests).assert_outcomes(passed=1)
+    file.write_text(table.format("item-sync", "min_reads_count"))
+    suite.run(tests).assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
@@ -357,7 +378,7 @@ def test_limits_without_a_recording_fail_the_test(suite: Suite) -> None:
 def test_what_cannot_be_analyzed_fails_no_test(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_path: str) -> None:
+    def broken(_path: str, **_chosen: object) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(recorder, "study", broken)

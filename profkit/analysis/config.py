@@ -6,10 +6,10 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profkit.cli._suggest import did_you_mean
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.folders import working_folder
+from profkit.names import did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,6 +45,20 @@ class Config:
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     budgets: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
+
+    def chosen(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict[str, Any]:
+        """The arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+
+        Args:
+            select: Rules that replace both lists of the file; empty for those of the file.
+            ignore: Rules that replace the file's list of the same name, in the same way.
+        """
+        return {
+            "select": select or self.select,
+            "ignore": ignore or (() if select else self.ignore),
+            "thresholds": self.thresholds,
+            "peaks": self.peaks,
+        }
 
 
 def read_config(folder: Path | None = None) -> Config:
