@@ -42,6 +42,7 @@ _MAX_WAIT_FOR_END_S: Final = 60.0
 """The same once the thread is ending it."""
 _WAKE_AFTER_S: Final = 0.1
 OTHER_PROFILER: Final = "another profiler"
+TIME_IS_UP: Final = "the time limit"
 """What ends a recording while the program goes on."""
 
 spent_ns: int = 0
@@ -578,7 +579,7 @@ class Session:
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
         target = files.trace_file(self._folder())
-        ends = stopped_by not in {"", OTHER_PROFILER}
+        ends = stopped_by not in {"", OTHER_PROFILER, TIME_IS_UP}
         self.flight = flight_recorder.write(target, is_end=ends, stopped_by=stopped_by)
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"

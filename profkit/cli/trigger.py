@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     epilog="\b\nExample: profkit trigger traces/train --steps 3",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--steps", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
+@click.option("--steps", metavar="N", type=click.IntRange(1, 100), default=3, show_default=True,
               help="Steps to record.")  # fmt: skip
 @click.option("--memory", is_flag=True,
               help="Monitor memory meanwhile; on CUDA with a snapshot.")  # fmt: skip
@@ -74,6 +74,7 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         CaptureError: They were not.
     """
     from profkit.capture.live.endpoint import Conversation
+    from profkit.capture.session import TIME_IS_UP
     from profkit.cli._live import answers_of, processes_of
     from profkit.engine.wording import counted
     from profkit.errors import CaptureError
@@ -103,8 +104,10 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         if each not in answers:
             why = "has ended" if each in ended else f"did not record them within {timeout_s:g} s"
             echo(f"profkit: process {each.pid} {why}; the report is without it.")
-    if not all(answer["is_whole"] for answer in answers.values()):
-        echo("profkit: the program ended before all steps were recorded.")
+    for why in sorted({answer["stopped_by"] for answer in answers.values()} - {""}):
+        is_late = why == TIME_IS_UP
+        what = "the steps took too long" if is_late else "the program ended"
+        echo(f"profkit: {what} before all of them were recorded.")
     folder = str(working_folder())
     found = (file for each in ranks if each in answers for file in answers[each]["files"])
     return tuple(short_path(file, folder) for file in found)

@@ -1,12 +1,16 @@
 """Records steps of a running program on request, the same ones on all ranks of its job."""
 
 import contextlib
+import math
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from profkit.capture import console, current, files, program_profilers
+from profkit.capture import console, current, files, program_profilers, signals
+from profkit.capture.compiling import is_program_paused
 from profkit.capture.live.endpoint import Message
 from profkit.capture.live.server import Client
 from profkit.capture.live.step_clock import StepClock
@@ -15,13 +19,19 @@ from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
 from profkit.capture.memory.scope import Memory
 from profkit.capture.options import Options
 from profkit.capture.schedule import DEFAULT_WAIT, DEFAULT_WARMUP, Schedule
-from profkit.capture.session import Session
+from profkit.capture.session import TIME_IS_UP, Session
 from profkit.capture.shared_steps import SharedSteps
 from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 
 _N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP
 """Steps between the begin and the first recorded step: a rank may come that much later."""
 _NO_LIMIT: Final = 1 << 30
+MAX_STEPS: Final = 100
+"""Steps that one request records at most: their events are all in memory until the end."""
+_LEAST_S: Final = 10.0
+_SLOWER: Final = 3.0
+"""How long a recording takes at most: this many seconds, and by this factor longer than the steps
+before it. A program of small operators takes three times as long with stacks."""
 
 
 class Request:
@@ -43,6 +53,8 @@ class Request:
         self.shared = SharedSteps(f"{name}/{number}")
         self.session: Session | None = None
         self.memory: Memory | None = None
+        self.ends_s = math.inf
+        self.deadline: signals.Deadline | None = None
 
 
 class StepRecorder:
@@ -74,6 +86,8 @@ class StepRecorder:
         Returns:
             Why it cannot be done, or None: the client gets an answer when it is done.
         """
+        if not 1 <= n_steps <= MAX_STEPS:
+            return _refusal(f"a recording has 1 to {MAX_STEPS} steps")
         if self.request is not None:
             return _refusal("another recording is under way; try again when it is done")
         why_not = _why_not()
@@ -100,6 +114,8 @@ class StepRecorder:
                 request.session.step()
                 if request.session.is_done:
                     self._finish(request)
+                elif time.monotonic() > request.ends_s:
+                    self._finish(request, TIME_IS_UP)
             elif request.is_cancelled:
                 self._close(request)
             elif not self._ends.is_inside:
@@ -110,7 +126,7 @@ class StepRecorder:
             self._close(request, _refusal(f"recording failed: {error}"))
 
     def stop(self, stopped_by: str) -> None:
-        """The program ends: write what was recorded."""
+        """End the recording, because the program ends or its steps do not: write what there is."""
         request = self.request
         if request is not None:
             with contextlib.suppress(Exception):
@@ -143,10 +159,31 @@ class StepRecorder:
             n_late if n_late < _N_BEFORE else 0,
         )
         request.session = opened if isinstance(opened, Session) else None
+        limit_s = _LEAST_S + _SLOWER * self._clock.longest_s(_N_BEFORE + request.n_steps)
+        request.ends_s = time.monotonic() + limit_s
+        request.deadline = signals.Deadline(limit_s, lambda: self._time_is_up(request))
+
+    def _time_is_up(self, request: Request) -> None:
+        """End a recording whose steps do not end; called on the main thread, in any code."""
+        session = request.session
+        if (
+            self.request is not request
+            or session is None
+            or session.thread != threading.get_ident()
+        ):
+            return
+        if session.is_busy or is_program_paused():
+            request.deadline = signals.Deadline(
+                signals.COMPILING_SECONDS, lambda: self._time_is_up(request)
+            )
+            return
+        self.stop(TIME_IS_UP)
 
     def _finish(self, request: Request, stopped_by: str = "") -> None:
         """End the recording, and say where it is."""
         session, memory = request.session, request.memory
+        if request.deadline is not None:
+            request.deadline.cancel()
         if session is not None:
             current.leave(session, stopped_by)
         if memory is not None:
@@ -154,7 +191,7 @@ class StepRecorder:
         trace = None if session is None else session.path
         if trace is not None:
             found = [trace, *(_beside(trace, memory) if memory is not None else ())]
-            answer: Message = {"files": found, "is_whole": not stopped_by}
+            answer: Message = {"files": found, "stopped_by": stopped_by}
         elif session is not None and session.made_way:
             answer = _refusal("the program began to use a profiler itself, which comes first")
         else:
@@ -163,6 +200,8 @@ class StepRecorder:
 
     def _drop(self, request: Request) -> None:
         """End what has begun, and write no trace."""
+        if request.deadline is not None:
+            request.deadline.cancel()
         with contextlib.suppress(Exception):
             if request.session is not None:
                 request.session.abandon()

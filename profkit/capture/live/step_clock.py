@@ -1,5 +1,7 @@
 """Counts the steps of a running program and remembers when the latest ones ended."""
 
+import itertools
+import statistics
 import time
 from array import array
 from collections.abc import Callable
@@ -44,6 +46,17 @@ class StepClock:
     def discard(self) -> None:
         """The steps so far were batches, of which a step has several."""
         self.n_steps = 0
+
+    def longest_s(self, n_steps: int) -> float:
+        """How long so many steps take at most, by those that are remembered, in seconds.
+
+        The longest of them is one; all others are of median length.
+        """
+        ends_ns = self.since(0)["ends_ns"]
+        steps_ns = [b - a for a, b in itertools.pairwise(ends_ns)]
+        if not steps_ns:
+            return 0.0
+        return (max(steps_ns) + (n_steps - 1) * statistics.median(steps_ns)) / 1e9
 
     def since(self, n_before: int) -> Message:
         """Ends of the steps after a number of them, as far as they are remembered.

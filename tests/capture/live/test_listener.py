@@ -4,6 +4,7 @@ import contextlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import profkit
 from profkit.capture import current, program_profilers
-from profkit.capture.live import listener
+from profkit.capture.live import listener, recorder
 from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
 from profkit.capture.live.listener import NotListening, ProgramListener
 from profkit.errors import CaptureError
@@ -188,7 +189,7 @@ def test_a_second_recording_is_refused_while_one_is_under_way(listening: Program
         for _ in range(12):
             optimizer.step()
     assert second["error"].startswith("another recording is under way")
-    assert answer.result()["is_whole"]
+    assert not answer.result()["stopped_by"]
 
 
 def test_the_programs_own_recording_comes_first(listening: ProgramListener, tmp_path: Path) -> None:
@@ -244,10 +245,36 @@ def test_what_was_recorded_is_written_when_the_program_ends(listening: ProgramLi
             listening.step()
         listening.end("exit")
     (file,) = answer.result()["files"]
-    assert not answer.result()["is_whole"]
+    assert answer.result()["stopped_by"] == "exit"
     trace = load(file)
     assert isinstance(trace, Trace)
     assert len(trace.events) > 0
+
+
+def test_a_recording_ends_if_no_step_does(
+    listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_LEAST_S", 0.5)
+    with recording(listening, 100) as answer:
+        for _ in range(12):
+            torch.ones(8).sum()
+            listening.step()
+        until_s = time.monotonic() + 20
+        while not answer.done() and time.monotonic() < until_s:
+            torch.ones(8).sum()
+    (file,) = answer.result()["files"]
+    assert answer.result()["stopped_by"] == "the time limit"
+    assert len(profkit.analyze(file).summary.steps) > 1
+    assert (listening._recorder.request, current.session) == (None, None)
+    with recording(listening, 2) as answer:  # and the next one can be triggered
+        for _ in range(10):
+            listening.step()
+    assert not answer.result()["stopped_by"]
+
+
+def test_too_many_steps_are_refused(listening: ProgramListener) -> None:
+    answer = ask(listening, ask="record", id="1", steps=10**6, memory=False)
+    assert answer["error"] == "a recording has 1 to 100 steps"
 
 
 def test_a_forked_child_leaves_it_to_its_parent(listening: ProgramListener) -> None:
