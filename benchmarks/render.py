@@ -3,9 +3,10 @@
 A recorded trace of a CPU program and a synthetic one of a GPU program with two streams are repeated
 to several numbers of events, with randomly scaled times. For each, the analysis, the JSON report,
 the timeline and the whole page are timed in one process; the better of two runs is used. Then a
-browser, if installed, opens the page: until it is loaded, and until the timeline is drawn.
+browser, if installed, opens the page: until its first paint, until it is loaded, and until all of
+its charts and its timeline are drawn. So it does with the pages of all recordings of ``traces``.
 
-Run: ``python benchmarks/render.py [--events 10000 100000 1000000] [--trace FILE]``
+Run: ``python benchmarks/render.py [--events 10000 100000 1000000] [--trace FILE] [--small NAME]``
 """
 
 import argparse
@@ -15,7 +16,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,21 +28,30 @@ from profkit.api import Study, render, study
 from profkit.present.timeline import timeline
 from profkit.testing import TraceBuilder
 
-TARGET_BYTES: Final = 12_000_000
-TARGET_OPEN_S: Final = 2.0
+TARGET_BYTES: Final = 8_000_000
+TARGET_PAINT_S: Final = 1.0
+TARGET_SMALL_BYTES: Final = 400_000
+TARGET_SMALL_S: Final = 0.3
 ROUNDS: Final = 2
 COMPLETE: Final = re.compile(rb'"ph"\s*:\s*"X"')
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SEEN: Final = """() => new Promise((resolve) => {
     const look = () => {
-        const marks = performance.getEntriesByName('profkit:timeline');
+        const [painted] = performance.getEntriesByName('first-contentful-paint');
         const [opened] = performance.getEntriesByType('navigation');
-        if (marks.length && opened.loadEventEnd) resolve([opened.loadEventEnd, marks[0].startTime]);
-        else setTimeout(look, 10);
+        const [drawn] = performance.getEntriesByName('profkit:timeline');
+        const marks = performance.getEntriesByName('profkit:chart');
+        const isDrawn = marks.length >= document.querySelectorAll('.chart').length
+            && (drawn || !document.getElementById('timeline'));
+        if (painted && opened.loadEventEnd && isDrawn) {
+            const last = Math.max(...[...marks, drawn].map((mark) => mark?.startTime ?? 0));
+            resolve([painted.startTime, opened.loadEventEnd, last]);
+        } else setTimeout(look, 10);
     };
     look();
 })"""
-"""The times of loading and of drawing the timeline, in milliseconds after opening the page."""
+"""The times of the first paint, of loading and of the last chart's or timeline's drawing, in
+milliseconds after opening the page."""
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -93,25 +104,48 @@ def written(trace: bytes, n_events: int, folder: Path) -> Path:
     return path
 
 
-def opened(page: Path) -> tuple[float, float] | None:
-    """Seconds until the page is loaded and until its timeline is drawn; None without a browser."""
+Seen = tuple[float, float, float]
+"""Seconds until the first paint, until a page is loaded, and until all of it is drawn."""
+
+
+def opened(pages: Sequence[Path]) -> list[Seen]:
+    """How fast pages open, the best of three each; empty without a browser."""
     os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        return None
+        return []
     from playwright.sync_api import sync_playwright
 
-    times = []
+    best = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        for _ in range(ROUNDS + 1):
-            sheet = browser.new_page()
-            sheet.goto(page.as_uri())
-            times.append(sheet.evaluate(_SEEN))
-            sheet.close()
+        for page in pages:
+            times = []
+            for _ in range(ROUNDS + 1):
+                sheet = browser.new_page()
+                sheet.goto(page.as_uri())
+                times.append([each / 1000 for each in sheet.evaluate(_SEEN)])
+                sheet.close()
+            painted, loaded, drawn = map(min, zip(*times, strict=True))
+            best.append((painted, loaded, drawn))
         browser.close()
-    loaded, drawn = min(times, key=lambda pair: pair[1])
-    return loaded / 1000, drawn / 1000
+    return best
+
+
+def measure_small(pattern: str, folder: Path) -> None:
+    """Print a row for the page of each recording of ``traces`` whose folder matches."""
+    pages = []
+    for path in sorted(TRACES.glob(f"{pattern}/*.pt.trace.json.gz")):
+        studied = study(path)
+        page = folder / f"{path.parent.name}.html"
+        page.write_bytes(render(studied.report, "html", recording=studied.recording))
+        pages.append(page)
+    for page, times in zip_longest(pages, opened(pages)):
+        print(f"{page.stem:>24} {page.stat().st_size / 1e3:9.0f} {_shown(times)}")
+
+
+def _shown(times: Seen | None) -> str:
+    return " ".join(f"{each:8.2f}" for each in times) if times else "  no browser here"
 
 
 def measure(path: Path, folder: Path) -> None:
@@ -126,8 +160,7 @@ def measure(path: Path, folder: Path) -> None:
     page = folder / "page.html"
     page.write_bytes(render(report, "html", recording=recording))
     n_bytes = page.stat().st_size
-    seen = opened(page)
-    shown = f"{seen[0]:8.2f} {seen[1]:8.2f}" if seen else "  no browser here"
+    shown = _shown(next(iter(opened([page])), None))
     times = f"{analysis_s:9.2f} {json_s:7.3f} {timeline_s:9.2f} {html_s:7.2f}"
     ratios = f"{html_s / analysis_s:10.2f} {html_s / json_s:7.0f}"
     print(f"{len(recording.context.events):>9,} {times} {ratios} {n_bytes / 1e6:7.2f} {shown}")
@@ -144,6 +177,7 @@ def main() -> None:
         help="numbers of events",
     )
     parser.add_argument("--trace", type=Path, help="the recorded trace to repeat")
+    parser.add_argument("--small", default="*", help="pattern of folders of small recordings")
     options = parser.parse_args()
     source = options.trace or max(
         TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
@@ -152,9 +186,9 @@ def main() -> None:
     if source.suffix == ".gz":
         trace = igzip.decompress(trace)
     print("seconds to analyze, to write JSON, to lay out the timeline, to write the page;")
-    print("the page relative to the analysis and the JSON; MB; seconds until loaded and drawn")
+    print("the page relative to analysis and JSON; MB; seconds until painted, loaded, drawn")
     columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
-    columns += [("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)]
+    columns += [("x json", 7), ("MB", 7), ("painted", 8), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
     for program, text in (("recorded, on the CPU", trace), ("made, on a GPU", gpu_training())):
         print(program)
@@ -162,7 +196,11 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 measure(written(text, n_events, Path(folder)), Path(folder))
     print(f"targets for a million events: at most {TARGET_BYTES / 1e6:.0f} MB, "
-          f"drawn within {TARGET_OPEN_S:.0f} s")  # fmt: skip
+          f"painted within {TARGET_PAINT_S:.0f} s")  # fmt: skip
+    print(f"{'small recordings':>24} {'kB':>9} {'painted':>8} {'loaded':>8} {'drawn':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        measure_small(options.small, Path(folder))
+    print(f"targets: at most {TARGET_SMALL_BYTES / 1e3:.0f} kB, drawn within {TARGET_SMALL_S} s")
 
 
 if __name__ == "__main__":

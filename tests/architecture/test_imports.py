@@ -23,7 +23,7 @@ def modules_after(statement: str) -> set[str]:
         ("import profkit; profkit.no_sync(), profkit.allow_sync('why')", {"torch"}),
         ("import profkit.cli.main", {"torch", "pandas", "numpy", "rich"}),
         ("from profkit.engine.registry import rules; rules()", {"torch", "pandas", "click"}),
-        ("import profkit.integrations.tensorboard.plugin", {"torch", "pandas", "jinja2", "plotly"}),
+        ("import profkit.integrations.tensorboard.plugin", {"torch", "pandas", "jinja2"}),
     ],
 )
 def test_heavy_packages_are_imported_only_where_they_are_used(

@@ -33,11 +33,13 @@ def test_randomly_scaled_repetitions_preserve_nesting(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_prints_a_row_per_size_and_its_targets() -> None:
-    command = [sys.executable, "benchmarks/render.py", "--events", "700"]
+    small = TRACE.parent.name
+    command = [sys.executable, "benchmarks/render.py", "--events", "700", "--small", small]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     rows = re.findall(r"^ +([\d,]+) +([\d.]+) ", output, re.MULTILINE)
     sizes = [int(n.replace(",", "")) for n, _ in rows]
     assert len(sizes) == 2, "a trace of a CPU, and one of a GPU"
     assert min(sizes) >= 700
-    assert "at most 12 MB" in output
+    assert re.search(rf"^ +{small} +\d+ ", output, re.MULTILINE)
+    assert "at most 8 MB" in output

@@ -175,15 +175,16 @@ def test_steps_and_findings_link_to_the_timeline(opened: Opener, recorded: Path)
     chart = page.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_attribute("data-drawn", "true")
-    first_bar = chart.locator(".trace.bars").first.locator(".point").first.bounding_box()
-    assert first_bar is not None
-    page.mouse.click(
-        first_bar["x"] + first_bar["width"] / 2, first_bar["y"] + first_bar["height"] / 2
-    )
-    first_length = steps.nth(0).locator("td.ns").first.inner_text()
-    expect(visible).to_contain_text(f"{first_length} of ")
+    box = chart.locator("svg").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+    lengths = [row.locator("td.ns").first.inner_text() for row in steps.all()]
+    expect(visible).to_contain_text(f"{lengths[0]} of ")
+    chart.press("End")
+    chart.press("Enter")
+    expect(visible).to_contain_text(f"{lengths[-1]} of ")
     page.locator("#finding-1").get_by_role("button", name="Show on the timeline").click()
-    expect(visible).not_to_contain_text(f"{first_length} of ")
+    expect(visible).not_to_contain_text(f"{lengths[-1]} of ")
 
 
 def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: Path) -> None:
@@ -191,10 +192,29 @@ def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: P
     chart = page.locator("#memory-0")
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_attribute("data-drawn", "true")
-    expect(chart.locator(".legendtext", has_text="starved_loader.py").first).to_be_visible()
+    layers = chart.get_by_role("list", name="Colours")
+    expect(layers).to_contain_text("starved_loader.py")
     page.locator("input[name=memory-0][value=operator]").check(force=True)
-    expect(chart.locator(".legendtext", has_text="aten::").first).to_be_visible()
-    expect(chart.locator(".legendtext", has_text="starved_loader.py")).to_have_count(0)
+    expect(layers).to_contain_text("aten::")
+    expect(layers).not_to_contain_text("starved_loader.py")
+
+
+def test_pointer_and_keys_show_the_values_of_a_chart(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    chart = page.locator("#memory-0")
+    chart.locator("svg").hover()
+    expect(chart.locator(".slice-tip")).to_contain_text("starved_loader.py")
+    page.mouse.move(0, 0)
+    expect(chart.locator(".slice-tip")).to_be_hidden()
+    steps = page.locator("#steps-chart")
+    steps.press("ArrowRight")
+    parts = page.evaluate("profkit.data('steps').steps")["series"]
+    known = [(each["label"], format_ns(each["ns"][0])) for each in reversed(parts)]
+    total = format_ns(sum(each["ns"][0] for each in parts))
+    texts = ", ".join(f"{label} {text}" for label, text in [("Total", total), *known])
+    expect(steps.get_by_role("status")).to_have_text(f"ProfilerStep#3: {texts}")
+    steps.press("Escape")
+    expect(steps.locator(".slice-tip")).to_be_hidden()
 
 
 def test_tooltips_show_on_hover_and_focus_and_hide_on_escape(

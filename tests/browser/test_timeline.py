@@ -385,7 +385,7 @@ def large(folder: Path) -> Path:
 def test_a_page_of_a_million_events_opens_and_zooms_to_a_single_event(
     opened: Opener, large: Path
 ) -> None:
-    assert large.stat().st_size <= 12_000_000
+    assert large.stat().st_size <= 8_000_000
     page = opened(large, reduced_motion="reduce")
     view = page.locator("#timeline-view")
     page.wait_for_function("performance.getEntriesByName('profkit:timeline').length > 0")

@@ -110,9 +110,9 @@ def test_data_cannot_end_its_script() -> None:
     assert json.loads(data) == {"name": text}
 
 
-def test_plotly_is_included_only_for_charts() -> None:
+def test_the_page_of_a_small_recording_is_small() -> None:
+    assert len(recorded()) <= 400_000
     assert len(page_of(reports.empty_report())) < 80_000
-    assert len(page_of(reports.snapshot_report())) > 1_500_000
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_reports_are_named_by_rank_or_by_path() -> None:
     assert named({"path": ""}, {"path": ""}) == ["report 1", "report 2"]
 
 
-def test_a_combined_page_has_plotly_once_and_allows_every_inner_script() -> None:
+def test_a_combined_page_allows_every_inner_script() -> None:
     pages = [page_of(reports.snapshot_report(n)) for n in (1, 2, 1)]
     joined = html.together(pages)
-    assert len(joined) < len(pages[0]) * 1.2
+    assert len(joined) < sum(map(len, pages))
     outer = Parts(joined)
     for page in pages:
         for name in re.findall(r"'sha256-[^']+'", Parts(page).policy):

@@ -1,7 +1,7 @@
 """Several reports on one page: a table that compares them, and the page of the selected one.
 
-The pages of the single reports are embedded compressed and without plotly's script, which the
-outer page has once. The browser assembles a page when it is selected, in a sandboxed frame.
+The pages of the single reports are embedded compressed. The browser unpacks a page when it is
+selected, in a sandboxed frame.
 """
 
 import base64
@@ -15,7 +15,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import short_path
-from profkit.renderers.html._page import FIGURES_ID, PLOTLY_ID, Head, assembled
+from profkit.renderers.html._page import FIGURES_ID, Head, assembled
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import (
     TABLE_SCRIPT,
@@ -28,7 +28,6 @@ from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
 _SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "together.js")
-_PLOTLY: Final = re.compile(rf'(<script type="text/plain" id="{PLOTLY_ID}">)([^<]*)(</script>)')
 _FIGURES: Final = re.compile(
     rf'<script type="application/json" id="data-{FIGURES_ID}">([^<]*)</script>'
 )
@@ -42,7 +41,7 @@ class InnerPage:
 
     Attributes:
         figures: From :func:`~profkit.renderers.html.overview.comparable_figures`.
-        packed: The page without plotly's script, as gzip in base64.
+        packed: The page as gzip in base64.
         allowed: The script hashes that its policy allows.
     """
 
@@ -71,7 +70,6 @@ def combined_page(products: Sequence[bytes]) -> bytes:
         body=body,
         scripts=_SCRIPTS,
         data={"tables": {rows.id: rows.data}, "parts": chart},
-        needs_plotly=True,
     )
     selected = Section("report", "Report", fill("selected.html.j2", inner=inner))
     head = Head("Reports · profkit", _heading(inner), "", (), inner[0].figures["version"])
@@ -81,7 +79,7 @@ def combined_page(products: Sequence[bytes]) -> bytes:
 
 def _inner(name: str, figures: dict[str, Any], page: str) -> InnerPage:
     policy = _POLICY.search(page)
-    content = gzip.compress(_PLOTLY.sub(r"\1\3", page).encode(), 6, mtime=0)
+    content = gzip.compress(page.encode(), 6, mtime=0)
     allowed = _HASH.findall(policy[1]) if policy else []
     packed = base64.b64encode(content).decode()
     return InnerPage(name, figures, packed, tuple(f"'{each}'" for each in allowed))

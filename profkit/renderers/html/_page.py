@@ -1,16 +1,13 @@
 """The page around the sections: policy, style, scripts and data."""
 
 import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from profkit.dataclass import dataclass
 from profkit.model.report import Report
@@ -59,7 +56,6 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
 _PACKAGE: Final = "profkit.renderers.html"
 _BASE_SCRIPTS: Final = ("base.js", "tooltips.js", "page.js")
 _STYLES: Final = ("style.css", "drawn.css")
-PLOTLY_ID: Final = "plotly-packed"
 FIGURES_ID: Final = "figures"
 
 
@@ -104,8 +100,7 @@ def assembled(
     """
     names = (*_BASE_SCRIPTS, *(script for each in sections for script in each.scripts))
     scripts = [resource(name) for name in dict.fromkeys(names)]
-    with_plotly = any(each.needs_plotly for each in sections)
-    allowed = [hashed(text) for text in (*scripts, *((get_plotlyjs(),) if with_plotly else ()))]
+    allowed = map(hashed, scripts)
     data = {each.id: script_json(each.data) for each in sections if each.data}
     if figures is not None:
         data[FIGURES_ID] = script_json(figures)
@@ -118,8 +113,6 @@ def assembled(
             sections=sections,
             data=data,
             scripts=[_inline(script) for script in scripts],
-            plotly=Markup(packed_plotly()) if with_plotly else None,  # noqa: S704  (base64)
-            plotly_id=PLOTLY_ID,
         )
     )
 
@@ -161,13 +154,3 @@ def policy(allowed: Iterable[str]) -> str:
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-@lru_cache(maxsize=1)
-def packed_plotly() -> str:
-    """Plotly's script from the installed wheel, as gzip in base64: 2 MB instead of 5.
-
-    ``base.js`` unpacks it when the first chart is about to become visible, so that the page opens
-    without waiting for it.
-    """
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()

@@ -15,7 +15,7 @@ from profkit.present.markup import environment
 from profkit.renderers.html._colors import color_of, is_idle
 
 CHART_SCRIPT: Final = "chart.js"
-"""Scripts that draw with plotly need this one before them."""
+"""Scripts that draw charts need this one before them."""
 _PACKAGE: Final = "profkit.renderers.html"
 
 
@@ -29,7 +29,6 @@ class Section:
         body: Its HTML, without the heading.
         scripts: Files of this package that draw it; each is in the page once.
         data: JSON that the scripts draw, in the element ``data-<id>``; no element if empty.
-        needs_plotly: Whether the scripts draw with plotly.
     """
 
     id: str
@@ -37,7 +36,6 @@ class Section:
     body: Markup
     scripts: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
-    needs_plotly: bool = False
 
 
 def fill(template: str, **values: object) -> Markup:

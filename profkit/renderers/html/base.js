@@ -127,22 +127,8 @@ const profkit = (() => {
     });
   }
 
-  let plotlyReady = null;
-
-  /** Plotly, unpacked on first use. */
-  function plotly() {
-    plotlyReady = plotlyReady ?? unpack(document.getElementById('plotly-packed').textContent)
-      .then((bytes) => {
-        const script = element('script');
-        script.textContent = new TextDecoder().decode(bytes);
-        document.head.append(script);
-        return window.Plotly;
-      });
-    return plotlyReady;
-  }
-
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
-    data, element, color, showRange, unbase64, unpack, columns, plotly,
+    data, element, color, showRange, unbase64, unpack, columns,
   };
 })();

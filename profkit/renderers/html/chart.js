@@ -1,73 +1,373 @@
 'use strict';
-/** Charts by plotly: drawn when they are about to become visible, redrawn when the theme changes. */
+/**
+ * Charts as SVG: stacked bars, or lines over stacked areas, along one axis. The pointer and the
+ * arrow keys show the values at a place. Colours are custom properties of the style sheet, so that
+ * the theme and print need no redraw.
+ */
 profkit.chart = (() => {
-  const charts = new Set();
-
-  function font() {
-    return { family: getComputedStyle(document.body).fontFamily, size: 12,
-      color: profkit.color('--fg') };
-  }
-
-  /** A layout in the colours of the page. */
-  function themed(layout) {
-    const line = profkit.color('--line');
-    const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true };
-    return {
-      margin: { l: 60, r: 16, t: 8, b: 40 },
-      paper_bgcolor: 'rgba(0,0,0,0)',
-      plot_bgcolor: 'rgba(0,0,0,0)',
-      font: font(),
-      hoverlabel: { font: { ...font(), color: profkit.color('--bg') },
-        bgcolor: profkit.color('--fg'), bordercolor: profkit.color('--fg') },
-      ...layout,
-      xaxis: { ...axis, ...layout.xaxis },
-      yaxis: { ...axis, ...layout.yaxis },
-    };
-  }
-
-  async function draw(chart) {
-    const { place, make, onClick } = chart;
-    try {
-      const plotly = await profkit.plotly();
-      const { traces, layout } = make();
-      const settings = { displaylogo: false, responsive: true, displayModeBar: false };
-      await plotly.react(place, traces, themed(layout), settings);
-      if (onClick && !chart.isDrawn) place.on('plotly_click', onClick);
-      chart.isDrawn = true;
-      place.dataset.drawn = 'true';
-    } catch {
-      place.classList.add('failed');
-      place.textContent = 'This browser cannot draw the chart; the table has its figures.';
-    }
-  }
-
-  const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      near.unobserve(entry.target);
-      for (const chart of charts) if (chart.place === entry.target) draw(chart);
-    }
-  }, { root: document, rootMargin: '400px' });
-
-  window.addEventListener('profkit:theme', () => {
-    for (const chart of charts) if (chart.isDrawn) draw(chart);
+  const letter = 6.6;
+  const maxTipRows = 9;
+  const margin = { top: 10, right: 14, bottom: 44 };
+  const charts = new Map();
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) charts.get(target).fit(contentRect.width);
   });
 
+  function svg(tag, attributes, ...children) {
+    const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  const rounded = (value) => Math.round(value * 10) / 10;
+
+  /** About `n` round values from `low` to `high`, as pairs of value and text. */
+  function ticks(low, high, n, scales, isWhole) {
+    const [size, unit] = profkit.unitFor(Math.max(Math.abs(low), Math.abs(high)), scales);
+    const rough = (high - low) / size / Math.max(n, 1) || 1;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    let step = power * [1, 2, 2.5, 5, 10].find((each) => each * power >= rough * 0.999);
+    if (isWhole) step = Math.max(1, Math.ceil(step));
+    const found = [];
+    for (let i = Math.ceil(low / size / step - 1e-9); i * step <= high / size + 1e-9; i += 1) {
+      const value = Number((i * step).toPrecision(6));
+      const text = Number.isInteger(value) ? profkit.formatCount(value) : String(value);
+      found.push([i * step * size, unit && value ? `${text} ${unit}` : text]);
+    }
+    return found;
+  }
+
+  class Chart {
+    constructor(place, spec) {
+      this.place = place;
+      this.width = 0;
+      this.cursor = null;
+      this.span = null;
+      this.status = profkit.element('p', { class: 'unseen', role: 'status' });
+      this.tip = profkit.element('div', { class: 'slice-tip', hidden: true });
+      this.picture = profkit.element('div');
+      this.legend = profkit.element('ul', { class: 'styles', 'aria-label': 'Colours' });
+      place.append(this.picture, this.tip, this.status, this.legend);
+      place.tabIndex = 0;
+      place.setAttribute('role', 'application');
+      this.listen();
+      this.update(spec);
+    }
+
+    /**
+     * Draw other data.
+     * @param {object} spec
+     * @param {number[]} spec.at the places of the values, ascending; of bars their numbers from 1
+     * @param {object[]} spec.series `{kind, label, color, values}`: of `kind` bar, layer or line;
+     *   bars and layers are stacked; a value may be null. Optional `isIdle` (hatched), `dash`.
+     * @param {(value: number) => string} spec.format a value as text
+     * @param {object[]} spec.scales the units of the values, as `profkit.timeUnits`
+     * @param {object[]} [spec.atScales] the units of the places; without, they are whole numbers
+     * @param {string} spec.axis what the places are
+     * @param {(index: number) => string} spec.name a place as text
+     * @param {string[]} [spec.names] texts of the ticks of single bars
+     * @param {boolean} [spec.holds] whether a value lasts until the next place
+     * @param {number} [spec.height]
+     * @param {(index: number) => void} [spec.onSelect] a place is clicked, or Enter is pressed
+     * @param {(span: number[] | null) => void} [spec.onSpan] first and last index of a dragged span
+     */
+    update(spec) {
+      this.spec = { height: 300, atScales: [[1, '']], ...spec };
+      this.stacked = spec.series.filter(({ kind }) => kind !== 'line');
+      this.isBars = spec.series.some(({ kind }) => kind === 'bar');
+      this.totals = spec.at.map((_, i) => this.stacked
+        .reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
+      const swatch = ({ label, color, isIdle, kind, dash }) => profkit.element('li', {},
+        profkit.element('i', {
+          class: `swatch${isIdle ? ' idle' : ''}${kind === 'line' ? ' stroke' : ''}`
+            + `${dash ? ' dash' : ''}`,
+          style: `--color: var(${color})`,
+        }), label);
+      this.legend.replaceChildren(...spec.series.map(swatch));
+      this.legend.hidden = spec.series.length < 2;
+      if (this.width) this.draw();
+    }
+
+    /** Draw in a width in pixels, unless it is drawn in that one. */
+    fit(width) {
+      if (!width || width === this.width) return;
+      this.width = width;
+      this.draw();
+    }
+
+    draw() {
+      this.layOut(this.width);
+      const { spec, box } = this;
+      const id = `${this.place.id}-idle`;
+      const idle = svg('pattern', { id, width: 7, height: 7, patternUnits: 'userSpaceOnUse',
+        patternTransform: 'rotate(45)' }, svg('rect', { width: 3, height: 7, class: 'stripe' }));
+      this.mark = svg('path', { class: 'cursor' });
+      this.chosen = svg('rect', { class: 'span', y: box.top, height: box.bottom - box.top });
+      this.picture.replaceChildren(svg('svg', {
+        viewBox: `0 0 ${this.width} ${spec.height}`, 'aria-hidden': 'true',
+      }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.chosen, this.mark));
+      this.drawSpan();
+      this.hide();
+      if (!this.place.dataset.drawn) performance.mark('profkit:chart');
+      this.place.dataset.drawn = 'true';
+    }
+
+    /** The scales: pixels of places and of values. */
+    layOut(width) {
+      const { at, series, scales, height } = this.spec;
+      const values = series.filter(({ kind }) => kind === 'line').flatMap((line) => line.values);
+      let top = 1;
+      for (const value of [...values, ...this.totals]) if (value * 1.03 > top) top = value * 1.03;
+      this.yTicks = ticks(0, top, height / 60, scales);
+      const left = Math.max(...this.yTicks.map(([, text]) => text.length)) * letter + 14;
+      this.box = { left, right: width - margin.right, top: margin.top,
+        bottom: height - margin.bottom };
+      const { right, bottom } = this.box;
+      const [first, last] = [at[0], at.at(-1)];
+      this.band = this.isBars ? (right - left) / at.length : 0;
+      const perPlace = this.isBars ? this.band : (right - left) / (last - first || 1);
+      const from = this.isBars ? left + this.band / 2 : left;
+      this.x = (place) => rounded(from + (place - first) * perPlace);
+      this.y = (value) => rounded(bottom - (value / top) * (bottom - margin.top));
+    }
+
+    axes() {
+      const { at, axis, names, atScales } = this.spec;
+      const { left, right, top, bottom } = this.box;
+      const group = svg('g', { class: 'axes' });
+      for (const [value, text] of this.yTicks) {
+        const y = this.y(value);
+        group.append(svg('path', { d: `M${left} ${y}H${right}` }),
+          svg('text', { x: left - 7, y: y + 4, class: 'end' }, text));
+      }
+      if (names && names.length * 3 * letter < right - left) {
+        const room = Math.floor(this.band / letter) - 1;
+        names.forEach((name, i) => group.append(svg('text', { x: this.x(at[i]), y: bottom + 17 },
+          name.length > room ? `…${name.slice(1 - room)}` : name)));
+      } else {
+        const isWhole = atScales.length === 1;
+        const n = (right - left) / 90;
+        for (const [place, text] of ticks(at[0], at.at(-1), n, atScales, isWhole)) {
+          group.append(svg('text', { x: this.x(place), y: bottom + 17 }, text));
+        }
+      }
+      group.append(svg('path', { d: `M${left} ${top}V${bottom}H${right}`, class: 'frame' }),
+        svg('text', { x: (left + right) / 2, y: bottom + 37 }, axis));
+      return group;
+    }
+
+    shapes(idle) {
+      const below = this.spec.at.map(() => 0);
+      const drawn = this.isBars ? this.tallest() : null;
+      const made = [];
+      for (const { kind, values, color, isIdle, dash } of this.spec.series) {
+        if (kind === 'line') {
+          made.push(svg('path', { class: dash ? 'line dash' : 'line', d: this.line(values),
+            style: `stroke: var(${color})` }));
+          continue;
+        }
+        const d = kind === 'bar' ? this.bars(values, below, drawn) : this.area(values, below);
+        made.push(svg('path', { d, class: kind, style: `fill: var(${color})` }));
+        if (isIdle) made.push(svg('path', { d, style: `fill: url(#${idle})` }));
+        values.forEach((value, i) => { below[i] += value ?? 0; });
+      }
+      return made;
+    }
+
+    /** The bars to draw: of those that share a pixel the highest. */
+    tallest() {
+      const byPixel = new Map();
+      this.spec.at.forEach((place, i) => {
+        const pixel = this.band < 1 ? Math.floor(this.x(place)) : i;
+        if (!(this.totals[byPixel.get(pixel)] >= this.totals[i])) byPixel.set(pixel, i);
+      });
+      return [...byPixel.values()];
+    }
+
+    bars(values, below, drawn) {
+      const width = rounded(Math.max(1, Math.min(96, this.band * (this.band > 6 ? 0.8 : 1))));
+      return drawn.filter((i) => values[i]).map((i) => {
+        const [low, high] = [this.y(below[i]), this.y(below[i] + values[i])];
+        return `M${rounded(this.x(this.spec.at[i]) - width / 2)} ${high}h${width}V${low}h${-width}z`;
+      }).join('');
+    }
+
+    /** The points of a curve from left to right; a value that holds has a corner too. */
+    points(values) {
+      const found = [];
+      let before = null;
+      values.forEach((value, i) => {
+        if (value === null) return;
+        const x = this.x(this.spec.at[i]);
+        if (this.spec.holds && before !== null) found.push(`${x} ${before}`);
+        before = this.y(value);
+        found.push(`${x} ${before}`);
+      });
+      return found;
+    }
+
+    line(values) {
+      const points = this.points(values);
+      return points.length ? `M${points.join('L')}${points.length > 1 ? '' : 'h2'}` : '';
+    }
+
+    area(values, below) {
+      const upper = this.points(values.map((value, i) => below[i] + (value ?? 0)));
+      return `M${upper.join('L')}L${this.points(below).reverse().join('L')}z`;
+    }
+
+    /** The index at a pointer. */
+    indexAt(event) {
+      const { at, holds } = this.spec;
+      const x = event.clientX - this.picture.getBoundingClientRect().left;
+      if (this.isBars) {
+        return Math.max(0, Math.min(at.length - 1, Math.floor((x - this.box.left) / this.band)));
+      }
+      let [low, high] = [0, at.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (this.x(at[middle]) <= x) low = middle + 1;
+        else high = middle;
+      }
+      const isNext = !holds && low > 0 && low < at.length
+        && this.x(at[low]) - x < x - this.x(at[low - 1]);
+      return Math.max(0, isNext ? low : low - 1);
+    }
+
+    /** Label and text of the values at a place, the uppermost of a stack first. */
+    rows(index) {
+      const { series, format } = this.spec;
+      const known = series.filter(({ kind, values }) => values[index] !== null
+        && (kind === 'line' || values[index]));
+      const lines = known.filter(({ kind }) => kind === 'line');
+      const stack = known.filter(({ kind }) => kind !== 'line').reverse();
+      const found = [...lines, ...stack].map((each) => [each, format(each.values[index])]);
+      const total = stack.length > 1 && !lines.length
+        ? [[{ label: 'Total' }, format(this.totals[index])]] : [];
+      return [...total, ...found];
+    }
+
+    /** Show the values at a place, and read them out if a key was pressed. */
+    point(index, isKey) {
+      this.cursor = index;
+      const { left, right, top, bottom } = this.box;
+      const { name, at } = this.spec;
+      const x = Math.min(right, Math.max(left, this.x(at[index])));
+      this.mark.setAttribute('d', `M${x} ${top}V${bottom}`);
+      const rows = this.rows(index);
+      if (isKey) {
+        const texts = rows.map(([{ label }, text]) => `${label} ${text}`);
+        this.status.textContent = `${name(index)}: ${texts.join(', ') || 'nothing'}`;
+      }
+      const list = profkit.element('dl', {}, rows.slice(0, maxTipRows)
+        .map(([{ label, color, isIdle }, text]) => [
+          profkit.element('dt', {}, color && profkit.element('i', {
+            class: isIdle ? 'swatch idle' : 'swatch', style: `--color: var(${color})` }), label),
+          profkit.element('dd', {}, text)]).flat());
+      const more = rows.length - maxTipRows;
+      this.tip.replaceChildren(profkit.element('b', {}, name(index)), list,
+        ...(more > 0 ? [`and ${more} more`] : []));
+      this.tip.hidden = false;
+      const room = this.width - this.tip.offsetWidth - 4;
+      const isLeft = x + 14 > room && x - 14 - this.tip.offsetWidth > 0;
+      this.tip.style.left = `${isLeft ? x - 14 - this.tip.offsetWidth
+        : Math.max(0, Math.min(x + 14, room))}px`;
+      this.tip.style.top = `${top}px`;
+    }
+
+    hide() {
+      this.tip.hidden = true;
+      this.mark.setAttribute('d', '');
+    }
+
+    /** Select a span of places, or none. */
+    select(span) {
+      const isOther = String(span) !== String(this.span);
+      this.span = span;
+      this.drawSpan();
+      if (isOther) this.spec.onSpan?.(span);
+    }
+
+    drawSpan() {
+      const { at } = this.spec;
+      const [from, to] = (this.span ?? [0, 0]).map((index) => this.x(at[index]));
+      this.chosen.setAttribute('x', from);
+      this.chosen.setAttribute('width', Math.max(0, to - from));
+    }
+
+    listen() {
+      const { place, picture } = this;
+      let start = null;
+      picture.addEventListener('pointerdown', (event) => {
+        if (event.button !== 0) return;
+        start = this.indexAt(event);
+        if (event.pointerType === 'mouse') picture.setPointerCapture(event.pointerId);
+      });
+      picture.addEventListener('pointermove', (event) => {
+        const index = this.indexAt(event);
+        this.point(index, false);
+        if (start === null || !this.spec.onSpan || event.pointerType !== 'mouse') return;
+        if (index !== start) this.dragged = [Math.min(start, index), Math.max(start, index)];
+        if (this.dragged) {
+          this.span = this.dragged;
+          this.drawSpan();
+        }
+      });
+      picture.addEventListener('pointerup', (event) => {
+        if (start === null) return;
+        const span = this.dragged;
+        [start, this.dragged] = [null, null];
+        if (span) {
+          this.span = null;
+          this.select(span);
+        } else {
+          if (this.spec.onSpan) this.select(null);
+          this.spec.onSelect?.(this.indexAt(event));
+        }
+      });
+      picture.addEventListener('pointercancel', () => { [start, this.dragged] = [null, null]; });
+      picture.addEventListener('pointerleave', () => this.hide());
+      place.addEventListener('blur', () => this.hide());
+      place.addEventListener('keydown', (event) => this.onKey(event));
+    }
+
+    onKey(event) {
+      if (event.target !== this.place || event.ctrlKey || event.metaKey || event.altKey) return;
+      const last = this.spec.at.length - 1;
+      const from = this.cursor ?? -1;
+      const places = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last };
+      if (event.key in places) {
+        const index = Math.max(0, Math.min(last, places[event.key]));
+        if (event.shiftKey && this.spec.onSpan) this.extend(Math.max(from, 0), index);
+        this.point(index, true);
+      } else if (event.key === 'Enter' && this.cursor !== null && this.spec.onSelect) {
+        this.spec.onSelect(this.cursor);
+      } else if (event.key === 'Escape') {
+        this.hide();
+        if (this.span) this.select(null);
+      } else return;
+      event.preventDefault();
+    }
+
+    /** Move the end of the selected span that is at the cursor. */
+    extend(from, to) {
+      const [low, high] = this.span ?? [from, from];
+      const fixed = from === low ? high : low;
+      this.select(to === fixed ? null : [Math.min(fixed, to), Math.max(fixed, to)]);
+    }
+  }
+
+  // What was in a closed element has no width until then.
   window.addEventListener('beforeprint', () => {
-    for (const chart of charts) if (!chart.isDrawn) draw(chart);
+    for (const [place, chart] of charts) chart.fit(place.clientWidth);
   });
 
-  /**
-   * Add a chart.
-   * @param {HTMLElement} place
-   * @param {() => {traces: object[], layout: object}} make what plotly draws, in current colours
-   * @param {(event: object) => void} [onClick]
-   * @returns {() => void} redraws it
-   */
-  return (place, make, onClick) => {
-    const chart = { place, make, onClick, isDrawn: false };
-    charts.add(chart);
-    near.observe(place);
-    return () => { if (chart.isDrawn) draw(chart); };
+  /** Draw a chart in an element with an id and a label; returns what `Chart.update` changes. */
+  return (place, spec) => {
+    const chart = new Chart(place, spec);
+    charts.set(place, chart);
+    sizes.observe(place);
+    return chart;
   };
 })();

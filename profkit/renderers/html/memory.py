@@ -51,7 +51,7 @@ def section(report: Report, options: Options) -> Section | None:
     data = {"tables": {each.id: each.data for each in tables}, "charts": charts}
     scripts = (*((TABLE_SCRIPT,) if tables else ()), *((CHART_SCRIPT, _SCRIPT) if charts else ()))
     body = fill("memory.html.j2", facts=facts, charts=charts, tables=tables, by=_BY)
-    return Section("memory", "Memory", body, scripts, data, needs_plotly=bool(charts))
+    return Section("memory", "Memory", body, scripts, data)
 
 
 def _series(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:

@@ -38,7 +38,6 @@ def section(report: Report, options: Options) -> Section | None:
         ),
         scripts=(TABLE_SCRIPT, *(_SCRIPTS if is_drawn else ())),
         data=data,
-        needs_plotly=is_drawn,
     )
 
 

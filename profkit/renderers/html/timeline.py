@@ -25,8 +25,8 @@ from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, Sortable
 SCRIPTS: Final = (
     "canvas.js", "slices.js", "lanes.js", "drags.js", "slice_facts.js", "timeline.js",
 )  # fmt: skip
-MAX_LEVEL_CHARACTERS: Final = 9_000_000
-"""Limit of all slices as text: it keeps the page of a million events below 12 MB."""
+MAX_LEVEL_CHARACTERS: Final = 6_700_000
+"""Limit of all slices as text: it keeps the page of a million events below 8 MB."""
 MAX_PLAIN_SLICES: Final = 20_000
 """Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
 MAX_STEPS: Final = 1_000

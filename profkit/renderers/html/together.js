@@ -4,7 +4,6 @@
   const chart = document.getElementById('parts-chart');
   const select = document.getElementById('selected-report');
   const frame = document.getElementById('selected-page');
-  const plotlySlot = 'id="plotly-packed">';
   let nRequests = 0;
 
   /** Assemble a page and show it, unless another one is selected meanwhile. */
@@ -20,9 +19,8 @@
       return;
     }
     if (request !== nRequests) return;
-    const plotly = document.getElementById('plotly-packed').textContent;
     frame.title = select.options[number].text;
-    frame.srcdoc = page.replace(plotlySlot, () => plotlySlot + plotly);
+    frame.srcdoc = page;
   }
 
   function sendTheme() {
