@@ -1,7 +1,7 @@
 """The texts of a comparison: its headline, labels and figures, for every format."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 from profkit.engine.wording import counted
 from profkit.model.difference import Change, ChangeKind, Difference, Figure, FixResult, Unit
@@ -23,7 +23,13 @@ _LABELS: Final = {
     "n_memcpy": "number of copies", "host_rss": "host memory", "tensor": "live tensors",
     "graph": "saved for backward", "worker": "loader worker",
 }  # fmt: skip
+_NEUTRAL: Final = frozenset(
+    ("n_ranks", "n_segments", "n_blocks", "inactive_bytes", "largest_free_block_bytes")
+)
+"""Figures of which neither more nor less is better."""
 _UNCHANGED_SHARE: Final = 0.01
+_PREDICTION_TOLERANCE: Final = 0.25
+"""Recordings of the same program differ by about as much on a busy machine."""
 _MAX_RATIO: Final = 10
 """From this ratio on, a percentage adds nothing to the two figures."""
 
@@ -57,12 +63,21 @@ def headline(difference: Difference) -> str:
 
 
 def _predicted(fixes: FixResult) -> str:
-    """What was predicted for the fixed findings, and what they gave."""
+    """What was predicted for the fixed findings, and whether the step time fell by it.
+
+    Two recordings differ in more than the fixes, so what exceeds the prediction is not theirs.
+    """
     low, high = format_ns(fixes.low_ns), format_ns(fixes.high_ns)
     predicted = low if low == high else f"{low} to {high}" if fixes.low_ns else f"at most {high}"
-    what = "The fix" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes"
-    saved = f"saved {format_ns(fixes.saved_ns)}" if fixes.saved_ns > 0 else "saved nothing"
-    return f"{what} {saved} per step; predicted: {predicted}."
+    what = "The fix was" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes were"
+    rest = ""
+    if fixes.saved_ns <= 0:
+        rest = "; the step time did not fall"
+    elif fixes.saved_ns < fixes.low_ns * (1 - _PREDICTION_TOLERANCE):
+        rest = f"; it fell by {format_ns(fixes.saved_ns)}"
+    elif fixes.saved_ns > fixes.high_ns * (1 + _PREDICTION_TOLERANCE):
+        rest = f"; the other {format_ns(fixes.saved_ns - fixes.high_ns)} have another cause"
+    return f"{what} predicted to save {predicted} per step{rest}."
 
 
 def _compared(start: str, figure: Figure) -> str:
@@ -111,6 +126,15 @@ def signed(change: Change | Figure) -> str:
         return ""
     per_step = " per step" if isinstance(change, Change) and change.per_step else ""
     return f"{_signed(change.delta, change.unit)}{per_step}"
+
+
+def tone(figure: Figure) -> Literal["better", "worse", ""]:
+    """Whether a figure changed for the better, by at least 1%; empty where more is no worse."""
+    if not figure.delta or figure.name in _NEUTRAL:
+        return ""
+    if abs(figure.delta) <= _UNCHANGED_SHARE * max(figure.before or 0, figure.after or 0):
+        return ""
+    return "worse" if figure.delta > 0 else "better"
 
 
 def _signed(delta: int, unit: Unit) -> str:

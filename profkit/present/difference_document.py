@@ -10,6 +10,7 @@ from profkit.comparison.messages import (
     share_of,
     signed,
     subject_of,
+    tone,
 )
 from profkit.comparison.messages import (
     headline as difference_headline,
@@ -31,7 +32,6 @@ from profkit.present.document import (
     name_of,
     one_line,
     remainder,
-    table_section,
 )
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_count
@@ -63,25 +63,33 @@ def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterat
     every = difference.figures
     shown = every if options.verbose else every[:_MAX_FIGURES]
     rows = (
-        (
-            label(each),
-            amount(each.before, each.unit) or "?",
-            amount(each.after, each.unit) or "?",
-            signed(each),
-            share_of(each),
+        TableRow(
+            (
+                label(each),
+                amount(each.before, each.unit) or "?",
+                amount(each.after, each.unit) or "?",
+                signed(each),
+                share_of(each),
+            ),
+            tone=tone(each),
         )
         for each in shown
     )
-    columns = columns_of("figure", ("before", "after", "change", "%"))
+    columns = (
+        *columns_of("figure", ("before", "after")),
+        TableColumn("change", "change"),
+        TableColumn("%", "change"),
+    )
     hidden = remainder(len(every) - len(shown), "--verbose")
-    yield from table_section(("Figures", ""), columns, rows, hidden=hidden)
+    if shown:
+        yield DocumentSection("Figures", (TableBlock(columns, tuple(rows)), *hidden))
 
 
 def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
     columns = (
         TableColumn("what", "name"),
         TableColumn("status", "text"),
-        TableColumn("change"),
+        TableColumn("change", "change"),
         TableColumn("source line", "name"),
     )
     for kind, title in TITLES:
@@ -91,6 +99,7 @@ def _changes(difference: Difference, options: ReadersOptions) -> Iterator[Docume
             TableRow(
                 (_subject(each), each.status, signed(each), _changed_place(each, options.base)),
                 _stack(each, options.base) if options.verbose else (),
+                "better" if each.status in {"better", "fixed"} else "worse",
             )
             for each in shown
         )

@@ -3,7 +3,8 @@
 :func:`~profkit.present.report_document.report_document` and
 :func:`~profkit.present.difference_document.difference_document` decide what is shown, in which
 order, under which labels, with which figures, and what ``--top`` cuts. A format decides how a block
-looks and may shorten names to the width that it has; it adds and hides nothing else.
+looks and may shorten names to the width that it has. A screen of text shows sentences for tables,
+where they have one; the others add and hide nothing.
 
 All text in a document is on one line, and safe for a terminal: see :func:`~profkit.names.visible`.
 Markup is up to the formats; code in sentences is between backticks.
@@ -26,7 +27,10 @@ from profkit.units import format_count
 PartKind = Literal["compute", "communication", "copy", "idle", "host"]
 
 
-ColumnKind = Literal["name", "text", "figure", "trend"]
+ColumnKind = Literal["name", "text", "figure", "change", "trend"]
+
+
+Tone = Literal["better", "worse", ""]
 
 
 _SMALL_SHARE: Final = 0.01
@@ -93,18 +97,27 @@ Cell = str | Name | SourceLine | MemorySeriesRow
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table; figures are never cut and are aligned to the right."""
+    """A column of a table; figures and changes are never cut and are aligned to the right."""
 
     title: str
     kind: ColumnKind = "figure"
 
+    @property
+    def is_figure(self) -> bool:
+        """Whether its cells are never cut and are aligned to the right."""
+        return self.kind in {"figure", "change"}
+
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: a cell for each column, and below it the frames of a stack, innermost first."""
+    """A row: a cell for each column, and below it the frames of a stack, innermost first.
+
+    ``tone`` is whether the row's change is for the better, for formats that have colours.
+    """
 
     cells: tuple[Cell, ...]
     stack: tuple[SourceLine, ...] = ()
+    tone: Tone = ""
 
 
 @dataclass(frozen=True)
@@ -115,12 +128,14 @@ class TableBlock:
         n_brief: How many rows a screen of text shows, each as a sentence without column titles;
             None for a table.
         sentence: What a screen of text shows instead of it; empty for a table.
+        sentence_if_full: What it shows instead where the whole report does not fit on it.
     """
 
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
     n_brief: int | None = None
     sentence: str = ""
+    sentence_if_full: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,9 +217,10 @@ class ListItem:
 
 @dataclass(frozen=True)
 class ListBlock:
-    """A list."""
+    """A list; ``sentence`` is what a screen of text shows instead of it, empty for the list."""
 
     items: tuple[ListItem, ...]
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -363,18 +379,24 @@ def table_section(
     hidden: Iterable[Remainder] = (),
     is_detail: bool = False,
     sentence: str = "",
+    sentence_if_full: str = "",
 ) -> Iterator[DocumentSection]:
     """A section with a table, unless it is empty; ``heading`` is its title and figures."""
     title, figures = heading
-    table = TableBlock(columns, tuple(TableRow(cells) for cells in rows), sentence=sentence)
+    table = TableBlock(
+        columns,
+        tuple(TableRow(cells) for cells in rows),
+        sentence=sentence,
+        sentence_if_full=sentence_if_full,
+    )
     if table.rows:
         yield DocumentSection(title, (table, *hidden), figures, is_detail)
 
 
 def list_section(
-    title: str, lines: Iterable[str], *, is_detail: bool = True
+    title: str, lines: Iterable[str], *, is_detail: bool = True, sentence: str = ""
 ) -> Iterator[DocumentSection]:
     """A section with a list, unless it is empty."""
     items = tuple(ListItem(one_line(line)) for line in lines)
     if items:
-        yield DocumentSection(title, (ListBlock(items),), is_detail=is_detail)
+        yield DocumentSection(title, (ListBlock(items, sentence),), is_detail=is_detail)

@@ -435,11 +435,11 @@ def facts(report: Report, *, everything: bool) -> list[str]:
     """
     summary = report.summary
     derived = report.source.step_origin not in {None, "profiler", "entry"}
-    lines = [f"steps: {visible(report.source.step_definition)}"] if derived else []
+    lines = [f"steps are {visible(report.source.step_definition)}"] if derived else []
     lines += [
         _device_fact(device)
         for device in summary.devices
-        if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
+        if device.span_ns and (everything or len(summary.devices) > 1)
     ]
     lines += flop_facts(report, everything=everything)
     lines += _processor_time(report, everything=everything)

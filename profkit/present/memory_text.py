@@ -306,7 +306,7 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
         return
     if memory.peak:
         peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
-        yield f"peak memory: {', '.join(peaks)}"
+        yield f"peak memory {', '.join(peaks)}"
     for device in memory.devices:
         yield from device_facts(device, everything=everything)
     if memory.n_monitored_steps:

@@ -15,7 +15,7 @@ from profkit.model.report import (
     OpSummary,
     Report,
 )
-from profkit.names import short_path
+from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import (
     WITH_KERNEL_NAMES,
     large_lines,
@@ -80,6 +80,8 @@ from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 _N_BRIEF_LINES: Final = 2
+_N_BRIEF_CALLS: Final = 3
+_BRIEF_KERNEL_WIDTH: Final = 30
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
 _MIN_CATEGORY_SHARE: Final = 0.01
@@ -102,8 +104,8 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *_memory(report),
         *_allocation_sites(report, options),
         *(_work(report, options) if options.verbose or report.collectives is None else ()),
-        *_skipped(report, options),
         *_recording(report, options),
+        *_skipped(report, options),
     )
     path = one_line(short_path(report.source.path, options.base))
     return Document(
@@ -120,8 +122,8 @@ def _work(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     """What took the time of one rank; a screen of text on a job leaves it out."""
     yield from _categories(report, options)
     yield from _modules(report, options)
-    yield from _kernels(report, options)
     yield from _operators(report, options)
+    yield from _kernels(report, options)
     yield from _lines(report, options)
     yield from list_section("Details", facts(report, everything=options.verbose))
 
@@ -384,7 +386,13 @@ def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         )
         for kernel in kernels
     )
-    yield from table_section(("Kernels", ""), columns, rows, is_detail=True)
+    sentence = ", ".join(
+        f"{short_kernel(one_line(kernel.name), _BRIEF_KERNEL_WIDTH)} {format_share(kernel.share)}"
+        for kernel in kernels[:_N_BRIEF_CALLS]
+    )
+    yield from table_section(
+        ("Kernels", ""), columns, rows, is_detail=True, sentence_if_full=sentence
+    )
 
 
 def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -403,7 +411,16 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
         )
         for op in every[: options.limit]
     )
-    yield from table_section(("Operators", ""), columns, rows, is_detail=True)
+    sentence = ", ".join(
+        f"{one_line(op.name)} {format_ns(op.device_ns if on_device else op.total_ns)}"
+        for op in every[:_N_BRIEF_CALLS]
+    )
+    # The table of kernels names their operators.
+    is_beside_kernels = bool(report.summary.top_kernels) and not options.verbose
+    yield from table_section(
+        ("Operators", ""), columns, rows, is_detail=True,
+        sentence=sentence if is_beside_kernels else "", sentence_if_full=sentence,
+    )  # fmt: skip
 
 
 def _lines(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -439,13 +456,11 @@ def _of_peak(row: _Timed) -> str:
 
 def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     n_checks = len({each.rule for each in report.unchecked})
-    if report.collectives is not None and n_checks and not options.verbose:
-        title = f"{counted(n_checks, 'check')} skipped"
-        yield DocumentSection(title, (), "--verbose shows what they need")
-        return
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)
-    yield from list_section(f"{counted(n_checks, 'check')} skipped", lines)
+    title = f"{counted(n_checks, 'check')} skipped"
+    sentence = "" if options.verbose else "--verbose lists them and what they need"
+    yield from list_section(title, lines, sentence=sentence)
 
 
 def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:

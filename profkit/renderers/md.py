@@ -97,7 +97,7 @@ def _block(block: Block) -> Iterator[str]:
             yield _finding(block)
         case TableBlock():
             titles = [_prose(column.title) for column in block.columns]
-            right = [column.kind == "figure" for column in block.columns]
+            right = [column.is_figure for column in block.columns]
             cells = [[_cell(cell) for cell in row.cells] for row in block.rows]
             for row, shown in zip(block.rows, cells, strict=True):
                 shown[-1] = "<br>".join((shown[-1], *(_code(str(frame)) for frame in row.stack)))

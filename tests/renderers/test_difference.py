@@ -78,6 +78,17 @@ def test_the_largest_change_is_that_of_a_line_over_all_its_stacks_on_the_device(
     assert "Largest" not in shown(difference(changes=moved))
 
 
+def test_a_change_for_the_worse_is_red_and_one_for_the_better_green() -> None:
+    lines = shown(difference(), color=True).splitlines()
+    (active,) = (line for line in lines if "active" in line and "cuda:0" in line and "%" in line)
+    assert "\x1b[31m+2.00 GiB" in active
+    (kernel,) = (line for line in lines if "better" in line)
+    assert "\x1b[32m-3.00 ms" in kernel
+    neutral = Figure("n_segments", "cuda:0", "count", 1, 9)
+    lines = shown(difference(figures=(neutral,), changes=()), color=True).splitlines()
+    assert not [line for line in lines if "\x1b[3" in line]
+
+
 @pytest.mark.parametrize("name", ["text", "md"])
 def test_each_change_has_its_amount_and_its_source_line(name: str) -> None:
     text = shown(difference(), name, base="/home/me")

@@ -196,8 +196,11 @@ def test_a_report_without_findings_says_so(module: Renderer) -> None:
 @pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
 def test_skipped_checks_are_not_reported_as_clean(module: Renderer) -> None:
     shown = said(module, made(module, reports.unchecked_report()))
-    assert "SYN012" in shown
-    assert "There are no operators." in shown
+    if module.INFO.name == "text":
+        assert "13 checks skipped: --verbose lists them" in shown
+    else:
+        assert "SYN012" in shown
+        assert "There are no operators." in shown
     assert "No rule found anything" not in shown
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from rich.cells import cell_len
 
+import profkit
 from profkit.model.finding import Cost
 from profkit.model.location import Location
 from profkit.model.report import Report
@@ -70,7 +71,7 @@ def test_places_in_tables_keep_their_line_number_at_any_width(width: int) -> Non
     kernels = tuple(replace(each, location=where) for each in report.summary.top_kernels)
     operators = tuple(replace(each, location=where) for each in report.summary.top_ops)
     summary = replace(report.summary, top_kernels=kernels, top_ops=operators)
-    shown = text(replace(report, summary=summary), width=width)
+    shown = text(replace(report, summary=summary), width=width, verbose=True)
     n_operators = len(busiest_ops(replace(report, summary=summary))[1])
     assert shown.count("e.py:1234") == len(kernels) + n_operators
 
@@ -114,8 +115,21 @@ def test_it_fits_one_screen() -> None:
             top_ops=report.summary.top_ops * 3,
         ),
     )
-    assert len(text(full, width=100).splitlines()) <= 65
-    assert len(text(report, width=100).splitlines()) <= 50
+    assert len(text(full, width=100).splitlines()) <= 40
+    assert len(text(report, width=100).splitlines()) <= 40
+
+
+def test_what_does_not_fit_a_screen_is_shortened_and_every_finding_is_named() -> None:
+    report = reports.gpu_report()
+    many = replace(report, findings=(report.findings[0],) * 5)
+    short, whole = text(many), text(many, verbose=True)
+    assert whole.count("Fix: ") == 5
+    assert 1 <= short.count("Fix: ") < 5
+    named = re.compile(r"^ \d  .*starved-by-loader", re.MULTILINE)
+    assert len(named.findall(short)) == len(named.findall(whole)) == 5
+    assert "Kernels: " in short
+    assert "Kernels " in whole
+    assert "note PRF001: The first step takes 1.80 times" in short
 
 
 def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> None:
@@ -215,12 +229,14 @@ def test_costs_name_their_basis() -> None:
 
 
 def test_skipped_checks_are_grouped_by_reason() -> None:
-    shown = text(reports.gpu_report())
+    shown = text(reports.gpu_report(), verbose=True)
     assert "- The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in shown
+    brief = text(reports.gpu_report())
+    assert "3 checks skipped: --verbose lists them and what they need" in brief
 
 
 def test_consecutive_rule_ids_are_shown_as_a_range() -> None:
-    shown = text(reports.unchecked_report())
+    shown = profkit.render(reports.unchecked_report(), "md").decode()
     assert "(SYN000 to SYN012)" in shown
     every = text(reports.unchecked_report(), verbose=True)
     assert all(f"SYN{n:03}" in every for n in range(13))

@@ -1,13 +1,14 @@
 """The report as one screen of text, for a terminal or, without colours, for a file.
 
 From top to bottom: the headline, the parts of the step time, the findings, memory over time and by
-allocation site, the kernels and operators with the longest times, the skipped checks, and faults of
-the recording.
+allocation site, the operators and kernels with the longest times, faults of the recording, and the
+skipped checks.
 """
 
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from rich.cells import cell_len
@@ -28,6 +29,7 @@ from profkit.present.document import (
     FindingBlock,
     Labelled,
     ListBlock,
+    ListItem,
     Name,
     Paragraph,
     Part,
@@ -45,6 +47,9 @@ __all__ = ["INFO", "Options", "render", "render_document"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
+_HEIGHT: Final = 40
+"""Lines of a screen: a longer report is shortened, down to one finding in full."""
+_N_WHOLE_FINDINGS: Final = (3, 2, 1)
 _MAX_PROSE_WIDTH: Final = 120
 """Longer lines are hard to read."""
 _MAX_WIDTH: Final = 200
@@ -60,6 +65,7 @@ _RULE_WIDTH: Final = 8
 _NO_BREAK: Final = "\ue000"
 """A blank at which no line is broken; a private-use character, so no name contains it."""
 _FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
+_SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z`])")
 _ASCII: Final = str.maketrans("█▒…·µ→±▁▂▃▄▅▆▇", "#.~-u>~_.,-=+*")
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _PART_STYLE: Final = {
@@ -103,16 +109,65 @@ def render_document(document: Document, options: Options) -> bytes:
         legacy_windows=False,
         force_jupyter=False,
     )
-    with console.capture() as captured:
-        for part in _page(document, width, wide):
-            console.print(part, width=wide if isinstance(part, Grid) else width)
-    text = "".join(
-        f"{line.rstrip()}\n"
-        for line in captured.get().replace(_NO_BREAK, " ").rstrip("\n").split("\n")
-    )
+    for shown in (document,) if options.verbose else _ever_shorter(document):
+        with console.capture() as captured:
+            for part in _page(shown, width, wide):
+                console.print(part, width=wide if isinstance(part, Grid) else width)
+        lines = captured.get().replace(_NO_BREAK, " ").rstrip("\n").split("\n")
+        if len(lines) <= _HEIGHT:
+            break
+    text = "".join(f"{line.rstrip()}\n" for line in lines)
     if options.unicode:
         return text.encode("utf-8", "backslashreplace")
     return text.translate(_ASCII).encode("ascii", "backslashreplace")
+
+
+def _ever_shorter(document: Document) -> Iterator[Document]:
+    """The document; then with sentences for tables; then with fewer findings and notes in full."""
+    yield document
+    sections = tuple(map(_with_sentences, document.sections))
+    yield replace(document, sections=sections)
+    for n_whole in _N_WHOLE_FINDINGS:
+        shorter = tuple(_with_first_findings(each, n_whole) for each in sections)
+        yield replace(document, sections=shorter)
+        sections = tuple(map(_with_short_notes, sections))
+
+
+def _with_sentences(section: DocumentSection) -> DocumentSection:
+    match section.blocks:
+        case (TableBlock(sentence_if_full=sentence) as table, *_) if sentence:
+            return replace(section, blocks=(replace(table, sentence=sentence),))
+    return section
+
+
+def _with_short_notes(section: DocumentSection) -> DocumentSection:
+    """Notes on the recording keep their first sentence."""
+    blocks = (
+        replace(
+            block,
+            items=tuple(
+                replace(item, text=_SENTENCE_END.split(item.text, 1)[0])
+                if item.severity == "note"
+                else item
+                for item in block.items
+            ),
+        )
+        if isinstance(block, ListBlock)
+        else block
+        for block in section.blocks
+    )
+    return replace(section, blocks=tuple(blocks))
+
+
+def _with_first_findings(section: DocumentSection, n_whole: int) -> DocumentSection:
+    """The findings after the first ``n_whole`` keep their place, rule and cost."""
+    blocks = (
+        replace(block, message="", fix="", labelled=())
+        if isinstance(block, FindingBlock) and block.number > n_whole
+        else block
+        for block in section.blocks
+    )
+    return replace(section, blocks=tuple(blocks))
 
 
 def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]:
@@ -124,13 +179,23 @@ def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]
     for section in document.sections:
         if not follows_sentence:
             yield ""
-        match section.blocks:
-            case (TableBlock(sentence=sentence), *_) if sentence:
-                follows_sentence = True
-                yield _headed(section.title, f": {sentence}")
-            case _:
-                follows_sentence = False
-                yield from _section(section, width, wide)
+        sentence = _sentence(section, width)
+        follows_sentence = bool(sentence)
+        if sentence:
+            is_hint = any(isinstance(each, ListBlock) and each.sentence for each in section.blocks)
+            yield _headed(section.title, f": {sentence}", "dim" if is_hint else "bold")
+        else:
+            yield from _section(section, width, wide)
+
+
+def _sentence(section: DocumentSection, width: int) -> str:
+    """What is shown of a section on the line of its title: of a list, one item if it fits."""
+    match section.blocks:
+        case ((TableBlock(sentence=sentence) | ListBlock(sentence=sentence)), *_) if sentence:
+            return sentence
+        case (ListBlock(items=(ListItem(text=text, lead=""),)),):
+            return text if cell_len(f"{section.title}: {text}") <= width else ""
+    return ""
 
 
 def _header(document: Document, width: int) -> str:
@@ -190,8 +255,8 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
             yield Text(f"{' ' * INDENT}{_prose(block.text)}", style="dim")
 
 
-def _headed(title: str, text: str) -> Text:
-    return Text(title, style="bold").append(_prose(text), style="not bold")
+def _headed(title: str, text: str, style: str = "bold") -> Text:
+    return Text(title, style=style).append(_prose(text), style="not bold")
 
 
 def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
@@ -269,7 +334,8 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     yield left.append(" " * gap).append_text(cost) if finding.cost and is_beside else left
     if finding.cost and not is_beside:
         yield Padding(cost, (0, 0, 0, INDENT))
-    yield Padding(Text(_prose(finding.message), overflow="fold"), (0, 0, 0, INDENT))
+    if finding.message:
+        yield Padding(Text(_prose(finding.message), overflow="fold"), (0, 0, 0, INDENT))
     if finding.fix:
         yield _hanging("Fix: ", finding.fix, "green")
     for each in finding.labelled:

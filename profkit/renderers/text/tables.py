@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from profkit.names import middle_cut
-from profkit.present.document import Cell, Name, SourceLine, TableBlock
+from profkit.present.document import Cell, Name, SourceLine, TableBlock, Tone
 
 INDENT: Final = 4
 _GAP: Final = 2
@@ -20,6 +20,7 @@ _MIN_END_WIDTH: Final = 20
 _NAME_WIDTH: Final = 30
 """Shorter names leave it unfilled, so that the columns of a page's tables are aligned."""
 _TREND_WIDTHS: Final = (8, 24)
+_TONE_STYLE: Final[dict[Tone, str]] = {"better": "green", "worse": "red", "": ""}
 
 
 def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
@@ -46,16 +47,22 @@ class TableLayout:
     """
 
     def __init__(self, table: TableBlock, width: int, title: str) -> None:
-        kinds = [column.kind for column in table.columns]
-        n_fixed = len(kinds) - kinds[::-1].index("figure")
+        figures = [column.is_figure for column in table.columns]
+        n_fixed = len(figures) - figures[::-1].index(True)
         ends = table.columns[n_fixed:]
         self.rows = table.rows
         self.width = width
         self.title = title or table.columns[0].title
         self.columns = table.columns[1:n_fixed]
-        self.figures = [tuple(map(str, row.cells[1:n_fixed])) for row in self.rows]
+        self.figures = [
+            tuple(
+                Text(str(cell), _TONE_STYLE[row.tone] if column.kind == "change" else "")
+                for column, cell in zip(self.columns, row.cells[1:n_fixed], strict=True)
+            )
+            for row in self.rows
+        ]
         self.widths = [
-            max(cell_len(column.title), *(cell_len(row[i]) for row in self.figures))
+            max(cell_len(column.title), *(row[i].cell_len for row in self.figures))
             for i, column in enumerate(self.columns)
         ]
         self.end_title = " · ".join(column.title for column in ends)
@@ -137,7 +144,7 @@ class TableLayout:
         line = grid(show_header=show_header, gap=gap)
         line.add_column(self.title, width=name_width, no_wrap=True, overflow="ellipsis")
         for column, width in zip(self.columns, self.widths, strict=True):
-            justify = "right" if column.kind == "figure" else "left"
+            justify = "right" if column.is_figure else "left"
             line.add_column(column.title, justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
         if end_width:
             title = middle_cut(self.end_title, end_width)
