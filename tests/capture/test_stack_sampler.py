@@ -1,0 +1,288 @@
+"""Sampled stacks: of the threads that run, with nothing of the program changed."""
+
+import asyncio
+import gc
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from profkit.capture import stack_sampler
+from profkit.capture.stack_sampler import StackSampler
+
+pytestmark = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="coverage sets a trace function, as debuggers do"
+)
+
+
+@pytest.fixture
+def sampler() -> Iterator[StackSampler]:
+    made = StackSampler(0.002, n_recent=10_000)
+    yield made
+    made.stop()
+
+
+def busy(seconds: float) -> None:
+    """Run Python for some processor time of this thread."""
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        sum(range(100))
+
+
+def tokenize(seconds: float) -> None:
+    busy(seconds)
+
+
+def encode(seconds: float) -> None:
+    busy(seconds)
+
+
+def ns_of(sampler: StackSampler) -> Counter[str]:
+    """Sampled nanoseconds by the function of this file that a thread was in or waited for."""
+    found: Counter[str] = Counter()
+    for one in sampler.counts():
+        found.update(
+            dict.fromkeys({name for file, _, name in one.calls if file == __file__}, one.ns)
+        )
+    return found
+
+
+def test_it_counts_functions_by_the_processor_time_that_they_take(sampler: StackSampler) -> None:
+    assert sampler.start()
+    for _ in range(35):
+        tokenize(0.03)
+        encode(0.01)
+    sampler.stop()
+    ns = ns_of(sampler)
+    assert ns["tokenize"] / ns["busy"] == pytest.approx(0.75, abs=0.18)
+    assert ns["encode"] / ns["busy"] == pytest.approx(0.25, abs=0.18)
+    assert sum(one.n for one in sampler.counts()) <= 2 * sampler.n_samples
+
+
+def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler) -> None:
+    async def handle() -> None:
+        for _ in range(100):
+            tokenize(0.002)
+            await asyncio.sleep(0.006)
+
+    sampler.start()
+    began_s = time.perf_counter()
+    asyncio.run(handle())
+    sampler.stop()
+    took_s = time.perf_counter() - began_s
+    every_ns = sum(one.ns for one in sampler.counts())
+    assert ns_of(sampler)["tokenize"] > 0.5 * every_ns
+    assert every_ns < 0.6e9 * took_s
+
+
+def test_a_thread_that_waits_is_seen_and_not_counted(sampler: StackSampler) -> None:
+    messages = queue.Queue[int]()
+
+    def parked() -> None:
+        messages.get()
+
+    waiting = threading.Thread(target=parked, name="parked")
+    sampler.start()
+    waiting.start()
+    time.sleep(0.3)
+    sampler.stop()
+    messages.put(0)
+    waiting.join()
+    assert sampler.n_samples > 5
+    parked_looks = [one for one in sampler.recent() if one.thread == waiting.ident]
+    assert len(parked_looks) >= sampler.n_samples - 2
+    assert not any(one.is_running for one in parked_looks)
+
+
+def test_a_thread_in_an_operator_counts(sampler: StackSampler) -> None:
+    values = torch.zeros(3_000_000)
+
+    def operate() -> None:
+        end_s = time.thread_time() + 0.3
+        while time.thread_time() < end_s:
+            values.exp_()
+
+    thread = threading.Thread(target=operate)
+    sampler.start()
+    thread.start()
+    thread.join()
+    sampler.stop()
+    assert ns_of(sampler)["operate"] > 150_000_000
+
+
+def test_the_last_samples_have_times_and_are_bounded() -> None:
+    sampler = StackSampler(0.001, n_recent=5)
+    sampler.start()
+    before_ns = time.time_ns()
+    busy(0.4)
+    sampler.stop()
+    recent = sampler.recent()
+    assert len(recent) == 5
+    times = [one.time_ns for one in recent]
+    assert times == sorted(times)
+    assert before_ns - 10**8 < times[0] < times[-1] < time.time_ns() + 10**8
+
+
+def test_nothing_of_the_program_is_changed_once_it_has_stopped(sampler: StackSampler) -> None:
+    switch_s, threads = sys.getswitchinterval(), threading.enumerate()
+    n_stacks = len(sys._current_frames())
+    sampler.start()
+    time.sleep(0.05)
+    assert threading.enumerate() == threads
+    assert sys.getswitchinterval() == pytest.approx(stack_sampler.SWITCH_S)
+    sampler.stop()
+    assert sampler.n_samples > 0
+    n_samples = sampler.n_samples
+    assert sys.getswitchinterval() == switch_s
+    assert gc.isenabled()
+    time.sleep(0.02)
+    assert len(sys._current_frames()) <= n_stacks
+    assert sampler.n_samples == n_samples
+
+
+def test_a_switch_interval_that_the_program_sets_stays(sampler: StackSampler) -> None:
+    switch_s = sys.getswitchinterval()
+    try:
+        sampler.start()
+        time.sleep(0.05)
+        sys.setswitchinterval(0.02)
+        sampler.stop()
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(switch_s)
+
+
+def test_it_adds_to_its_counts_after_another_start(sampler: StackSampler) -> None:
+    sampler.start()
+    tokenize(0.25)
+    sampler.stop()
+    first = ns_of(sampler)["tokenize"]
+    sampler.start()
+    tokenize(0.25)
+    sampler.stop()
+    assert ns_of(sampler)["tokenize"] > first > 0
+
+
+def test_it_holds_nothing_of_a_frame(sampler: StackSampler) -> None:
+    class Batch:
+        pass
+
+    def load() -> weakref.ref[Batch]:
+        batch = Batch()
+        busy(0.05)
+        return weakref.ref(batch)
+
+    sampler.start()
+    assert load()() is None
+
+
+def test_finalizers_of_the_program_do_not_run_in_its_thread(sampler: StackSampler) -> None:
+    threads: set[int] = set()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            threads.add(threading.get_ident())
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(30)
+    try:
+        sampler.start()
+        for _ in range(200):
+            Cycle()
+            time.sleep(0.005)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert sampler.n_samples > 3
+    assert threads == {threading.get_ident()}
+
+
+def test_it_costs_a_hundredth_of_a_core_however_short_the_interval() -> None:
+    def deep(n: int, over: threading.Event) -> None:
+        if n:
+            deep(n - 1, over)
+        else:
+            over.wait()
+
+    over = threading.Event()
+    threads = [threading.Thread(target=deep, args=(100, over)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    sampler = StackSampler(0.00001)
+    sampler.start()
+    began_s = time.process_time()
+    time.sleep(1.0)
+    used_s = time.process_time() - began_s
+    sampler.stop()
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert sampler.interval_s > 0.001
+    assert used_s < 0.05
+
+
+def test_the_number_of_stacks_is_bounded(
+    sampler: StackSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_sampler, "_MAX_STACKS", 1)
+    sampler.start()
+    for each in (tokenize, encode, busy):
+        each(0.05)
+    sampler.stop()
+    assert len(sampler.counts()) <= 1
+    assert sampler.n_left_out > 0
+
+
+def test_a_debugger_of_the_program_wins(sampler: StackSampler) -> None:
+    sys.settrace(lambda *_: None)
+    try:
+        assert not sampler.start()
+    finally:
+        sys.settrace(None)
+    assert sampler.start()
+
+    def debugged() -> None:
+        sys._getframe().f_trace = lambda *_: None
+        busy(0.0)
+        end_s = time.thread_time() + 0.1
+        while sampler.is_on and time.thread_time() < end_s:
+            pass
+
+    debugged()
+    assert not sampler.is_on
+    assert sys.getswitchinterval() != pytest.approx(stack_sampler.SWITCH_S)
+
+
+def test_a_profile_function_of_the_program_wins(sampler: StackSampler) -> None:
+    sys.setprofile(lambda *_: None)
+    try:
+        assert not sampler.start()
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork with several threads
+def test_a_forked_child_samples_nothing(sampler: StackSampler) -> None:
+    switch_s = sys.getswitchinterval()
+    sampler.start()
+    time.sleep(0.05)
+    pid = os.fork()
+    if not pid:
+        sampler.stop()
+        is_as_before = sys.getswitchinterval() == switch_s and gc.isenabled()
+        os._exit(0 if is_as_before and not sampler.is_on else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert sampler.is_on
+    tokenize(0.25)
+    sampler.stop()
+    assert ns_of(sampler)["tokenize"] > 0
