@@ -33,6 +33,7 @@ from profkit.capture.trace import TraceCapture
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.model.torch_names import DATA_WAIT
+from profkit.present.main_figures import main_figures
 
 MAX_WAIT_S: Final = 60.0
 """How long rank 0 waits at its end for the files of the other ranks, which may be validating."""
@@ -289,22 +290,18 @@ def figures(report: Report) -> dict[str, float]:
     """What a logger shows of a report.
 
     Returns:
-        ``profkit/step_ms``: mean step time in milliseconds; ``profkit/gpu_busy_share``: share of it
-        in which a device was busy, from 0 to 1; ``profkit/recoverable_ms``: milliseconds per step
+        ``profkit/step_ms``: mean step time in milliseconds; ``profkit/busy_share``: share of it
+        in which a device was busy, from 0 to 1; ``profkit/saving_ms``: milliseconds per step
         that the fixes of all findings save; ``profkit/findings_error`` and so on: the number of
         findings of each severity. What was not recorded is left out.
     """
-    summary = report.summary
+    known = main_figures(report)
     found: dict[str, float] = {}
-    if summary.breakdown is not None and summary.breakdown.per_step_ns is not None:
-        n_steps = summary.breakdown.n_steps
-        found["step_ms"] = summary.breakdown.per_step_ns / 1e6
-        found["recoverable_ms"] = summary.recoverable_ns / n_steps / 1e6
-    on_device = [(step.gpu_busy_ns, step.time_ns) for step in summary.steps]
-    busy_ns = sum(busy for busy, _ in on_device if busy is not None)
-    total_ns = sum(total for busy, total in on_device if busy is not None)
-    if total_ns:
-        found["gpu_busy_share"] = busy_ns / total_ns
+    if known.step_ns is not None:
+        found["step_ms"] = known.step_ns / 1e6
+        found["saving_ms"] = known.saving_ns / 1e6
+        if known.busy_share is not None:
+            found["busy_share"] = known.busy_share
     for severity in SEVERITIES:
         n = sum(finding.severity == severity for finding in report.findings)
         found[f"findings_{severity}"] = n

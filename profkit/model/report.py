@@ -558,6 +558,14 @@ class Breakdown:
         """Nanoseconds per step, or of the whole recording without steps."""
         return self.total_ns if self.per_step_ns is None else self.per_step_ns
 
+    @property
+    def busy_share(self) -> float | None:
+        """The share in which any device ran recorded work; None if the parts are of the host."""
+        if not self.on_device:
+            return None
+        without_work = ("idle-", "unrecorded")
+        return sum(part.share for part in self.parts if not part.kind.startswith(without_work))
+
 
 @dataclass(frozen=True)
 class Summary:

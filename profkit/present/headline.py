@@ -298,11 +298,12 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
         return f"These are dumps of torch's FlightRecorder, with {calls} of collectives."
     if breakdown is None or not breakdown.total_ns:
         return "No event time could be attributed."
-    if breakdown.per_step_ns is None and breakdown.on_device:
+    busy_share = breakdown.busy_share
+    if breakdown.per_step_ns is None and busy_share is not None:
         return (
             f"The recording has {_no_steps(report)}; {_devices(report)} busy "
-            f"{format_share(_device_work(breakdown))} of the {format_ns(breakdown.total_ns)} from "
-            "first to last device work."
+            f"{format_share(busy_share)} of the {format_ns(breakdown.total_ns)} from first to last "
+            "device work."
         )
     start = f"{breakdown_title(report)} is {step_time(report)}"
     if breakdown.per_step_ns is None:
@@ -313,9 +314,8 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
     end = "."
     if covered < _MIN_STEPS_SHARE:
         end = f"; steps are {format_share(covered)} of the recording."
-    if breakdown.on_device:
-        busy = format_share(_device_work(breakdown))
-        return f"{start}; {_devices(report)} busy {busy} of it{end}"
+    if busy_share is not None:
+        return f"{start}; {_devices(report)} busy {format_share(busy_share)} of it{end}"
     work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
     on_device = report.source.devices or _has_device_operators(report)
     where = "without recorded device work" if on_device else "all on the CPU"
@@ -328,15 +328,6 @@ def _has_device_operators(report: Report) -> bool:
 
 def _no_steps(report: Report) -> str:
     return "no complete step" if report.summary.n_incomplete_steps else "no steps"
-
-
-def _device_work(breakdown: Breakdown) -> float:
-    """The share in which a device was busy with recorded work."""
-    return sum(
-        part.share
-        for part in breakdown.parts
-        if not part.kind.startswith(_IDLE) and part.kind != "unrecorded"
-    )
 
 
 def _devices(report: Report) -> str:

@@ -22,6 +22,7 @@ from profkit.errors import OutputError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.present.main_figures import BUSY_ABOUT
 from profkit.units import format_count
 
 _NUMBER: Final = re.compile(r"(\d+)\D*$")
@@ -37,17 +38,16 @@ _MEMORY_FIGURES: Final = (
 _DESCRIPTIONS: Final = {
     "profkit/step_ms": "Time of each recorded step, in milliseconds: on the host, or on the "
     "device where the host runs ahead.",
-    "profkit/device_busy_share": "Share of each step in which a device was busy, from 0 to 1.",
+    "profkit/busy_share": "Share of each step in which a device was busy, from 0 to 1.",
     "profkit/data_wait_ms": "Time waiting for the next batch in each step, in milliseconds.",
     "profkit/sync_ms": "Host time in syncs in each step, in milliseconds.",
-    "profkit_recordings/median_step_ms": "Median step time of each recording, in milliseconds.",
-    "profkit_recordings/device_busy_share": "Share of the time from the devices' first work to "
-    "their last in which they were busy, from 0 to 1.",
+    "profkit_recordings/step_ms": "Mean step time of each recording, in milliseconds.",
+    "profkit_recordings/busy_share": f"From 0 to 1: {BUSY_ABOUT}.",
     "profkit_recordings/errors": "Findings of severity error.",
     "profkit_recordings/warnings": "Findings of severity warning.",
     "profkit_recordings/notes": "Findings of severity note.",
-    "profkit_recordings/could_be_saved_ms": "Time that fixes can save over the whole recording, in "
-    "milliseconds; time that several findings claim counts once.",
+    "profkit_recordings/saving_ms": "Time per step, or without steps in the whole recording, that "
+    "the fixes of all findings save together, in milliseconds.",
 }
 """By tag; TensorBoard shows the description beside the chart."""
 
@@ -98,7 +98,7 @@ def points(report: Report, index: int) -> Iterator[ScalarPoint]:
     for number, step in zip(_step_numbers(report), report.summary.steps, strict=True):
         yield _point("profkit/step_ms", number, step.time_ns / _NS_PER_MS)
         if step.gpu_busy_ns is not None and step.time_ns:
-            yield _point("profkit/device_busy_share", number, step.gpu_busy_ns / step.time_ns)
+            yield _point("profkit/busy_share", number, step.gpu_busy_ns / step.time_ns)
         yield _point("profkit/data_wait_ms", number, step.data_wait_ns / _NS_PER_MS)
         yield _point("profkit/sync_ms", number, step.sync_ns / _NS_PER_MS)
     yield from _memory_points(report)
@@ -132,16 +132,16 @@ def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
         return _point(f"profkit_recordings/{name}", index, value)
 
     if run.step_ns is not None:
-        yield point("median_step_ms", run.step_ns / _NS_PER_MS)
-    if run.device_busy_share is not None:
-        yield point("device_busy_share", run.device_busy_share)
+        yield point("step_ms", run.step_ns / _NS_PER_MS)
+    if run.busy_share is not None:
+        yield point("busy_share", run.busy_share)
     for peak in run.peaks:
         tag = f"profkit_recordings/peak_bytes_{safe(peak.device)}"
         yield ScalarPoint(tag, index, peak.bytes, "Peak memory of this device, in bytes.")
     yield point("errors", run.n_errors)
     yield point("warnings", run.n_warnings)
     yield point("notes", run.n_notes)
-    yield point("could_be_saved_ms", run.recoverable_ns / _NS_PER_MS)
+    yield point("saving_ms", run.saving_ns / _NS_PER_MS)
 
 
 class EventsFile:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
-from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import short_path
+from profkit.present.headline import part_label
+from profkit.present.main_figures import BUSY_ABOUT
 from profkit.renderers.html._page import FIGURES_ID, Head, assembled
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import (
@@ -113,18 +114,26 @@ def _table(inner: Sequence[InnerPage]) -> SortableTable:
     def column(title: str, kind: CellKind, key: str, about: str = "") -> SortableColumn:
         return SortableColumn(title, kind, lambda each: each.figures[key], about)
 
-    busy = "of the time from the devices' first work to their last"
+    def part(kind: str) -> SortableColumn:
+        label = part_label(kind)
+        title = f"{label[0].upper()}{label[1:]}"
+        return SortableColumn(title, "share", lambda each: _part_share(each.figures, kind))
+
     whole = "the mean; the whole recording where it has no steps"
     columns = (
         SortableColumn("Report", "name", "name"),
         column("Steps", "count", "nSteps"),
         column("Step time", "ns", "wholeNs", whole),
-        column("Device busy", "share", "busyShare", busy),
-        column("Compute", "share", "computeShare", DEVICE_TIMES["Compute"]),
-        column("Communication", "share", "communicationShare", DEVICE_TIMES["Communication"]),
-        column("Overlap", "share", "overlapShare", DEVICE_TIMES["Overlap"]),
+        column("Device busy", "share", "busyShare", BUSY_ABOUT),
+        part("compute"),
+        part("communication"),
         column("Peak memory", "bytes", "peakBytes"),
         column("Findings", "count", "nFindings"),
         column("Highest cost", "text", "firstFinding", "the finding with the highest cost"),
     )
     return table("side-by-side", "Reports", columns, inner)
+
+
+def _part_share(figures: dict[str, Any], kind: str) -> float | None:
+    ns = figures["partsNs"].get(kind)
+    return None if ns is None else ns / figures["wholeNs"]

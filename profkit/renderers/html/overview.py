@@ -5,7 +5,6 @@ from typing import Any
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
-from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.present.headline import (
@@ -15,6 +14,7 @@ from profkit.present.headline import (
     incomplete_steps,
     step_range,
 )
+from profkit.present.main_figures import SAVING_TITLE, main_figures
 from profkit.present.memory_text import monitored_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -59,11 +59,12 @@ def _tiles(report: Report) -> Iterator[Tile]:
         times = f"{format_ns(slowdown.actual_ns)} instead of {format_ns(slowdown.ideal_ns)}"
         more = f"{times} with equal ranks, by replay"
         yield Tile("Slowdown by ranks", f"{format_number(slowdown.ratio)} times", more)
-    for device in summary.devices:
-        if device.span_ns and len(summary.devices) == 1:
-            busy = format_share(device.busy_ns / device.span_ns)
-            more = f"{format_ns(device.busy_ns)} of {format_ns(device.span_ns)}"
-            yield Tile(f"{device_noun(report)} busy", busy, more)
+    figures = main_figures(report)
+    if figures.busy_share is not None:
+        several = "at least one device " if len(summary.devices) > 1 else ""
+        whole = "step time" if figures.step_ns is not None else "time from first to last work"
+        title = f"{device_noun(report)} busy"
+        yield Tile(title, format_share(figures.busy_share), f"{several}of the {whole}")
     if summary.flops is not None and summary.flops.utilization_share is not None:
         used = format_share(summary.flops.utilization_share)
         achieved = f"{format_number(summary.flops.tflops_per_s)} TFLOP/s"
@@ -71,11 +72,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
     if summary.flops is not None and summary.flops.model_utilization_share is not None:
         used = format_share(summary.flops.model_utilization_share)
         yield Tile("MFU", used, "of the tokens and parameters stated")
-    if summary.recoverable_ns:
-        more = ""
-        if breakdown is not None and breakdown.total_ns:
-            more = f"of {format_ns(breakdown.total_ns)} recorded"
-        yield Tile("Possible savings", format_ns(summary.recoverable_ns), more)
+    if figures.saving_ns:
+        yield Tile(SAVING_TITLE, *figures.saving)
     yield from _memory_tiles(report)
     yield _findings_tile(report)
 
@@ -131,17 +129,8 @@ def comparable_figures(report: Report) -> dict[str, Any]:
         "nSteps": len(summary.steps) or None,
         "wholeNs": (breakdown.mean_ns or None) if breakdown is not None else None,
         "partsNs": {part.kind: part.mean_ns for part in (breakdown.parts if breakdown else ())},
-        "busyShare": _share(summary.devices, "busy_ns"),
-        "computeShare": _share(summary.devices, "compute_ns"),
-        "communicationShare": _share(summary.devices, "communication_ns"),
-        "overlapShare": _share(summary.devices, "overlap_ns"),
+        "busyShare": main_figures(report).busy_share,
         "peakBytes": max(peaks, default=None),
         "nFindings": len(report.findings),
         "firstFinding": cell(report.findings[0].title) if report.findings else "",
     }
-
-
-def _share(devices: tuple[DeviceSummary, ...], figure: str) -> float | None:
-    """A figure of all devices as a share of their spans, each from its first work to its last."""
-    span_ns = sum(device.span_ns for device in devices)
-    return sum(getattr(device, figure) for device in devices) / span_ns if span_ns else None

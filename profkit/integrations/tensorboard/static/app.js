@@ -52,7 +52,7 @@ function followTheme() {
 function summary({ stage, run_summary: run }) {
   if (stage !== 'ready') return stageLabels[stage];
   const findings = counted(run.n_errors + run.n_warnings + run.n_notes, 'finding');
-  const stepNs = run.mean_step_ns;
+  const stepNs = run.step_ns;
   return stepNs === null ? findings : `${findings} · ${profkit.formatNs(stepNs)} per step`;
 }
 
