@@ -51,7 +51,7 @@ class BudgetFigure:
 
     Attributes:
         name: As in the configuration.
-        title: As shown to people, such as ``step time``.
+        title: As shown to people, such as ``median step time``.
         unit: Of the figure in a report; names that end in ``_ms`` have limits in milliseconds.
         of: Its values in a report.
         causes: Ids, names or families of the rules that explain a higher figure; empty for all.
@@ -207,13 +207,15 @@ def _of_growth() -> frozenset[str]:
 
 
 FIGURES: Final = (
-    BudgetFigure("step_ms", "step time", "ns", _of_steps(lambda step: step.time_ns), is_time=True),
     BudgetFigure(
-        "gpu_ms", "GPU busy per step", "ns",
+        "step_ms", "median step time", "ns", _of_steps(lambda step: step.time_ns), is_time=True
+    ),
+    BudgetFigure(
+        "gpu_ms", "median GPU busy time per step", "ns",
         _of_steps(lambda step: step.gpu_busy_ns, _NO_DEVICE), ("KER", "CMP"), is_time=True,
     ),
     BudgetFigure(
-        "exposed_communication_ms", "exposed communication per step", "ns",
+        "exposed_communication_ms", "median exposed communication per step", "ns",
         _of_steps(_exposed_ns, "No collectives were recorded."), ("COM",), is_time=True,
     ),
     BudgetFigure(

@@ -133,7 +133,7 @@ def _reasons(check: Check) -> Iterator[DocumentSection]:
 
 
 def outcome_text(result: BudgetResult) -> str:
-    """One sentence, such as ``Step time is 13.1 ms, and its budget 12.0 ms.``."""
+    """One sentence, such as ``Median step time is 13.1 ms, and its budget 12.0 ms.``."""
     subject = f"{result.title[:1].upper()}{result.title[1:]}"
     if result.value is None:
         return f"{subject} is not known. {result.reason}"

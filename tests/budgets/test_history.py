@@ -79,7 +79,9 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
     text = profkit.render(history, "text").decode()
     assert "Commits: NVIDIA H100" in text
     assert "Commits: NVIDIA B200" in text
-    assert "Step time is 8.00 ms at bbbbbbbbbb, 20% less than at aaaaaaaaaa, 3 commits" in text
+    assert (
+        "Median step time is 8.00 ms at bbbbbbbbbb, 20% less than at aaaaaaaaaa, 3 commits" in text
+    )
     # A chart of one point is none.
     assert profkit.render(history, "html").count(b"<polyline") == len(
         [each for each in history.lines if each.devices == ("NVIDIA H100",)]
