@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import random
 import re
 import subprocess
@@ -25,6 +26,9 @@ from typing import Any, Final
 
 import psutil
 from isal import igzip
+
+# Each round reads the file; benchmarks/cache.py measures the cache.
+os.environ.setdefault("PROFKIT_CACHE", "0")
 
 ROOT: Final = Path(__file__).parents[1]
 TRACES: Final = ROOT / "traces"

@@ -1,7 +1,8 @@
-"""What all tests share: one core for each process, and a gpu marker that means what it says."""
+"""What all tests share: one core for each process, a cache of their own, and the marker gpu."""
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable
 
 import pytest
@@ -17,6 +18,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The test processes share the cores already; threads of torch that wait for each other take
     # ten times as long. Programs that a test starts inherit this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test reads or writes the cache of whoever runs it. Programs that a test starts inherit this.
+_caches = tempfile.TemporaryDirectory(prefix="profkit-tests-")
+os.environ["XDG_CACHE_HOME"] = _caches.name
+os.environ.pop("PROFKIT_CACHE", None)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _FILE: Final = "pyproject.toml"
 _TABLE: Final = "tool.profkit"
 BUDGETS: Final = "budgets"
-_KEYS: Final = ("select", "ignore", "thresholds", "peaks", BUDGETS)
+CACHE_BYTES: Final = "cache_bytes"
+_KEYS: Final = ("select", "ignore", "thresholds", "peaks", CACHE_BYTES, BUDGETS)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Config:
         peaks: By device name, what it computes and moves at most, by
             :data:`~profkit.index.compute.peaks.PEAK_FIGURES`.
         budgets: For ``profkit check``, by the figure's name what it may be at most.
+        cache_bytes: Maximum size of the cache of large recordings; None for the default.
         file: The file that they are in; empty without one.
     """
 
@@ -44,6 +46,7 @@ class Config:
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     budgets: Mapping[str, Any] = field(default_factory=dict)
+    cache_bytes: int | None = None
     file: str = ""
 
     def chosen(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,6 +137,7 @@ class _Reader:
             },
             self._peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
             self._budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
+            self._bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
             str(self._file),
         )
 
@@ -142,6 +146,14 @@ class _Reader:
         if not isinstance(table, dict):
             raise self._error(key, "must be a table", f"Write [{key}].")
         return table
+
+    def _bytes(self, key: str, value: object) -> int | None:
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            problem = f"must be a number of bytes, not {value!r}"
+            raise self._error(key, problem, "0 turns the cache off.")
+        return value
 
     def _peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
         from profkit.index.compute.peaks import PEAK_FIGURES

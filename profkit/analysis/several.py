@@ -27,10 +27,11 @@ from profkit.errors import (
     UnreadableFileError,
     UsageError,
 )
+from profkit.folders import cache_limit, limit_cache
 from profkit.model.job import UnreadFile
 from profkit.model.report import Report
 from profkit.packed import Packed
-from profkit.present.renderer import LoadedRecording, accepted, renderer
+from profkit.present.renderer import accepted, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
@@ -147,6 +148,8 @@ class _Item:
         may_be_rank: Whether it may be shown as a part of a job, so that no product is made of it.
         root: The working folder of paths, where that of the process is another one.
         n_readers: How many processes may read it together.
+        cache_bytes: The limit of the cache.
+        is_alone: Whether there is no other recording that it could be joined to.
         version: That of profkit, which has to be the same everywhere.
     """
 
@@ -155,6 +158,8 @@ class _Item:
     may_be_rank: bool
     root: str
     n_readers: int | None
+    cache_bytes: int | None = None
+    is_alone: bool = False
     version: str = __version__
 
 
@@ -294,7 +299,15 @@ def _unordered(
 ) -> Iterator[tuple[int, _Result | ProfkitError]]:
     """The result of each recording by index, wherever it is made."""
     if len(recordings) == 1 and scale.client is None:
-        item = _Item(recordings[0], order, may_be_rank=False, root="", n_readers=None)
+        item = _Item(
+            recordings[0],
+            order,
+            may_be_rank=False,
+            root="",
+            n_readers=None,
+            cache_bytes=cache_limit(),
+            is_alone=True,
+        )
         try:
             yield 0, analyze_item(item, listener)
         except SeveralTracesError as error:
@@ -312,7 +325,7 @@ def _unordered(
         root = os.getcwd() if client is not None else ""  # noqa: PTH109  (a text)
         shows = may_be_ranks(recordings) if order.format else [True] * len(recordings)
         items = [
-            _Item(recording, order, may_be_rank, root, n_readers)
+            _Item(recording, order, may_be_rank, root, n_readers, cache_limit())
             for recording, may_be_rank in zip(recordings, shows, strict=True)
         ]
         if client is None and not n:
@@ -381,6 +394,7 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         message = f"A worker has profkit {__version__}, and this program {item.version}."
         raise UsageError(message, "Install the same version.")
     parallel.limit_processes(item.n_readers)
+    limit_cache(item.cache_bytes)
     stages = _Stages(listener)
     paths = item.recording.paths
     if listener is not None:
@@ -396,7 +410,7 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         raise
     if item.root:
         found = _named(found, paths)
-    rank = found.rank_report()
+    rank = None if item.is_alone else found.rank_report()
     product = None
     if item.order.format and (rank is None or not item.may_be_rank):
         product = _rendered(found, item.order)
@@ -416,7 +430,7 @@ def _rename(error: LoadError, place: str, path: str) -> None:
 def _named(found: Study, paths: tuple[str, ...]) -> Study:
     """A study of files whose paths were made absolute, with the paths as they were given."""
     source = replace(found.report.source, path=str(place_of(paths[0])))
-    recording = LoadedRecording(found.recording.context, paths)
+    recording = replace(found.recording, paths=paths)
     return replace(found, report=replace(found.report, source=source), recording=recording)
 
 

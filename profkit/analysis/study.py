@@ -4,8 +4,10 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
+from profkit.analysis.cached_report import entry_of, find_report, report_key
 from profkit.arguments import (
     CALLABLE,
     FLAG,
@@ -33,8 +35,9 @@ from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 from profkit.present.renderer import LoadedRecording
+from profkit.readers.cache import STAGE, users_cache
 from profkit.readers.open import load
-from profkit.readers.progress import OnProgress
+from profkit.readers.progress import OnProgress, Stages
 
 Path = str | os.PathLike[str]
 Peaks = Mapping[str, Mapping[str, float]]
@@ -101,19 +104,34 @@ def study(  # noqa: PLR0913  (options, by name)
     wanted = chosen_rules("profkit.analyze", select, ignore)
     on_stage = on_stage or no_stage
     paths = paths_in(path)
-    ctx = replace(
-        context_of(paths, limit_bytes, on_stage, on_progress),
-        peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
-        tokens_per_step=tokens_per_step,
-        parameters=parameters,
-    )
+    choice = RuleChoice(tuple(rule.INFO.id for rule in wanted), thresholds or {}, strict)
+
+    def read() -> Context:
+        return replace(
+            context_of(paths, limit_bytes, on_stage, on_progress),
+            peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
+            tokens_per_step=tokens_per_step,
+            parameters=parameters,
+        )
+
+    cache, stages = users_cache(), Stages()
+    options = (plain(thresholds), strict, limit_bytes, plain(peaks), tokens_per_step, parameters)
+    with stages.stage(STAGE):
+        key = report_key(cache, paths, wanted, options)
+        known = None if key is None else find_report(cache, key)
+    if known is not None:
+        on_stage(STAGE, stages.ns[STAGE])
+        return Study(known, LoadedRecording(lru_cache(read), tuple(paths)), choice)
+    ctx = read()
     report = report_of(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
-    ids = tuple(rule.INFO.id for rule in wanted)
-    choice = RuleChoice(ids, thresholds or {}, strict)
     if report.source.kind == "flight-recorder":
         dump = rank_report(ctx, report, choice)
         report = report if dump is None else job_report([dump])
-    return Study(report, LoadedRecording(ctx, tuple(paths)), choice)
+    elif key is not None:
+        cache.store(key, lambda: entry_of(report), stages)
+        for stage, ns in stages.ns.items():
+            on_stage(stage, ns)
+    return Study(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
 
 
 def context_of(

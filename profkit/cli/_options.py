@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.model.finding import SEVERITIES
 from profkit.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ _SIZE = re.compile(
 
 def at_least(severity: str | None) -> tuple[str, ...]:
     """The severities from one on, for ``--fail-on``; none for None."""
+    from profkit.model.finding import SEVERITIES
+
     return () if severity is None else SEVERITIES[SEVERITIES.index(severity) :]
 
 
@@ -99,17 +100,31 @@ def _split_rules(
     return tuple(w.strip() for value in values for w in value.split(",") if w.strip())
 
 
-def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> dict[str, Any]:
+def chosen_rules(
+    select: tuple[str, ...] = (), ignore: tuple[str, ...] = (), *, no_cache: bool = False
+) -> dict[str, Any]:
     """The arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
 
     ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` the one.
+    The size of the cache is set for the process.
 
     Raises:
         UsageError: The configuration is not valid.
     """
     from profkit.analysis.config import read_config
+    from profkit.folders import limit_cache
 
-    return read_config().chosen(select, ignore)
+    config = read_config()
+    limit_cache(0 if no_cache else config.cache_bytes)
+    return config.chosen(select, ignore)
+
+
+def no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add ``--no-cache``, for :func:`chosen_rules`."""
+    option = click.option(
+        "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
+    )
+    return option(command)
 
 
 def output_options(
@@ -138,7 +153,7 @@ def output_options(
 
 
 def reading_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that choose the rules and limit the size of files.
+    """Add the options that choose the rules, limit the size of files, and turn the cache off.
 
     Args:
         command: The command's function. Its argument ``chosen`` gets keyword arguments for
@@ -151,9 +166,10 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         select: tuple[str, ...],
         ignore: tuple[str, ...],
         max_bytes: int | None,
+        no_cache: bool,
         **others: object,
     ) -> int:
-        chosen = {**chosen_rules(select, ignore), "limit_bytes": max_bytes}
+        chosen = {**chosen_rules(select, ignore, no_cache=no_cache), "limit_bytes": max_bytes}
         return command(chosen=chosen, **others)
 
     options = (
@@ -164,7 +180,7 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--max-bytes", metavar="SIZE", type=Size(),
                      help="Maximum decompressed size of a file, such as 20GiB."),
     )  # fmt: skip
-    with_options: Callable[..., int] = with_chosen
+    with_options: Callable[..., int] = no_cache_option(with_chosen)
     for option in reversed(options):
         with_options = option(with_options)
     return with_options

@@ -16,7 +16,7 @@ from profkit.cli._options import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, scale_options
-from profkit.folders import working_folder
+from profkit.folders import cache_folder, working_folder
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -104,10 +104,7 @@ def _cached(name: str, paths: tuple[str, ...]) -> Path:
     """
     from profkit.errors import OutputError
 
-    # The XDG Base Directory Specification says to ignore a relative path.
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = named if named.is_absolute() else Path.home() / ".cache"
-    folder = cache / "profkit" / "pages"
+    folder = cache_folder("pages")
     key = "\0".join(str(Path(path).absolute()) for path in paths)
     digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     try:

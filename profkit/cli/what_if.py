@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from profkit.cli._options import Size, output_options
+from profkit.cli._options import Size, chosen_rules, no_cache_option, output_options
 from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, scale_options
 
@@ -83,6 +83,7 @@ class Bandwidth(Factor):
 @output_options(click.Choice(("json", "text")))
 @click.option("--max-bytes", metavar="SIZE", type=Size(),
               help="Maximum decompressed size of the file, such as 20GiB.")  # fmt: skip
+@no_cache_option
 def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
@@ -100,6 +101,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     output: str,
     force: bool,
     max_bytes: int | None,
+    no_cache: bool,
 ) -> int:
     """Predict the step time of a recorded program with changes, all of them made at once.
 
@@ -124,6 +126,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
+    thresholds = chosen_rules(no_cache=no_cache)["thresholds"]
     of_job = RanksChoice(
         ranks, stages, even, not no_waiting, checked_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
@@ -139,7 +142,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     if not is_job and not of_job.is_any:
         try:
             result: Prediction | JobPrediction = _of_trace(
-                recordings[0].paths[0], changes, max_bytes
+                recordings[0].paths[0], {**changes, "thresholds": thresholds}, max_bytes
             )
         except SeveralTracesError:
             is_job = True
@@ -172,7 +175,6 @@ def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str
 
 def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
     from profkit.api import what_if
-    from profkit.cli._options import chosen_rules
     from profkit.cli._progress import progress
 
     with progress() as shown:
@@ -180,7 +182,6 @@ def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "P
         return what_if(
             path,
             **changes,
-            thresholds=chosen_rules()["thresholds"],
             limit_bytes=limit_bytes,
             on_progress=shown.on_progress,
         )

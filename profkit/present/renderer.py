@@ -22,7 +22,7 @@ may follow an underscore, as in ``csv_tables``.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
@@ -65,12 +65,21 @@ class LoadedRecording:
     """What a report was made from, for the formats that show more than the report.
 
     Attributes:
-        context: The recording with its indexes.
+        read: Returns the recording with its indexes.
         paths: The files, as they were given: local paths or URLs.
     """
 
-    context: Context
+    read: Callable[[], Context]
     paths: tuple[str, ...]
+
+    @cached_property
+    def context(self) -> Context:
+        """The recording with its indexes. It is read on first use if the report was cached.
+
+        Raises:
+            LoadError: It can no longer be read.
+        """
+        return self.read()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 from profkit.readers.flight_recorder import read_dump
-from profkit.readers.kineto.read import read_kineto
+from profkit.readers.kineto.cached import read_trace
 from profkit.readers.live_memory import read_live
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import folder_files, kind_of
@@ -30,6 +30,8 @@ def load(
     on_progress: OnProgress | None = None,
 ) -> Trace | MemorySnapshot | LiveMemory | FlightRecord:
     """Load a recording of any kind.
+
+    The columns of large traces are kept in the user's cache, and mapped from there the next time.
 
     Args:
         path: A Kineto trace, an autograd profiler's array, a snapshot of the CUDA caching
@@ -62,4 +64,4 @@ def load(
         record = read_dump(place, limit_bytes)
         if record is not None:
             return record
-    return read_kineto(place, limit_bytes, on_progress)
+    return read_trace(place, limit_bytes, on_progress)

@@ -23,6 +23,11 @@ from profkit.units import format_bytes
 CHUNK_BYTES: Final = 2 << 20
 """Chunks of 1 to 4 MiB are read fastest: they fit into the processor's cache."""
 
+_COMPRESSION_RATIO: Final = 12
+"""The typical ratio of gzip for traces."""
+_PLAIN_STARTS: Final = (b"{", b"[", b" ", b"\n", b"\x80")
+"""JSON and pickles begin like this."""
+
 Place = Path | str
 """A local file, or a URL."""
 
@@ -47,6 +52,22 @@ def default_limit_bytes(place: Place) -> int:
     place, _ = split_member(place)
     n_bytes = _status(place).st_size if isinstance(place, Path) else url_n_bytes(place)
     return max(MIN_LIMIT_BYTES, MAX_COMPRESSION_RATIO * n_bytes)
+
+
+def text_bytes(place: Place) -> int:
+    """About how many bytes a local file has when it is decompressed.
+
+    Returns:
+        0 for files on other machines, members of archives, and what cannot be read.
+    """
+    if not isinstance(place, Path) or not is_file(place):
+        return 0
+    try:
+        with place.open("rb") as raw:
+            is_plain = raw.read(1) in _PLAIN_STARTS
+        return place.stat().st_size * (1 if is_plain else _COMPRESSION_RATIO)
+    except OSError:
+        return 0  # reading it fails too, and says why
 
 
 def is_folder(place: Place) -> bool:

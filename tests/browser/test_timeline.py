@@ -377,7 +377,8 @@ def large(folder: Path) -> Path:
     events = tiled(trace.events, N_MANY, np.random.default_rng(0))
     ctx = Context(trace=replace(trace, events=events))
     path = folder / "large.html"
-    path.write_bytes(render(found.report, "html", recording=LoadedRecording(ctx, (str(source),))))
+    recording = LoadedRecording(lambda: ctx, (str(source),))
+    path.write_bytes(render(found.report, "html", recording=recording))
     return path
 
 

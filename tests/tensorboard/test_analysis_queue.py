@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from profkit.integrations.tensorboard.analysis_queue import AnalysisQueue, Task, TaskState
-from profkit.integrations.tensorboard.cache import ResultCache, default_folder, key_of
+from profkit.integrations.tensorboard.cache import ResultCache, key_of
 
 WORKER = """
 import os, pathlib, sys, time
@@ -189,9 +189,7 @@ def test_the_cache_uses_a_temporary_folder_if_its_own_is_not_writable(
     cache = ResultCache(tmp_path / "file" / "cache")
     assert cache.folder.is_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "profkit" / "tensorboard"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_folder().is_absolute()
+    assert ResultCache().folder == tmp_path / "profkit" / "tensorboard"
 
 
 def test_a_key_depends_on_every_part_and_on_the_version(

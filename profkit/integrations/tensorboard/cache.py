@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from profkit._version import __version__
+from profkit.folders import cache_folder
 
 _FORMAT: Final = "4"
 """Changes with the format of what the worker writes."""
@@ -27,17 +28,6 @@ def key_of(*parts: str) -> str:
     """The key of an entry that is made from some parts, different for each version of profkit."""
     text = "\0".join((_FORMAT, __version__, *parts))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def default_folder() -> Path:
-    """``$XDG_CACHE_HOME/profkit/tensorboard``, or below ``~/.cache``.
-
-    Source: "XDG Base Directory Specification": a path that is not absolute is ignored.
-    """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if not home.is_absolute():
-        home = Path("~/.cache").expanduser()
-    return home / "profkit" / "tensorboard"
 
 
 class ResultCache:
@@ -57,7 +47,7 @@ class ResultCache:
     def folder(self) -> Path:
         """The folder, created on first use."""
         if self._folder is None:
-            preferred = self._preferred or default_folder()
+            preferred = self._preferred or cache_folder("tensorboard")
             try:
                 preferred.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=preferred):

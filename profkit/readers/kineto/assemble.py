@@ -35,8 +35,8 @@ _NO_PROCESS: Final = "-1"
 _CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 _COMMON: Final = ("position", "lane", "ts_ns")
 _BEGIN_END: Final = (*_COMMON, "category", "name")
-_COMPLETE: Final = (*_BEGIN_END, "dur_ns")
-_DTYPES: Final = {
+COMPLETE: Final = (*_BEGIN_END, "dur_ns")
+DTYPES: Final = {
     "category": np.uint8,
     **dict.fromkeys(("position", "name", "lane", "device_type", "device"), np.int32),
 }
@@ -110,7 +110,7 @@ def assemble(batches: Batches, interned: InternTables) -> TraceTables:
             if columns:
                 columns["position"] += np.int32(base)
     sparse = {key: _pop_sparse(ordered, first_row, key) for key in SPARSE}
-    complete = {key: _pop([b.complete for b in ordered], key) for key in _COMPLETE}
+    complete = {key: _pop([b.complete for b in ordered], key) for key in COMPLETE}
     memory = {key: _pop([b.memory for b in ordered], key) for key in (*_COMMON, *MEMORY)}
     parts = [b.begin_end for b in ordered]
     begin_end = {key: _pop(parts, key) for key in (*_BEGIN_END, "begins", *SPARSE)}
@@ -141,7 +141,7 @@ def _tables(
     start_ns = int(min(starts, default=0))
     columns["ts_ns"] -= start_ns
     memory["ts_ns"] -= start_ns
-    table: dict[str, Any] = {key: _frozen(key, columns[key]) for key in _COMPLETE}
+    table: dict[str, Any] = {key: _frozen(key, columns[key]) for key in COMPLETE}
     table |= {key: _sparse_column(*sparse.pop(key)) for key in SPARSE}
     names = tuple(interned.names.texts)
     events = EventTable(names=names, lanes=interned.lanes.lanes(), **table)
@@ -277,7 +277,7 @@ def _sparse_column(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
 
 
 def _frozen(key: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    column = column.astype(_DTYPES.get(key, np.int64), copy=False)
+    column = column.astype(DTYPES.get(key, np.int64), copy=False)
     column.flags.writeable = False
     return column
 

@@ -39,14 +39,14 @@ OF_COLLECTIVES: Final = (
 _CALL: Final = ("correlation", "external_id")
 _DEVICE: Final = ("correlation", "external_id", "device", "stream", "n_bytes")
 _PEERS: Final = ("from_device", "to_device")
-_OCCUPANCY: Final = ("blocks_per_sm", "occupancy_percent")
+FIGURES: Final = ("blocks_per_sm", "occupancy_percent")
 
 COLUMNS_OF_CATEGORY: Final = {
     Category.OP: (*_HOST, *_INPUTS),
     Category.ANNOTATION: _HOST,
     Category.RUNTIME: _CALL,
     Category.DRIVER: _CALL,
-    Category.KERNEL: (*_DEVICE, *_OCCUPANCY),
+    Category.KERNEL: (*_DEVICE, *FIGURES),
     Category.MEMCPY: (*_DEVICE, *_PEERS),
     Category.MEMSET: _DEVICE,
 }
@@ -54,7 +54,7 @@ COLUMNS_OF_CATEGORY: Final = {
 
 _RUN_COLLECTIVES: Final = (Category.OP, Category.KERNEL)
 SPARSE: Final = tuple(
-    dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_OCCUPANCY, *OF_COLLECTIVES))
+    dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *FIGURES, *OF_COLLECTIVES))
 )
 _WORDS: Final = (
     "call_stack", "collective", "element_type", "group_name", "group_description",
@@ -396,7 +396,7 @@ def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[Any]:
     """The values of one sparse column, :data:`MISSING` where an event has none. Shape ``(k,)``."""
     given = list(map(attrgetter(key), args))
-    if key in _OCCUPANCY:
+    if key in FIGURES:
         return _occupancy(key, given, args)
     if key in _RAW:
         # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, given)``.

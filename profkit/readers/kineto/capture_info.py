@@ -66,6 +66,12 @@ def read_capture(raw: bytes) -> tuple[CaptureInfo | None, tuple[str, ...]]:
     return CaptureInfo(**parts), tuple(dropped)
 
 
+def capture_holds(capture: CaptureInfo) -> bool:
+    """Whether each part of what was recorded holds, as when it is read from a trace."""
+    values = (getattr(capture, each.name) for each in fields(CaptureInfo))
+    return all(_CHECKS.get(type(value), _is_int_in_range)(value) for value in values)
+
+
 def _is_required(field: "Field[Any]") -> bool:
     return field.default is NO_DEFAULT and field.default_factory is NO_DEFAULT
 

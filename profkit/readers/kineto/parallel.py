@@ -18,12 +18,10 @@ from profkit.readers.kineto.batch import InternTables
 from profkit.readers.kineto.decode import BatchReader
 from profkit.readers.kineto.split import TraceText, split_batches
 from profkit.readers.progress import Stages
-from profkit.readers.stream import Chunks, Place, is_file, open_plain
+from profkit.readers.stream import Chunks, Place, open_plain, text_bytes
 
 _BYTES_PER_PROCESS: Final = 100 << 20
 """Less text than this is read before a second process has started (about 0.25 s)."""
-_COMPRESSION_RATIO: Final = 12
-"""The typical ratio of gzip for traces."""
 _MAX_PROCESSES: Final = 8
 """With more, decompressing and splitting, which every process does, take as long as decoding."""
 _WORKER: Final = "from profkit.readers.kineto.parallel import worker; worker()"
@@ -55,22 +53,10 @@ def limit_processes(most: int | None) -> None:
 
 def processes_for(place: Place) -> int:
     """The number of processes to read a file with; 1 for files on other machines."""
-    if not isinstance(place, Path) or not is_file(place):
-        return 1
-    try:
-        n_bytes = place.stat().st_size * (1 if _is_plain(place) else _COMPRESSION_RATIO)
-    except OSError:
-        return 1  # reading it fails too, and says why
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     processors = processors if _most is None else min(processors, _most)
-    useful = n_bytes // _BYTES_PER_PROCESS
+    useful = text_bytes(place) // _BYTES_PER_PROCESS
     return max(1, min(processors, useful, _MAX_PROCESSES) if sys.executable else 1)
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether a file begins as JSON does, and so is not compressed."""
-    with path.open("rb") as raw:
-        return raw.read(1)[:1] in (b"{", b"[", b" ", b"\n")
 
 
 def read_part(

@@ -1,0 +1,116 @@
+"""What the cache saves and costs: first and second look at a large trace, and a small file.
+
+A recorded trace is repeated to several sizes. ``profkit analyze`` is measured as a whole process:
+without the cache, with an empty one, and with a full one, in turns. The small file, ``profkit
+--help`` and ``import profkit`` are measured beside a Python process that does nothing. Times are
+processor time with child processes, which other programs disturb least; wall time is shown beside
+it. Nothing is downloaded, and files and cache are removed.
+
+Run: ``python benchmarks/cache.py [--mb 200 1000] [--rounds 3]``
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from isal import igzip
+
+from benchmarks.analyze import Run, run
+from benchmarks.load import TRACES, repeated
+
+TARGET_FIRST: Final = 1.05
+TARGET_SECOND_S: Final = 1.2
+TARGET_SMALL_S: Final = 0.3
+TARGET_HELP_S: Final = 0.1
+TARGET_IMPORT_S: Final = 0.03
+SMALL_ROUNDS: Final = 15
+
+
+def shown(name: str, runs: list[Run], base_s: float) -> float:
+    """Print the median and range of processor time, which is returned, and that of wall time."""
+    cpu = [each.cpu_seconds for each in runs]
+    median_s, wall_s = statistics.median(cpu), statistics.median(each.seconds for each in runs)
+    failed = next((each.failed for each in runs if each.failed), "")
+    row = f"{median_s:7.2f} {min(cpu):6.2f}-{max(cpu):<6.2f} {wall_s:7.2f} {median_s / base_s:7.2f}"
+    print(f"{name:<24} {row} {failed}".rstrip())
+    return median_s
+
+
+def large(trace: bytes, megabytes: int, rounds: int) -> None:
+    """Compare the looks at a large trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, cache = Path(folder, "repeated.pt.trace.json"), Path(folder, "cache")
+        with path.open("wb") as file:
+            file.writelines(repeated(trace, megabytes * 1_000_000))
+        os.environ["PROFKIT_CACHE"] = str(cache)
+        command = ["-m", "profkit", "analyze", str(path), "-o", os.devnull]
+        runs: dict[str, list[Run]] = {"no cache": [], "first look": [], "second look": [],
+                                      "second, other rules": []}  # fmt: skip
+        for _ in range(rounds):
+            shutil.rmtree(cache, ignore_errors=True)
+            runs["no cache"].append(run([*command, "--no-cache"]))
+            runs["first look"].append(run(command))
+            runs["second look"].append(run(command))
+            runs["second, other rules"].append(run([*command, "--ignore", "SYN"]))
+        print(f"\n{megabytes} MB of text, {rounds} rounds")
+        print(f"{'look':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x none':>7}")
+        base_s = statistics.median(each.cpu_seconds for each in runs["no cache"])
+        first, second = (shown(name, each, base_s) for name, each in list(runs.items())[1:3])
+        shown("no cache", runs["no cache"], base_s)
+        shown("second, other rules", runs["second, other rules"], base_s)
+        n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
+        print(
+            f"targets: a first look at most {TARGET_FIRST} x (here {first / base_s:.2f}), "
+            f"a second one at most {TARGET_SECOND_S} s (here {second:.2f}); "
+            f"the cache has {n_bytes / 1e6:.0f} MB"
+        )
+
+
+def small(trace: bytes) -> None:
+    """Compare the fixed costs of commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "small.pt.trace.json")
+        with path.open("wb") as file:
+            file.writelines(repeated(trace, 1_000_000))
+        commands = {
+            "python": ["-c", "pass"],
+            "import numpy": ["-c", "import numpy"],
+            "import profkit": ["-c", "import profkit"],
+            "profkit --help": ["-m", "profkit", "--help"],
+            "profkit analyze, 1 MB": ["-m", "profkit", "analyze", str(path), "-o", os.devnull],
+        }
+        runs: dict[str, list[Run]] = {name: [] for name in commands}
+        for _ in range(SMALL_ROUNDS):
+            for name, command in commands.items():
+                runs[name].append(run(command))
+    print(f"\nsmall, {SMALL_ROUNDS} rounds")
+    print(f"{'process':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x numpy':>7}")
+    base_s = statistics.median(each.cpu_seconds for each in runs["import numpy"])
+    times = {name: shown(name, each, base_s) for name, each in runs.items()}
+    imported = times["import profkit"] - times["python"]
+    print(
+        f"targets: analyze {TARGET_SMALL_S} s (here {times['profkit analyze, 1 MB']:.2f}), "
+        f"--help {TARGET_HELP_S} s (here {times['profkit --help']:.2f}), "
+        f"import {TARGET_IMPORT_S} s (here {imported:.3f})"
+    )
+
+
+def main() -> None:
+    """Measure the small file, and then each size."""
+    parser = argparse.ArgumentParser(description="Measure what the cache saves.")
+    parser.add_argument("--mb", type=int, nargs="+", default=[200, 1000], help="sizes of the text")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds for each size")
+    options = parser.parse_args()
+    source = max(TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size)
+    trace = igzip.decompress(source.read_bytes())
+    small(trace)
+    for megabytes in options.mb:
+        large(trace, megabytes, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

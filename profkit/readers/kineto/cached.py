@@ -1,0 +1,185 @@
+"""Traces in the cache: their columns as arrays, everything else as plain data."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any, Final, get_type_hints
+
+import msgspec
+import numpy as np
+
+from profkit.model.events import MISSING, Category, EventTable, Lane, MemoryTable, SparseColumn
+from profkit.model.trace import Trace
+from profkit.readers.cache import STAGE, Cache, Entry, Key, users_cache
+from profkit.readers.kineto.assemble import COMPLETE, DTYPES
+from profkit.readers.kineto.batch import FIGURES, INTERNED, SPARSE
+from profkit.readers.kineto.capture_info import capture_holds
+from profkit.readers.kineto.invalid_times import MAX_NS
+from profkit.readers.kineto.read import read_kineto
+from profkit.readers.process_memory import garbage_collection_paused
+from profkit.readers.progress import OnProgress, Stages
+from profkit.readers.stream import Place
+
+_KIND: Final = b"trace"
+_APART: Final = ("path", "events", "memory")
+"""Fields of a trace that are no part of its plain data."""
+_MEMORY: Final = "memory."
+_ROWS: Final = ".rows"
+_MAX_TIME_NS: Final = (1 << 63) // 2
+"""With the longest duration added, an end is still an int64."""
+_MAX_INT: Final = (1 << 63) - 1
+_Limits = Mapping[str, tuple[int, int]]
+"""The smallest and the largest value of columns."""
+
+
+class _NotValidError(Exception):
+    """What was stored is no trace."""
+
+
+def read_trace(
+    place: Place, limit_bytes: int | None = None, on_progress: OnProgress | None = None
+) -> Trace:
+    """Read a trace, or map its columns from the cache; arguments as for ``readers.open.load``.
+
+    Raises:
+        LoadError: It cannot be read, or is not a trace.
+    """
+    cache, stages = users_cache(), Stages()
+    with stages.stage(STAGE):
+        key = cache.key([place], _KIND)
+        trace = None if key is None else _found(cache, key, place)
+    if key is None:
+        return read_kineto(place, limit_bytes, on_progress)
+    if trace is None or trace.notes.uncompressed_bytes > (limit_bytes or _MAX_INT):
+        trace = read = read_kineto(place, limit_bytes, on_progress)
+        cache.store(key, lambda: entry_of(read), stages)
+    stages_ns = {**trace.notes.stages_ns, **stages.ns}
+    return replace(trace, notes=replace(trace.notes, stages_ns=stages_ns))
+
+
+def _found(cache: Cache, key: Key, place: Place) -> Trace | None:
+    """The cached trace; an entry that is not valid is removed."""
+    entry = cache.find(key)
+    if entry is None:
+        return None
+    try:
+        with garbage_collection_paused():
+            return trace_of(entry, str(place))
+    except _NotValidError:
+        cache.remove(key)
+        return None
+
+
+@lru_cache(maxsize=1)
+def _plain_data() -> type[msgspec.Struct]:
+    """A trace without its columns: its other fields, with the names and lanes of the events."""
+    hints = get_type_hints(Trace)
+    others = [(each.name, hints[each.name]) for each in fields(Trace) if each.name not in _APART]
+    return msgspec.defstruct(
+        "PlainData", [("names", tuple[str, ...]), ("lanes", tuple[Lane, ...]), *others]
+    )
+
+
+def entry_of(trace: Trace) -> Entry:
+    """A trace as an entry of the cache.
+
+    Raises:
+        ValueError: A text cannot be encoded.
+        OverflowError: An integer has more than 64 bits.
+    """
+    kind, events = _plain_data(), trace.events
+    plain = {name: getattr(trace, name) for name in kind.__struct_fields__[2:]}
+    plain["notes"] = replace(trace.notes, stages_ns={})
+    data = msgspec.msgpack.encode(kind(names=events.names, lanes=events.lanes, **plain))
+    arrays = {name: getattr(events, name) for name in COMPLETE}
+    for name in SPARSE:
+        column = getattr(events, name)
+        if len(column.rows):
+            arrays |= {name: column.values, name + _ROWS: column.rows}
+    memory = {_MEMORY + each.name: getattr(trace.memory, each.name) for each in fields(MemoryTable)}
+    return Entry(data, arrays | memory)
+
+
+def trace_of(entry: Entry, path: str) -> Trace:
+    """The trace of an entry, which is input like any other: everything is checked.
+
+    Raises:
+        _NotValidError: It is no trace.
+    """
+    try:
+        plain: Any = msgspec.msgpack.decode(entry.data, type=_plain_data())
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _NotValidError from error
+    names, lanes = plain.names, plain.lanes
+    if plain.capture is not None and not capture_holds(plain.capture):
+        raise _NotValidError
+    times = {"ts_ns": (0, _MAX_TIME_NS), "position": (0, _MAX_INT), "lane": (0, len(lanes) - 1)}
+    within = {
+        **times,
+        "dur_ns": (0, MAX_NS),
+        "name": (0, len(names) - 1),
+        "category": (0, max(Category)),
+    }
+    dense: dict[str, Any] = _columns(entry.arrays, "", COMPLETE, within)
+    memory = _columns(entry.arrays, _MEMORY, [each.name for each in fields(MemoryTable)], times)
+    if not _is_ascending(memory["ts_ns"], 0):
+        raise _NotValidError
+    n_rows = len(dense["ts_ns"])
+    sparse: dict[str, Any] = {
+        name: _sparse(entry.arrays, name, n_rows, len(names))
+        for name in SPARSE
+        if name in entry.arrays
+    }
+    return Trace(
+        path,
+        EventTable(names=names, lanes=lanes, **dense, **sparse),
+        MemoryTable(**memory),
+        **{name: getattr(plain, name) for name in plain.__struct_fields__[2:]},
+    )
+
+
+def _columns(
+    arrays: Mapping[str, Any], prefix: str, names: Iterable[str], limits: _Limits
+) -> dict[str, Any]:
+    """The columns of a table.
+
+    Raises:
+        _NotValidError: One is missing, or has another type or length, or a value out of its range.
+    """
+    found: dict[str, Any] = {name: arrays.get(prefix + name) for name in names}
+    for name, column in found.items():
+        if column is None or column.dtype != DTYPES.get(name, np.int64):
+            raise _NotValidError
+        if not _is_within(column, *limits.get(name, (MISSING, _MAX_INT))):
+            raise _NotValidError
+    if len({len(column) for column in found.values()}) != 1:
+        raise _NotValidError
+    return found
+
+
+def _sparse(arrays: Mapping[str, Any], name: str, n_rows: int, n_names: int) -> SparseColumn:
+    """A sparse column.
+
+    Raises:
+        _NotValidError: Its rows are not those of a table, or its values no numbers of names.
+    """
+    values, rows = arrays[name], arrays.get(name + _ROWS)
+    if rows is None or rows.dtype != np.int32 or len(rows) != len(values):
+        raise _NotValidError
+    if not (_is_within(rows, 0, n_rows - 1) and _is_ascending(rows, 1)):
+        raise _NotValidError
+    if (values.dtype.kind == "f") != (name in FIGURES):
+        raise _NotValidError
+    if name in INTERNED and not _is_within(values, 0, n_names - 1):
+        raise _NotValidError
+    return SparseColumn(rows, values)
+
+
+def _is_within(column: Any, low: int, high: int) -> bool:  # noqa: ANN401  (an array of integers)
+    """Whether all values are at least ``low`` and at most ``high``."""
+    return not len(column) or (low <= int(column.min()) and int(column.max()) <= high)
+
+
+def _is_ascending(column: Any, step: int) -> bool:  # noqa: ANN401  (an array of integers)
+    """Whether each value is at least by ``step`` larger than the one before."""
+    return not len(column) or bool((column[1:] >= column[:-1] + step).all())
