@@ -140,10 +140,18 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the step time; ``start`` is the sum of the shares before it."""
+    """A part of the step time.
+
+    Attributes:
+        color: Its number in :data:`~profkit.present.part_colors.SERIES`, from 1.
+        is_hatched: Whether it is drawn hatched.
+        start: The sum of the shares before it.
+    """
 
     label: str
     kind: PartKind
+    color: int
+    is_hatched: bool
     time: str
     share: float
     start: float

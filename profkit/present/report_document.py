@@ -75,6 +75,7 @@ from profkit.present.memory_text import (
     use_label,
 )
 from profkit.present.modules import main_modules, module_label
+from profkit.present.part_colors import color_number, is_idle
 from profkit.present.ranks import job_sections
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
@@ -88,7 +89,6 @@ _MIN_CATEGORY_SHARE: Final = 0.01
 _MAX_MODULES: Final = 5
 """Modules in a screen of text."""
 _Timed = KernelSummary | LineSummary | ModuleSummary | OpSummary
-_IDLE: Final = ("idle-", "data", "python")
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
 }  # fmt: skip
@@ -147,7 +147,9 @@ def _time(report: Report) -> Iterator[DocumentSection]:
     for part in breakdown.parts:
         if part.ns:
             kind, time = _part_kind(part.kind), format_ns(part.mean_ns)
-            parts.append(Part(part_label(part.kind), kind, time, part.share, start))
+            color, hatched = color_number(part.kind), is_idle(part.kind)
+            label = part_label(part.kind)
+            parts.append(Part(label, kind, color, hatched, time, part.share, start))
         start += part.share
     yield DocumentSection(
         breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown)
@@ -155,9 +157,7 @@ def _time(report: Report) -> Iterator[DocumentSection]:
 
 
 def _part_kind(kind: str) -> PartKind:
-    if kind.startswith(_IDLE):
-        return "idle"
-    return _WORK.get(kind, "host")
+    return "idle" if is_idle(kind) else _WORK.get(kind, "host")
 
 
 def _time_figures(report: Report, breakdown: Breakdown) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import profkit
 from profkit.model.device_summary import IdleCause
-from profkit.renderers.html._colors import color_of
+from profkit.present.part_colors import SERIES, color_number, is_idle
 
 PACKAGE = Path(profkit.__file__).parent
 STYLE: Final = PACKAGE / "renderers" / "html" / "style.css"
@@ -76,7 +76,14 @@ def test_no_two_colours_look_alike(theme: int, vision: str) -> None:
     assert apart[closest] > 5 * JUST_SEEN, f"{closest}: {apart[closest]:.1f}"
 
 
-def test_every_idle_cause_has_a_colour() -> None:
-    causes = [cause for cause in get_args(IdleCause) if cause not in {"overhead", "unknown"}]
-    unknown = color_of("no such kind")
-    assert all(color_of(f"idle-{cause}") != unknown for cause in causes)
+def test_the_notebook_has_the_colours_of_the_page() -> None:
+    assert series(0) == {number: color[1:] for number, color in enumerate(SERIES, 1)}
+
+
+def test_no_two_parts_of_a_bar_are_drawn_alike() -> None:
+    on_device = [f"idle-{cause}" for cause in get_args(IdleCause)]
+    on_device += ["compute", "communication", "copy", "unrecorded"]
+    on_host = ["operators", "backward", "optimizer", "communication", "data", "python"]
+    for kinds in (on_device, on_host):
+        drawn = [(color_number(kind), is_idle(kind)) for kind in kinds]
+        assert len(set(drawn)) == len(kinds)

@@ -21,6 +21,7 @@ from profkit.present.document import (
     SourceLine,
 )
 from profkit.present.markup import environment
+from profkit.present.part_colors import SERIES
 from profkit.present.renderer import ReadersOptions, RendererInfo
 from profkit.present.report_document import report_document
 
@@ -67,6 +68,7 @@ def _filled(document: Document, options: Options, command: str = "") -> bytes:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     made = environment("profkit.renderers.fragment")
+    made.globals["series"] = SERIES
     made.filters |= {"shown": _shown, "is_code": _is_code, "kind": _kind}
     return made
 

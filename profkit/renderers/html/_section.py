@@ -12,7 +12,7 @@ from profkit.dataclass import dataclass
 from profkit.present.glossary import GLOSSARY
 from profkit.present.headline import part_label
 from profkit.present.markup import environment
-from profkit.renderers.html._colors import color_of, is_idle
+from profkit.present.part_colors import color_of, is_idle
 
 CHART_SCRIPT: Final = "chart.js"
 """Scripts that draw charts need this one before them."""

@@ -12,7 +12,7 @@ from profkit.model.location import numbered_line
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
 from profkit.present.flames import flames
-from profkit.renderers.html._colors import color_of
+from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from profkit.model.report import Report, StepSummary
 from profkit.present.headline import part_label
-from profkit.renderers.html._colors import color_of, is_idle
+from profkit.present.part_colors import color_of, is_idle
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table

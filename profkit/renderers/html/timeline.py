@@ -15,8 +15,8 @@ from profkit.model.timeline import Level, SliceKind, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
 from profkit.present.headline import part_label
+from profkit.present.part_colors import color_of
 from profkit.present.timeline import timeline
-from profkit.renderers.html._colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill

@@ -12,7 +12,7 @@ const stageLabels = {
 const maxListed = 200;
 const state = {
   recordings: [], id: '', view: '', answer: null, search: '', nRequests: 0, listKey: '',
-  isPressed: false,
+  isPressed: false, viewsKey: '[]',
   compared: { before: '', after: '' },
 };
 const root = document.documentElement;
@@ -141,13 +141,17 @@ function isRank() {
 /** The views of the selected recording: the sections of its report, and those of the tab. */
 function views() {
   if (!state.answer) return [];
-  const own = [...(isRank() ? [['ranks', 'Ranks']] : []), ['compare', 'Compare']];
+  const own = [
+    ...(isRank() ? [['ranks', 'Ranks']] : []),
+    ...(state.recordings.length > 1 ? [['compare', 'Compare']] : []),
+  ];
   if (state.answer.tab.misreadings.length) own.push(['torch-tb-profiler', 'PyTorch Profiler']);
   return [...sections().map(({ id, title }) => [id, title]), ...own];
 }
 
 function drawHead() {
   const { id, run, name } = current();
+  state.viewsKey = JSON.stringify(views());
   const files = (state.answer?.paths ?? []).map((path) => el('li', {}, el('code', {}, path)));
   const links = views().map(([view, title]) => el('li', {}, el(
     'a', { href: `#${id}/${view}`, 'aria-current': view === state.view && 'page' }, title,
@@ -248,7 +252,7 @@ function showMisreadings() {
 }
 
 function showView(isStale) {
-  if (!views().some(([view]) => view === state.view)) state.view = sections()[0]?.id ?? 'compare';
+  if (!views().some(([view]) => view === state.view)) state.view = views()[0]?.[0] ?? '';
   drawHead();
   drawList();
   for (const frame of Object.values(frames)) if (frame) frame.hidden = true;
@@ -307,6 +311,8 @@ async function watch() {
       else if (!state.recordings.length && !answer.is_looking && !before) drawEmpty(answer.not_here);
       else if (before && current() && current().modified_ms !== before.modified_ms) open(true);
       if (state.recordings.length) drawList();
+      // What the other recordings are, such as ranks of one job, is known when they are analyzed.
+      if (current() && JSON.stringify(views()) !== state.viewsKey) drawHead();
     }
     const isBusy = !answer.recordings?.length || answer.is_looking
       || answer.recordings.some(({ stage }) => ['queued', 'analyzing'].includes(stage));

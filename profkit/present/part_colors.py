@@ -1,0 +1,34 @@
+"""The colour of each part of a step's time, the same in every bar and chart.
+
+The eight colours are Okabe and Ito's, which people with any colour vision can distinguish. The
+HTML page has other shades of them for dark grounds, in ``style.css``.
+
+Source: https://jfly.uni-koeln.de/color/ ("Color Universal Design").
+"""
+
+from typing import Final
+
+SERIES: Final = (
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#5f6975",
+)  # fmt: skip
+_NUMBERS: Final = {
+    "compute": 3, "communication": 5, "copy": 6, "unrecorded": 7,
+    "operators": 3, "backward": 1, "optimizer": 7, "data": 2, "python": 8,
+    "idle-sync": 4, "idle-data": 2, "idle-allocator": 7, "idle-overhead": 8, "idle-host": 1,
+    "idle-launch": 6, "idle-device": 5, "idle-unknown": 3,
+}  # fmt: skip
+
+
+def color_number(kind: str) -> int:
+    """The number of a part's colour in :data:`SERIES`, from 1."""
+    return _NUMBERS.get(kind, len(SERIES))
+
+
+def color_of(kind: str) -> str:
+    """The CSS custom property of a part's colour, such as ``--series-3``."""
+    return f"--series-{color_number(kind)}"
+
+
+def is_idle(kind: str) -> bool:
+    """Whether a part is drawn hatched: no device, or no operator, ran in it."""
+    return kind.startswith("idle-") or kind in {"data", "python"}
