@@ -333,6 +333,27 @@ def test_a_printed_page_is_light_and_open_and_has_no_buttons(
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+@pytest.mark.parametrize("which", ["recorded", "joined"])
+def test_nothing_is_blank_or_cut_off_on_paper(
+    opened: Opener, request: pytest.FixtureRequest, which: str
+) -> None:
+    path = request.getfixturevalue(which)
+    page = opened(path, allowed=(path.as_uri(), "about:"), viewport={"width": 718, "height": 1046})
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    charts = page.locator(".chart")
+    assert charts.count() > 0
+    for chart in charts.all():
+        box = chart.locator("svg path.bar, svg path.layer").first.bounding_box()
+        assert box is not None
+        assert box["width"] * box["height"] > 100
+    wide = "[...document.querySelectorAll('.scroll, .chart svg')]"
+    cut = f"{wide}.filter((each) => each.scrollWidth > each.clientWidth + 1).length"
+    assert page.evaluate(cut) == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("iframe:visible").count() == 0
+
+
 def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

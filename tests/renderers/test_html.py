@@ -209,6 +209,10 @@ def test_reports_are_named_by_rank_or_by_path() -> None:
 
     assert named({"rank": 0}, {"rank": 1}) == ["rank 0", "rank 1"]
     assert named({"path": "/runs/a/t.json"}, {"path": "/runs/b/t.json"}) == ["a/t.json", "b/t.json"]
+    traces: list[dict[str, object]]
+    traces = [{"path": f"/a/{name}.1795206889653.pt.trace.json.gz"} for name in ("b", "c")]
+    assert named(*traces) == ["b", "c"]
+    assert named(traces[0], traces[0])[0].endswith(".gz")
     assert named({"path": ""}, {"path": ""}) == ["report 1", "report 2"]
 
 

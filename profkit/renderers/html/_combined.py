@@ -33,6 +33,8 @@ _FIGURES: Final = re.compile(
     rf'<script type="application/json" id="data-{FIGURES_ID}">([^<]*)</script>'
 )
 _POLICY: Final = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
+_SUFFIX: Final = re.compile(r"(\.\d{10,})?\.pt\.trace\.json(\.gz)?$")
+"""Of a trace's file: the time of its recording, and what it is."""
 _HASH: Final = re.compile(r"(?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)(?:'|&#39;)")
 
 
@@ -94,7 +96,9 @@ def _names(every: Sequence[dict[str, Any]]) -> list[str]:
     folder = every[0]["path"].rpartition("/")[0]
     while folder and not all(figures["path"].startswith(f"{folder}/") for figures in every):
         folder = folder.rpartition("/")[0]
-    return [short_path(each["path"], folder) or f"report {n}" for n, each in enumerate(every, 1)]
+    names = [short_path(each["path"], folder) or f"report {n}" for n, each in enumerate(every, 1)]
+    short = [_SUFFIX.sub("", name) for name in names]
+    return short if len(set(short)) == len(short) else names
 
 
 def _heading(inner: Sequence[InnerPage]) -> str:
