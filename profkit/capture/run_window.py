@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -69,13 +70,21 @@ class RunWindow:
         session: The recording, which has begun.
         window: How long it lasts.
         budget: What it may cost; it ends early where it might cost more.
+        on_end: Called once it has ended by itself.
 
     Attributes:
         is_open: Whether the recording goes on.
     """
 
-    def __init__(self, session: Session, window: Window, budget: RecordingBudget) -> None:
+    def __init__(
+        self,
+        session: Session,
+        window: Window,
+        budget: RecordingBudget,
+        on_end: Callable[[], object] = bool,
+    ) -> None:
         self._session = session
+        self._on_end = on_end
         self._budget = budget
         self._program_s = 0.0
         self._first_module: weakref.ref[object] | None = None
@@ -158,6 +167,8 @@ class RunWindow:
             self._first_module, self._n_calls, self._n_whole_calls = None, 0, 0
             self._is_later = True
             self._begin(self._window if is_early else self._window.doubled())
+        else:
+            self._on_end()
 
     def _has_enough_events(self) -> bool:
         """Whether what was recorded tells what fills the time of the run."""

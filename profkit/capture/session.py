@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.capture.step_limit import StepLimit
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
-from profkit.model.capture_info import CaptureCost, StepKind
+from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
 from profkit.model.torch_names import STEP_PREFIX
 from profkit.readers.process_memory import release_free_memory
 
@@ -76,6 +76,7 @@ class Session:
         made_way: Whether it ended early for a profiler of the program.
         limit: Ends the recording of steps where it would cost too much, or None.
         is_shared: Whether other ranks record the same steps, so that the first one cannot wait.
+        sampled: What was sampled of a run, once it is written; or None.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Session:
         self.made_way = False
         self.limit: StepLimit | None = None
         self.is_shared = False
+        self.sampled: Callable[[], SampledTime | None] | None = None
         self._options = options
         self._schedule = schedule
         self._steps: StepKind = steps
@@ -601,6 +603,7 @@ class Session:
                 stopped_by=stopped_by,
                 open_step=open_step,
                 compiles=compiles.read(),
+                sampled=None if self.sampled is None else self.sampled(),
             )
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)

@@ -1,7 +1,7 @@
 """Samples the Python stacks of all threads, at a bounded cost: what ran where no steps are known.
 
 A thread of its own looks at the stacks every few milliseconds, at irregular intervals, so that they
-do not fall in step with the program. Whether a thread runs is told by its processor clock: it has
+do not fall in step with the program. Whether a thread runs is known by its processor clock: it has
 to advance in the fifth of a millisecond after the stack was read, in Python or in an operator. A
 thread that waits for a lock, a timer or I/O does not count, nor one that has no core.
 
@@ -45,7 +45,7 @@ Calls = tuple[Call, ...]
 """The frames of a thread, the innermost last."""
 
 INTERVAL_S: Final = 0.02
-MAX_SHARE: Final = 0.005
+MAX_SHARE: Final = 0.01
 """The interval grows until the sampling thread takes no more than this share of a core. The program
 loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
 SWITCH_S: Final = 0.0002

@@ -4,7 +4,7 @@ A step ends with a call of an optimizer's ``step()``: with gradient accumulation
 batches, and of several optimizers the first one counts. Without an optimizer, a step is one
 iteration over a DataLoader. Without both, the whole run is recorded for a limited time: first
 operators only, and from the first call of a module on with stacks, so that imports and reading of
-data are not slowed down.
+data are not slowed down. Of the rest of such a run, stacks are sampled: in which functions it was.
 
 What a recording costs, mostly after its end, is predicted from earlier ones. Steps are recorded as
 soon as that is affordable, and as many as are: see
@@ -42,12 +42,14 @@ from profkit.capture.options import Options
 from profkit.capture.plan import Plan
 from profkit.capture.recording_budget import RecordingBudget
 from profkit.capture.run_window import OPS, STACKS, RunWindow, Window
+from profkit.capture.sampled_functions import sampled_time
 from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
 from profkit.capture.shared_steps import SharedSteps
 from profkit.capture.source.files import library_roots
+from profkit.capture.stack_sampler import StackSampler
 from profkit.capture.step_limit import StepLimit
-from profkit.model.capture_info import StepKind
+from profkit.model.capture_info import SampledTime, StepKind
 from profkit.model.live_memory import LiveMemory
 
 LOADER_PATIENCE: Final = 3
@@ -77,6 +79,7 @@ class StepFinder:
         self._n_ended = self._n_late = 0
         self._leader = LeadingOptimizer()
         self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
+        self._sampler = StackSampler()
         self.program_profiler = ""
 
     @property
@@ -134,6 +137,7 @@ class StepFinder:
             stopped_by: The exception that ended the program early, or empty.
         """
         self._cancel_window()
+        self._sampler.stop()
         for name in list(self._unhook):
             self._remove_hook(name, at_end=True)
         if self._session is not None:
@@ -167,6 +171,7 @@ class StepFinder:
         """The program uses a profiler, in any thread. The session ends itself."""
         if self._main_thread[0] == os.getpid() and not self.program_profiler:
             self.program_profiler = name
+            self._sampler.stop()
             if self._in_main_thread():
                 self._remove_unneeded_hooks()
 
@@ -356,6 +361,7 @@ class StepFinder:
             self._session.abandon()
             current.leave(self._session)
         self._kind = kind
+        self._sampler.stop()  # a recording with stacks would have its calls
         if self.program_profiler:
             self._session = None
             return
@@ -372,14 +378,24 @@ class StepFinder:
             self._session.limit = limit
             self._session.is_shared = self._shared.is_agreed
         if window is not None and self._session is not None:
+            self._session.sampled = self._sampled
             self._budget.recording_begins()
-            self._window = RunWindow(self._session, window, self._budget)
+            self._window = RunWindow(self._session, window, self._budget, self._sampler.start)
+            if not options.stacks:
+                self._sampler.start()
+
+    def _sampled(self) -> SampledTime | None:
+        """What was sampled of the run, for its trace."""
+        self._sampler.stop()
+        return sampled_time(self._sampler)
 
     def _freeze(self) -> None:
         """Stop recording; what was recorded is written when the program ends."""
         self._cancel_window()
         if self._session is not None:
             self._session.freeze()
+        if self._kind == "whole" and not self.program_profiler:
+            self._sampler.start()
 
     def _cancel_window(self) -> None:
         if self._window is not None:

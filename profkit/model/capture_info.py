@@ -199,6 +199,42 @@ class Compiles:
 
 
 @dataclass(frozen=True)
+class SampledFunction:
+    """A function of user code in which threads ran when they were sampled.
+
+    Attributes:
+        place: Its file and name, and the line that most samples were at; ``("", 0, "")`` for
+            threads in no function of user code.
+        n: Samples in which it was the innermost function of user code, whatever it called.
+        ns: Time that they stand for.
+        library: The package or module that most of them were in, or empty if that is the function
+            itself.
+    """
+
+    place: CodePlace
+    n: int
+    ns: int
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class SampledTime:
+    """Stacks sampled over a run without steps.
+
+    Attributes:
+        interval_ns: Mean time between samples.
+        n_samples: How often all threads were sampled.
+        running_ns: Time that the samples of running threads stand for, about their processor time.
+        functions: The functions, most time first.
+    """
+
+    interval_ns: int
+    n_samples: int
+    running_ns: int
+    functions: list[SampledFunction]
+
+
+@dataclass(frozen=True)
 class TensorPlace:
     """A tensor and its device.
 
@@ -260,6 +296,7 @@ class CaptureInfo:
         mismatch: The operator that ended the program since its tensors are on different devices.
         processor: Name of the machine's processor, or None.
         revision: The git commit of the folder of the program, or None outside a repository.
+        sampled: Functions that ran during the whole run, or None where its steps are known.
     """
 
     version: str
@@ -288,3 +325,4 @@ class CaptureInfo:
     mismatch: DeviceMismatch | None = None
     processor: str | None = None
     revision: str | None = None
+    sampled: SampledTime | None = None

@@ -323,6 +323,44 @@ class LineSummary:
 
 
 @dataclass(frozen=True)
+class FunctionSummary:
+    """A function of user code in which a run without steps was when its stacks were sampled.
+
+    Attributes:
+        location: The function, with the line that most of its samples were at; without a file, the
+            threads in no function of user code.
+        n_samples: Samples of running threads in which it was the innermost function of user code,
+            whatever it called: operators and libraries are included.
+        time_ns: Time that they stand for.
+        share: ``time_ns`` as a share of that of all samples of running threads.
+        library: The package or module that most of them were in, or empty if that is the function
+            itself.
+    """
+
+    location: Location
+    n_samples: int
+    time_ns: int
+    share: float
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class SampledSummary:
+    """Where a run without steps was, by stacks sampled over its whole length.
+
+    Attributes:
+        interval_ns: Mean time between samples.
+        n_samples: How often the stacks of all threads were sampled. A thread counts if it used a
+            core then.
+        functions: The functions, most time first.
+    """
+
+    interval_ns: int
+    n_samples: int
+    functions: tuple[FunctionSummary, ...]
+
+
+@dataclass(frozen=True)
 class PeakFlops:
     """What a device computes at most in one precision.
 
@@ -599,6 +637,7 @@ class Summary:
         critical_path: What the steps waited for at each moment, or None without events, and in
             reports of earlier versions.
         n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
+        sampled: Functions of a run without steps, or None where it was not sampled.
     """
 
     window_ns: int
@@ -622,6 +661,7 @@ class Summary:
     recoverable_ns: int = 0
     critical_path: CriticalPathSummary | None = None
     n_incomplete_steps: int = 0
+    sampled: SampledSummary | None = None
 
 
 @dataclass(frozen=True)

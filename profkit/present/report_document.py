@@ -57,9 +57,11 @@ from profkit.present.headline import (
     cost_text,
     device_noun,
     facts,
+    function_name,
     headline,
     host_step_time,
     incomplete_steps,
+    n_running,
     origin,
     part_label,
     remarks,
@@ -86,6 +88,8 @@ _BRIEF_KERNEL_WIDTH: Final = 30
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
 _MIN_CATEGORY_SHARE: Final = 0.01
+_MIN_SHARE: Final = 0.01
+"""Functions with fewer samples are left out of a screen of text."""
 _MAX_MODULES: Final = 5
 """Modules in a screen of text."""
 _Timed = KernelSummary | LineSummary | ModuleSummary | OpSummary
@@ -100,6 +104,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
         *job_sections(report, options),
         *_time(report),
         *_critical_path(report, options),
+        *_sampled(report, options),
         *_findings(report, options),
         *_memory(report),
         *_allocation_sites(report, options),
@@ -201,6 +206,27 @@ def _critical_path(report: Report, options: ReadersOptions) -> Iterator[Document
         blocks.append(ListBlock((ListItem(unexplained),)))
     kinds = main_kinds(path, everything=options.verbose)
     yield DocumentSection(path_title(path), tuple(blocks), kinds)
+
+
+def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    sampled = report.summary.sampled
+    if sampled is None:
+        return
+    shown = [each for each in sampled.functions if options.verbose or each.share >= _MIN_SHARE]
+    rows = (
+        (
+            Name(one_line(function_name(each))),
+            format_count(each.n_samples),
+            format_share(each.share),
+            _place(each.location, options.base) or "",
+            Name(one_line(each.library)) if each.library else "",
+        )
+        for each in shown[: options.limit]
+    )
+    columns = columns_of("function", ("samples", "share"), ("source line", "mostly in"))
+    n_samples = counted(n_running(sampled), "sample")
+    about = f"{n_samples} of running threads, every {format_ns(sampled.interval_ns)}"
+    yield from table_section(("Functions of the whole run", about), columns, rows)
 
 
 def _main_name(line: PathLine) -> Name | str:

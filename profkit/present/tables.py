@@ -164,6 +164,13 @@ def _critical_path(report: Report, base: str) -> "_Rows":
         yield (*_values(each, _PATH_ENTRY), *_place(each.location, base))
 
 
+def _functions(report: Report, base: str) -> "_Rows":
+    sampled = report.summary.sampled
+    for each in sampled.functions if sampled is not None else ():
+        values = _values(each, "library n_samples time_ns share")
+        yield (*values, *_place(each.location, base)[:3])
+
+
 def _path_parts(report: Report, base: str) -> "_Rows":  # noqa: ARG001
     path = report.summary.critical_path
     for each in path.parts if path is not None else ():
@@ -276,6 +283,10 @@ _MAKERS: Final[dict[str, _Maker]] = {
         timed=True,
     ),
     "lines": _summary("lines", *_columns("", "n_ops host_ns device_ns"), located=True, timed=True),
+    "functions": (
+        (*_columns("library", "n_samples time_ns", "share"), *_PLACE[:3]),
+        _functions,
+    ),
     "flops": (_columns("precision", _FLOPS, _FLOP_SHARES), _flops),
     "ranks": (_columns("host file", f"{_RANK} {_RANK_LAST}"), _ranks),
     "collectives": (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.api import analyze
+from profkit.api import analyze, render
 from profkit.model.capture_info import (
     CaptureInfo,
     Compiled,
@@ -14,7 +14,11 @@ from profkit.model.capture_info import (
     GraphBreak,
     HostThreads,
     OpLines,
+    SampledFunction,
+    SampledTime,
 )
+from profkit.present.headline import headline
+from profkit.present.tables import table
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
 
@@ -209,3 +213,76 @@ def test_threads_that_cannot_be_are_dropped(tmp_path: Path, threads: HostThreads
     capture = load_trace(path).capture
     assert capture is not None
     assert capture.threads is None
+
+
+SAMPLED = SampledTime(
+    interval_ns=20_000_000,
+    n_samples=100,
+    running_ns=1_000,
+    functions=[
+        SampledFunction(("/service.py", 31, "tokenize"), n=30, ns=600),
+        SampledFunction(("/service.py", 9, "answer"), n=15, ns=300, library="json"),
+        SampledFunction(("", 0, ""), n=5, ns=100, library="uvicorn"),
+    ],
+)
+
+
+def of_service(path: Path, **changes: object) -> Path:
+    b = TraceBuilder(capture=CaptureInfo(version="1", name="service", sampled=SAMPLED))
+    with b.annotation("service"):
+        b.compute("aten::mm", 1_000)
+        b.advance(9_000)
+    file = b.write(path)
+    document = json.loads(file.read_text())
+    document["profkit"]["sampled"] |= changes
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) -> None:
+    report = analyze(of_service(tmp_path / "t.json"))
+    sampled = report.summary.sampled
+    assert sampled is not None
+    assert [each.share for each in sampled.functions] == [0.6, 0.3, 0.1]
+    assert [each.location.place for each in sampled.functions[:2]] == [
+        "service.py:31",
+        "service.py:9",
+    ]
+    assert "Python, sampled most in tokenize at service.py:31 (60%), " in headline(report)
+    text = render(report, "md").decode()
+    assert "50 samples of running threads, every 20.0 ms" in text
+    assert ">tokenize<" in render(report, "html").decode()
+    assert [row[:3] for row in table(report, "functions").rows] == [
+        ("", 30, 600), ("json", 15, 300), ("uvicorn", 5, 100),
+    ]  # fmt: skip
+
+
+def test_few_samples_are_not_in_the_headline(tmp_path: Path) -> None:
+    few = [{"place": ["/service.py", 31, "tokenize"], "n": 3, "ns": 600}]
+    text = headline(analyze(of_service(tmp_path / "t.json", functions=few)))
+    assert "tokenize" not in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"interval_ns": 0},
+        {"interval_ns": HUGE},
+        {"n_samples": -1},
+        {"running_ns": 999},
+        {"functions": []},
+        {"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": 0}]},
+        {"functions": [{"place": ["/a.py", HUGE, "f"], "n": 1, "ns": 5}]},
+        {"functions": [{"place": ["/a.py", -1, "f"], "n": 1, "ns": 5}]},
+        {"functions": [{"place": ["/a.py", 1, "f"], "n": 0, "ns": 5}]},
+        {"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": -5}] * 2},
+        {"functions": [{"place": "/a.py", "n": 1, "ns": 5}]},
+        {"functions": 7},
+    ],
+)
+def test_sampled_functions_that_do_not_hold_are_dropped(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    capture = load_trace(of_service(tmp_path / "t.json", **change)).capture
+    assert capture is not None
+    assert (capture.name, capture.sampled) == ("service", None)

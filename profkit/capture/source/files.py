@@ -96,6 +96,18 @@ def in_library(path: str, roots: tuple[str, ...]) -> bool:
     return installed or _GENERATED.search(path) is not None
 
 
+def package(path: str, roots: tuple[str, ...]) -> str:
+    """The package or module of a library's file, such as ``json``; empty for generated code.
+
+    Args:
+        path: Its absolute path.
+        roots: The result of :func:`library_roots`.
+    """
+    begins = [path.rfind(part) + len(part) for part in _INSTALLED if part in path]
+    begins += [len(root) for root in roots if path.startswith(root)]
+    return Path(path[max(begins) :]).parts[0].removesuffix(".py") if begins else ""
+
+
 def _prefixes() -> list[str]:
     """The prefixes that torch cuts off, in the order in which it tries them."""
     import torch

@@ -34,10 +34,14 @@ from profkit.index.device.syncs import called_by_profiler, outermost_calls, user
 from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
+from profkit.model.capture_info import SampledTime
 from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
+from profkit.model.location import Location
 from profkit.model.report import (
     CopySummary,
+    FunctionSummary,
+    SampledSummary,
     Source,
     SourceKind,
     StepSummary,
@@ -171,7 +175,24 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         recoverable_ns=recoverable_ns,
         critical_path=critical_path_summary(ctx),
         n_incomplete_steps=ctx.steps.n_incomplete,
+        sampled=None if ctx.trace.capture is None else _sampled(ctx.trace.capture.sampled),
     )
+
+
+def _sampled(sampled: SampledTime | None) -> SampledSummary | None:
+    if sampled is None:
+        return None
+    functions = (
+        FunctionSummary(
+            location=Location(*each.place) if each.place[0] else Location(),
+            n_samples=each.n,
+            time_ns=each.ns,
+            share=each.ns / sampled.running_ns,
+            library=each.library,
+        )
+        for each in sampled.functions
+    )
+    return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
 
 
 def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:

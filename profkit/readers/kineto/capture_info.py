@@ -23,6 +23,7 @@ from profkit.model.capture_info import (
     GraphBreak,
     HostThreads,
     OpLines,
+    SampledTime,
 )
 from profkit.readers.kineto.invalid_times import MAX_NS
 from profkit.readers.kineto.split import UNREADABLE
@@ -170,6 +171,18 @@ def _mismatch_holds(mismatch: DeviceMismatch) -> bool:
     return _has_line(mismatch.place) and _are_within(sizes, 0, _MAX_INT)
 
 
+def _sampled_holds(sampled: SampledTime) -> bool:
+    """Whether the functions' times and samples are within those of the whole."""
+    functions = sampled.functions
+    return (
+        0 < sampled.interval_ns <= MAX_NS
+        and 0 < sampled.n_samples <= _MAX_INT
+        and 0 < sum(each.ns for each in functions) <= sampled.running_ns <= MAX_NS
+        and all(_has_line(each.place) and each.ns >= 0 for each in functions)
+        and all(0 < each.n <= _MAX_INT for each in functions)
+    )
+
+
 def _has_line(place: CodePlace) -> bool:
     return 0 <= place[1] <= _MAX_LINE
 
@@ -180,5 +193,6 @@ _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
     DeviceMismatch: _mismatch_holds,
     HostThreads: _threads_hold,
     OpLines: _lines_hold,
+    SampledTime: _sampled_holds,
     Compiles: _compiles_hold,
 }

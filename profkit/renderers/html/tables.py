@@ -6,9 +6,21 @@ from typing import Any
 
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.model.location import MODULE_LEVEL, numbered_line
-from profkit.model.report import KernelSummary, LineSummary, ModuleSummary, OpSummary, Report
+from profkit.model.report import (
+    FunctionSummary,
+    KernelSummary,
+    LineSummary,
+    ModuleSummary,
+    OpSummary,
+    Report,
+)
 from profkit.names import short_kernel, short_path
-from profkit.present.headline import busiest_ops, categories_title, idle_explanation
+from profkit.present.headline import (
+    busiest_ops,
+    categories_title,
+    function_name,
+    idle_explanation,
+)
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
@@ -41,6 +53,7 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
     yield _operators(report, options)
     yield _module_instances(options)
     yield _lines(report, options)
+    yield _functions(report, options)
     yield _copies(report)
     yield _syncs(report)
     yield _sync_sites(report)
@@ -50,7 +63,7 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
 def _line(options: Options, about: str) -> SortableColumn:
     """A column of ``train.py:12``, ``lib/model.py:forward`` for a function, or nothing."""
 
-    def place(item: KernelSummary | LineSummary | OpSummary) -> str:
+    def place(item: FunctionSummary | KernelSummary | LineSummary | OpSummary) -> str:
         where = item.location
         if where is None or where.file is None:
             return ""
@@ -289,6 +302,21 @@ def _syncs(report: Report) -> SortableTable:
         SortableColumn("Total", "ns", "total_ns", "host time in these calls"),
     )
     return table("syncs", "Syncs", columns, report.summary.syncs, word="sync")
+
+
+def _functions(report: Report, options: Options) -> SortableTable:
+    columns = (
+        SortableColumn("Function", "name", function_name),
+        _line(options, "the line that most of its samples were at"),
+        SortableColumn("Mostly in", "name", "library", "the library that it called"),
+        SortableColumn("Samples", "count", "n_samples", "of threads that used a core"),
+        SortableColumn("Share", "share", "share", "of the time that threads ran"),
+    )
+    sampled = report.summary.sampled
+    functions = () if sampled is None else sampled.functions
+    return table(
+        "functions", "Functions of the whole run, sampled", columns, functions, sorted_by="Share"
+    )
 
 
 def _sync_sites(report: Report) -> SortableTable:
