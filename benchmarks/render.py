@@ -104,14 +104,19 @@ def written(trace: bytes, n_events: int, folder: Path) -> Path:
     return path
 
 
+def browser_path() -> str | None:
+    """The browser of the system, if there is one."""
+    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
 Seen = tuple[float, float, float]
 """Seconds until the first paint, until a page is loaded, and until all of it is drawn."""
 
 
 def opened(pages: Sequence[Path]) -> list[Seen]:
     """How fast pages open, the best of three each; empty without a browser."""
-    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    found = browser_path()
     if found is None:
         return []
     from playwright.sync_api import sync_playwright

@@ -14,7 +14,7 @@ from profkit.index.intervals import union
 from profkit.index.level_of_detail import coarser, joined, stacked, within_rows
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.matching import Matches
-from profkit.model.events import Int32s, Int64s
+from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.job import Lateness
 from profkit.model.rank_lanes import CallState, JobLanes, LaneSite, OwnTime, RankClock, RankLane
 from profkit.model.report import StepSummary
@@ -58,7 +58,8 @@ def _in_one_row(starts_ns: Int64s, ends_ns: Int64s, site: Int32s) -> Slices:
     order = order[ends_ns[order] > starts_ns[order]]
     starts, ends = starts_ns[order], ends_ns[order]
     n, row = np.ones(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int32)
-    return Slices(row, starts, ends, ends - starts, n, ends - starts, site[order])
+    event = np.full(len(row), NO_ROW, dtype=np.int32)
+    return Slices(row, starts, ends, ends - starts, n, ends - starts, site[order], event)
 
 
 def bounded(slices: Slices, n: int) -> Slices:

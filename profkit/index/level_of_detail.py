@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.model.events import Int32s, Rows
+from profkit.model.events import NO_ROW, Int32s, Rows
 from profkit.model.timeline import Level, Slices
 
 COARSEST_PARTS: Final = 1024
@@ -44,6 +44,7 @@ def merged(slices: Slices, group: Rows) -> Slices:
     found.n[several] = np.add.reduceat(slices.n[place], begins)
     found.longest_ns[several] = longest
     found.site[several] = slices.site[place[first]]
+    found.event[several] = NO_ROW
     return found
 
 

@@ -157,6 +157,8 @@ class EventTable:
         input_types: The same of their types, a string each: ``c10::BFloat16``, ``Scalar``.
         concrete_inputs: The same of the values of those that are no tensors, as text: ``"[2, 2]"``.
             Since torch 2.1.
+        grid: Index into ``names`` of the number of blocks of a kernel in three dimensions, as JSON.
+        block: The same of the number of threads in each block.
         blocks_per_sm: Blocks of a kernel per multiprocessor of its device, a fraction below 1 where
             there are fewer.
         occupancy_percent: The profiler's estimate of a kernel's occupancy: resident warps in
@@ -196,6 +198,8 @@ class EventTable:
     input_dims: SparseColumn = NO_VALUES
     input_types: SparseColumn = NO_VALUES
     concrete_inputs: SparseColumn = NO_VALUES
+    grid: SparseColumn = NO_VALUES
+    block: SparseColumn = NO_VALUES
     blocks_per_sm: SparseColumn = NO_VALUES
     occupancy_percent: SparseColumn = NO_VALUES
 

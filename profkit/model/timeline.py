@@ -14,12 +14,13 @@ on a device, a host thread, other events, or a rank of a job."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",
-    "annotation", "python", "call", "overhead", "idle-sync", "idle-data", "idle-allocator",
-    "idle-overhead", "idle-host", "idle-launch", "idle-device", "idle-unknown", "launch-latency",
-    "gap", "unrecorded", "other", "operators", "backward", "optimizer", "outside", "waiting",
-    "transfer", "late", "unmatched",
+    "annotation", "python", "own", "library", "torch", "module", "call", "overhead", "idle-sync",
+    "idle-data", "idle-allocator", "idle-overhead", "idle-host", "idle-launch", "idle-device",
+    "idle-unknown", "launch-latency", "gap", "unrecorded", "other", "operators", "backward",
+    "optimizer", "outside", "waiting", "transfer", "late", "unmatched",
 ]  # fmt: skip
-"""Kind of a slice, which determines its color."""
+"""Kind of a slice, which determines its color. Python calls are the user's ``own`` code, that of a
+``library`` or of ``torch``, or an ``nn.Module``; ``python`` is host time between other events."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class TimelineSite:
     Attributes:
         frame: The line of user code; for device work that of its launch. None where unknown.
         op: For device work the operator that launched it, else None.
+        module: The class of the innermost ``nn.Module`` around it, for device work around its
+            launch, and in a backward pass around its forward operator; empty where there is none.
         n: Number of its events in all lanes.
         total_ns: Sum of their durations.
         is_path: Whether its slices are segments of the critical path, which a search does not
@@ -42,6 +45,7 @@ class TimelineSite:
     n: int
     total_ns: int
     is_path: bool = False
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Slices:
         n: Number of events in each slice. Shape ``(k,)``.
         longest_ns: Duration of the longest of them. Shape ``(k,)``.
         site: Index into the timeline's sites, of the longest event. Shape ``(k,)``.
+        event: Row of the recorded event, or :data:`~profkit.model.events.NO_ROW` for a slice of
+            several events or of none. Shape ``(k,)``.
     """
 
     row: Int32s
@@ -85,6 +91,7 @@ class Slices:
     n: Int64s
     longest_ns: Int64s
     site: Int32s
+    event: Int32s
 
     def __len__(self) -> int:
         return len(self.row)
@@ -93,7 +100,7 @@ class Slices:
         """The slices at some places, in that order."""
         return Slices(
             self.row[places], self.start_ns[places], self.end_ns[places], self.busy_ns[places],
-            self.n[places], self.longest_ns[places], self.site[places],
+            self.n[places], self.longest_ns[places], self.site[places], self.event[places],
         )  # fmt: skip
 
 

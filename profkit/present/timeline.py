@@ -1,5 +1,6 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Final, get_args
@@ -12,7 +13,8 @@ from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls
-from profkit.index.distinct import numbered
+from profkit.index.distinct import numbered, used
+from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
@@ -24,6 +26,7 @@ from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.model.timeline import LaneKind, SliceKind, Slices, Timeline, TimelineLane, TimelineSite
+from profkit.model.torch_names import MODULE_PREFIX
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import times_of
 from profkit.present.flame_sites import thread_label
@@ -36,6 +39,8 @@ MAX_LANES: Final = 256
 MAX_SITES: Final = 20_000
 """Names in a page. Rarer events are drawn and counted under one name for each kind."""
 
+_NUMBERED_MODULE: Final = re.compile(r"_\d+$")
+"""What distinguishes modules of one class: the profiler numbers them."""
 _LANE_KINDS: Final[tuple[LaneKind, ...]] = ("stream", "annotations", "thread", "other")
 _KINDS: Final[tuple[SliceKind, ...]] = get_args(SliceKind)
 _KIND_NUMBER: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -48,7 +53,6 @@ _BY_CATEGORY: Final[dict[int, SliceKind]] = {
     Category.MEMSET: "copy",
     Category.RUNTIME: "call",
     Category.DRIVER: "call",
-    Category.PYTHON: "python",
     Category.OVERHEAD: "overhead",
     Category.DEVICE_SYNC: "sync",
 }
@@ -135,7 +139,7 @@ class DrawnLanes:
 
     def add(
         self, kind: LaneKind, label: str, starts_ns: Int64s, ends_ns: Int64s, site: Int32s,
-        depth: Int32s | None = None,
+        depth: Int32s | None = None, event: Rows | None = None,
     ) -> None:  # fmt: skip
         """Add a lane.
 
@@ -144,6 +148,7 @@ class DrawnLanes:
             ends_ns: Shape ``(k,)``.
             site: Shape ``(k,)``.
             depth: Rows in the lane, or None to stack the slices. Shape ``(k,)``.
+            event: The rows of recorded events, or None for slices of none. Shape ``(k,)``.
         """
         if not len(starts_ns):
             return
@@ -151,7 +156,10 @@ class DrawnLanes:
         order = np.lexsort((ends_ns, starts_ns, row))
         lengths = ends_ns - starts_ns
         ones = np.ones(len(row), dtype=np.int64)
-        slices = Slices(row, starts_ns, ends_ns, lengths, ones, lengths, site).of(order)
+        rows = np.full(len(row), NO_ROW) if event is None else event
+        slices = Slices(
+            row, starts_ns, ends_ns, lengths, ones, lengths, site, rows.astype(np.int32)
+        ).of(order)
         if depth is None:
             slices = replace(slices, row=stacked(slices.row, slices))
             slices = slices.of(np.argsort(slices.row, kind="stable"))
@@ -250,7 +258,7 @@ def _add_idle(drawn: DrawnLanes, device: str, causes: IdleByCause | None) -> Non
 def _add_events(drawn: DrawnLanes, ctx: Context, lane: EventLane, site: Int32s) -> None:
     rows: Rows = lane.rows
     starts, ends = ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
-    drawn.add(lane.kind, lane.label, starts, ends, site[rows], lane.depth)
+    drawn.add(lane.kind, lane.label, starts, ends, site[rows], lane.depth, rows)
 
 
 def lanes_of_events(ctx: Context) -> list[EventLane]:
@@ -330,6 +338,8 @@ def _kinds_of_events(ctx: Context) -> Int64s:
     events = ctx.events
     by_category = [_KIND_NUMBER[_BY_CATEGORY.get(each, "other")] for each in range(len(Category))]
     kind = np.array(by_category, dtype=np.int64)[events.category]
+    python = events.rows_of(Category.PYTHON)
+    kind[python] = _kinds_of_python_calls(ctx)[events.name[python]]
     kind[ctx.is_communication] = _KIND_NUMBER["communication"]
     kind[ALLOCATOR.rows(events)] = _KIND_NUMBER["allocator"]
     kind[blocking_calls(events, ctx.launches)] = _KIND_NUMBER["sync"]
@@ -338,17 +348,54 @@ def _kinds_of_events(ctx: Context) -> Int64s:
     return kind
 
 
+def _kinds_of_python_calls(ctx: Context) -> Int64s:
+    """The kind of a Python call of each name, as an index into :data:`_KINDS`."""
+    events, ownership = ctx.events, ownership_of(ctx.trace.capture)
+    kind = np.full(len(events.names), _KIND_NUMBER["other"], dtype=np.int64)
+    for name in used(events.name[events.rows_of(Category.PYTHON)]).tolist():
+        text = events.names[name]
+        owner = "module" if text.startswith(MODULE_PREFIX) else owner_of_call(text, ownership)
+        kind[name] = _KIND_NUMBER[owner]
+    return kind
+
+
+def _module_classes(ctx: Context) -> tuple[list[str], Int64s]:
+    """The class of the innermost module around each event; of device work, around its launch.
+
+    Returns:
+        The classes, the first of which is empty, and an index into them for each event.
+        Shape ``(n,)``.
+    """
+    classes = {"": 0}
+    of_module = [
+        classes.setdefault(_NUMBERED_MODULE.sub("", name), len(classes))
+        for name in ctx.source.modules
+    ]
+    # The last one is that of no module: -1.
+    found = np.array([*of_module, 0], dtype=np.int64)[ctx.source.module]
+    work, cause = ctx.launches.work, _cause_of_work(ctx)
+    found[work] = np.where(cause == NO_ROW, 0, found[cause])
+    return list(classes), found
+
+
+def _cause_of_work(ctx: Context) -> Int32s:
+    """The call or operator that caused each piece of device work. Shape ``(w,)``."""
+    launches = ctx.launches
+    return np.where(launches.launch == NO_ROW, launches.op, launches.launch)
+
+
 def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     """The site of each event, shape ``(n,)``, and the sites."""
     events, source, launches = ctx.events, ctx.source, ctx.launches
     n_names = len(events.names)
     frame = source.frame.astype(np.int64)
-    work, launch, op = launches.work, launches.launch, launches.op
-    cause = np.where(launch == NO_ROW, op, launch)
+    work, op, cause = launches.work, launches.op, _cause_of_work(ctx)
     frame[work] = np.where(cause == NO_ROW, NO_FRAME, source.frame[cause])
     op_name = np.full(len(events), -1, dtype=np.int64)
     op_name[work] = np.where(op == NO_ROW, -1, events.name[op])
-    what, what_of = numbered(_kinds_of_events(ctx) * n_names + events.name)
+    classes, module = _module_classes(ctx)
+    n_classes = len(classes)
+    what, what_of = numbered((_kinds_of_events(ctx) * n_names + events.name) * n_classes + module)
     where, where_of = numbered((frame + 1) * (n_names + 1) + op_name + 1)
     both, site = numbered(what_of * len(where) + where_of)
     total = np.zeros(len(both), dtype=np.int64)
@@ -356,7 +403,8 @@ def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     n = np.bincount(site, minlength=len(both))
     sites = []
     for number, key in enumerate(both.tolist()):
-        kind, name = divmod(int(what[key // len(where)]), n_names)
+        named, within = divmod(int(what[key // len(where)]), n_classes)
+        kind, name = divmod(named, n_names)
         at, by = divmod(int(where[key % len(where)]), n_names + 1)
         sites.append(
             TimelineSite(
@@ -366,6 +414,7 @@ def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
                 op=events.names[by - 1] if by else None,
                 n=int(n[number]),
                 total_ns=int(total[number]),
+                module=classes[within],
             )
         )
     return site.astype(np.int32), sites

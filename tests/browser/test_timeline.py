@@ -32,7 +32,9 @@ def program() -> TraceBuilder:
         with b.step(), b.frame("train.py", 3, "main"), b.module("Net"):
             b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=400_000)
             if turn == 1:
-                b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000)
+                odd = b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000,
+                               dims=[[64, 32], [32]])  # fmt: skip
+                odd.args = {**(odd.args or {}), "grid": [1024, 2, 1]}
             b.synchronize()
             b.advance(100_000)
     return b
@@ -231,13 +233,19 @@ def test_a_search_sums_its_matches_and_steps_through_them(page: Page, studied: S
     kernel = next(k for k in studied.report.summary.top_kernels if k.name == "gemm")
     found = page.locator("#timeline-found")
     expect(found).to_have_text(f"3 events, {format_ns(kernel.total_ns)} total")
-    begins = []
-    for _ in range(3):
-        page.locator("#timeline-next").click()
-        begins.append(visible_range(page)[0])
-    assert begins == sorted(set(begins))
-    page.locator("#timeline-next").click()
+    following, details = page.locator("#timeline-next"), page.locator("#timeline-details")
+    events = studied.recording.context.events
+    starts = [events.ts_ns[i] for i in range(len(events)) if events.name_of(i) == "gemm"]
+    for place, start in enumerate(sorted(starts), 1):
+        following.click()
+        expect(found).to_contain_text(f"{place} of 3; 3 events")
+        expect(details).to_contain_text(f"Start{format_ns(int(start))}")
+    page.locator("#timeline-previous").click()
+    expect(found).to_contain_text("2 of 3; 3 events")
+    search.press("Enter")
+    following.click()
     expect(found).to_contain_text("no more matches")
+    expect(details).to_be_empty()
     search.fill("nothing is called this")
     expect(found).to_have_text("no match")
     expect(page.locator("#timeline-next")).to_be_disabled()
@@ -247,19 +255,133 @@ def test_the_last_rows_stay_beside_their_names_when_scrolled_to(page: Page) -> N
     page.set_viewport_size({"width": 1000, "height": 300})
     lanes = page.locator(".lanes")
     scrolled = lanes.evaluate("(lanes) => { lanes.scrollTop = 1e6; return lanes.scrollTop; }")
-    assert scrolled > 60
+    assert scrolled > 40
     visible_range(page)
     # The row of a lane is drawn where its name is, so the canvas has to fill the visible part.
     tops = "(lanes) => [lanes, lanes.querySelector('.slices')].map((each) => {"
     tops += "const {top, bottom} = each.getBoundingClientRect(); return [top, bottom]; })"
     outer, inner = lanes.evaluate(tops)
     assert inner == pytest.approx(outer, abs=1.5)
-    name = page.locator(".lane-name").last.bounding_box()
-    assert name is not None
-    color = """(canvas, y) => [...canvas.getContext('2d').getImageData(
-        canvas.width / 2, y * canvas.height / canvas.clientHeight, 1, 1).data]"""
-    (*_, alpha) = page.locator(".slices").evaluate(color, name["y"] + 8 - inner[0])
-    assert alpha > 0
+    drawn_share = """(canvas) => {
+        const name = [...document.querySelectorAll('.lane-name')].at(-1);
+        const y = name.getBoundingClientRect().top - canvas.getBoundingClientRect().top + 8;
+        const {data} = canvas.getContext('2d').getImageData(
+            0, y * canvas.height / canvas.clientHeight, canvas.width, 1);
+        return data.filter((_, i) => i % 4 === 3).reduce((n, alpha) => n + (alpha > 0), 0)
+            / canvas.width;
+    }"""
+    assert page.locator(".slices").evaluate(drawn_share) > 0.5
+
+
+def test_the_keys_of_large_timelines_and_their_list(page: Page) -> None:
+    begin, end = whole = visible_range(page)
+    lanes = page.locator(".lanes")
+    lanes.focus()
+    lanes.press("w")
+    inner = visible_range(page)
+    assert 0.3 < (inner[1] - inner[0]) / (end - begin) < 0.9
+    lanes.press("d")
+    assert visible_range(page)[0] > inner[0]
+    lanes.press("a")
+    assert visible_range(page)[0] == pytest.approx(inner[0])
+    for _ in range(3):
+        lanes.press("s")
+    assert visible_range(page) == whole
+    page.keyboard.press("/")
+    search = page.locator("#timeline-search")
+    expect(search).to_be_focused()
+    page.keyboard.type("wasd?")
+    expect(search).to_have_value("wasd?")
+    assert visible_range(page) == whole
+    page.keyboard.press("Escape")
+    expect(lanes).to_be_focused()
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog")
+    expect(keys).to_contain_text("go from a launch to what it launched")
+    expect(keys).to_contain_text("Flame graphs")
+    page.keyboard.press("Escape")
+    expect(keys).to_be_hidden()
+    width = page.evaluate("document.documentElement.clientWidth")
+    box = page.locator("#timeline-view").bounding_box()
+    assert box is not None
+    assert width - 66 <= box["width"] <= width
+    findings = page.locator("#timeline-findings")
+    page.keyboard.press("]")
+    expect(findings.locator(".found")).to_have_text("1 of 3")
+    findings.get_by_label("Next finding").click()
+    expect(findings.locator(".found")).to_have_text("2 of 3")
+    expect(page.locator("#timeline-details h3")).to_contain_text("SYN")
+    # The colour of a slice is chosen, as is the legend.
+    image = "(canvas) => canvas.toDataURL()"
+    images = set()
+    legend = page.locator("#timeline-styles")
+    for by, label in (("kind", "kernels"), ("module", "Net"), ("name", "gemm")):
+        page.locator("#timeline-colors").select_option(by)
+        expect(legend).to_contain_text(label)
+        visible_range(page)
+        images.add(page.locator(".slices").evaluate(image))
+    assert len(images) == 3
+
+
+def union_ns(pairs: list[tuple[int, int]]) -> int:
+    """The length of the union of intervals, counted moment by moment."""
+    return sum(1 for _ in {at for begin, end in pairs for at in range(begin, end, 100)}) * 100
+
+
+def test_an_event_has_arguments_and_a_launch_and_areas_have_sums(
+    page: Page, studied: Study
+) -> None:
+    details = page.locator("#timeline-details")
+    page.mouse.click(*at_slice(page, studied, "odd_one"))
+    for text in ("Stream7", "Grid1,024 x 2 x 1", "ModuleNet", "Correlation", "External id"):
+        expect(details).to_contain_text(text)
+    events = studied.recording.context.events
+    row = next(i for i in range(len(events)) if events.name_of(i) == "odd_one")
+    ident = int(events.correlation.at(np.array([row]))[0])
+    expect(details).to_contain_text(f"Correlation{ident}")
+    lanes = page.locator(".lanes")
+    lanes.press("g")
+    expect(details.locator("h3")).to_have_text("cudaLaunchKernel")
+    expect(details).to_contain_text(f"Correlation{ident}")
+    expect(details.get_by_role("button", name="Launched: odd_one")).to_be_visible()
+    lanes.press("g")
+    expect(details.locator("h3")).to_have_text("odd_one")
+    lanes.press("Shift+ArrowDown")
+    page.locator("#timeline-search").fill("aten::add")
+    page.locator("#timeline-next").click()
+    expect(details).to_contain_text("Input shapes[64, 32], [32]")
+    # The second half of what is visible, over the stream alone.
+    lanes.press("Home")
+    page.locator("#timeline-search").fill("")
+    begin, end = visible_range(page)
+    box, lane = page.locator(".slices").bounding_box(), page.locator(
+        ".lane-name", has_text="stream 7").first.bounding_box()  # fmt: skip
+    assert box is not None
+    assert lane is not None
+    first = round(box["x"] + box["width"] / 2)
+    page.keyboard.down("Shift")
+    page.mouse.move(first, lane["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"], lane["y"] + 10, steps=3)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    middle = round(begin + (first - box["x"]) / box["width"] * (end - begin))
+    work = studied.recording.context.launches.work.tolist()
+    within = [
+        (max(middle, int(events.ts_ns[i])), int(events.end_ns[i]), events.name_of(i))
+        for i in work if events.end_ns[i] > middle
+    ]  # fmt: skip
+    total = sum(end - begin for begin, end, _ in within)
+    expect(details).to_contain_text(f"Events{len(within)}")
+    expect(details).to_contain_text(f"Total{format_ns(total)} within")
+    expect(details).to_contain_text(f"Busy{format_ns(total)}, ")  # one stream runs them in turn
+    gemm = sum(end - begin for begin, end, name in within if name == "gemm")
+    expect(details.locator("tbody tr", has_text="gemm")).to_contain_text(format_ns(gemm))
+    # Nested events count once in the union: all of a thread.
+    lanes.press("Escape")
+    lanes.press("m")
+    host = [(int(events.ts_ns[i]), int(events.end_ns[i])) for i in range(len(events))]
+    expect(details).to_contain_text(f"Busy{format_ns(union_ns(host))}, ")
 
 
 def test_lanes_expand_and_collapse(page: Page) -> None:

@@ -18,7 +18,7 @@ def slices(pairs: list[tuple[int, int]], row: list[int] | None = None) -> Slices
     ones = np.ones(len(pairs), dtype=np.int64)
     rows = np.array(row or [0] * len(pairs), dtype=np.int32)
     site = np.arange(len(pairs), dtype=np.int32)
-    return Slices(rows, starts, starts + lengths, lengths, ones, lengths, site)
+    return Slices(rows, starts, starts + lengths, lengths, ones, lengths, site, site)
 
 
 def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

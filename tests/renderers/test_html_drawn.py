@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from hypothesis import strategies as st
 
 from profkit.api import Study, render, study
 from profkit.index.level_of_detail import coarser, levels_of
-from profkit.model.events import NO_ROW
+from profkit.model.events import MISSING, NO_ROW
 from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
 from profkit.present.flames import flames
 from profkit.present.timeline import timeline
 from profkit.renderers.html import _packed_columns
 from profkit.renderers.html.flames import by_site
-from profkit.renderers.html.timeline import levels_within
+from profkit.renderers.html.timeline import levels_within, packed_arguments
 from profkit.testing import TraceBuilder
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202egnp"
@@ -114,6 +115,60 @@ def test_the_page_has_every_slice_of_every_level(studied: Study, page: str) -> N
     assert [lane["busyNs"] for lane in written["lanes"]] == [lane.busy_ns for lane in shown.lanes]
 
 
+def summed(differences: list[int]) -> Iterator[int | None]:
+    """The numbers of differences, positive and negative in turn; None for none."""
+    value = 0
+    for each in differences:
+        if each:
+            value += -(each // 2) if each % 2 == 0 else (each - 1) // 2
+        yield value if each else None
+
+
+def test_every_event_on_the_page_has_its_ids_and_its_launch(studied: Study, page: str) -> None:
+    written, (finest, *_) = data(page, "timeline")["timeline"], timeline_of(studied).levels
+    packed, event = written["arguments"], finest.slices.event.tolist()
+    assert packed["isWhole"]
+    columns = {name: numbers(column)[0] for name, column in packed["columns"].items()}
+    launch, correlation, external_id = (
+        list(summed(columns[name])) for name in ("launch", "correlation", "externalId")
+    )
+    events, launches = studied.recording.context.events, studied.recording.context.launches
+    launch_of = dict(zip(launches.work.tolist(), launches.launch.tolist(), strict=True))
+    n_launched = 0
+    for place, row in enumerate(event):
+        if row == NO_ROW:
+            assert (columns["set"][place], correlation[place], launch[place]) == (0, None, None)
+            continue
+        ids = [
+            int(each.at(np.array([row]))[0]) for each in (events.correlation, events.external_id)
+        ]
+        own = correlation[place]
+        if (called := launch[place]) is not None:
+            n_launched += 1
+            assert event[called] == launch_of[row]
+            assert own is None
+            own = correlation[called]
+        assert [MISSING if each is None else each for each in (own, external_id[place])] == ids
+        parts = [packed["texts"][each] for each in packed["sets"][columns["set"][place] - 1]]
+        stream = int(events.stream.at(np.array([row]))[0])
+        assert dict(zip(parts[::2], parts[1::2], strict=True)).get("Stream") == (
+            None if stream == MISSING else str(stream)
+        )
+    assert n_launched == len(launch_of)
+
+
+def test_arguments_beyond_the_limit_of_the_page_are_left_out(
+    studied: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = timeline_of(studied).levels[0].slices
+    whole = packed_arguments(studied.recording.context, slices)
+    size = sum(len(each["text"]) for each in whole["columns"].values())
+    monkeypatch.setattr("profkit.renderers.html.timeline.MAX_ARGUMENT_CHARACTERS", size - 1)
+    less = packed_arguments(studied.recording.context, slices)
+    assert not less["isWhole"]
+    assert list(less["columns"]) == list(whole["columns"])[:-1]
+
+
 def test_a_page_that_is_too_large_merges_more_slices(studied: Study) -> None:
     shown = timeline_of(studied)
     whole = levels_within(shown, 10_000_000)
@@ -135,7 +190,7 @@ def adjacent_slices(row: int, n: int, rng: np.random.Generator) -> Slices:
     starts = np.concatenate(([0], ends[:-1]))
     ones, site = np.ones(n, dtype=np.int64), rng.integers(0, 200, n).astype(np.int32)
     row_of = np.full(n, row, dtype=np.int32)
-    return Slices(row_of, starts, ends, ends - starts, ones, ends - starts, site)
+    return Slices(row_of, starts, ends, ends - starts, ones, ends - starts, site, site)
 
 
 def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> None:

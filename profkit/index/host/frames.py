@@ -4,9 +4,10 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from profkit.dataclass import dataclass
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.location import Frame
 
 _FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
@@ -16,6 +17,7 @@ _LIBRARY_FOLDER: Final = re.compile(
     r"|[/\\]Python3\d+[/\\]Lib[/\\]",
     re.IGNORECASE,
 )
+_TORCH: Final = re.compile(r"(^|[/\\])(torch|functorch|torchgen)[/\\]|^<built-in \w+ .*\btorch\b")
 _GENERATED: Final = re.compile(
     r"^<(?!ipython-input)|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
 )
@@ -100,3 +102,30 @@ class Ownership:
     def path(self, file: str) -> str:
         """The full path of a shortened one, where it was recorded."""
         return self.paths.get(file, file)
+
+
+def ownership_of(capture: CaptureInfo | None) -> Ownership:
+    """Which files are user code in a recording, with what profkit recorded beside it."""
+    return Ownership(
+        paths=capture.paths if capture else {},
+        libraries=frozenset(capture.libraries if capture else ()),
+        known=capture is not None and bool(capture.paths),
+    )
+
+
+CodeOwner = Literal["own", "torch", "library"]
+"""Whose Python code a call runs: the user's, PyTorch's, or that of another library, which includes
+the standard library and built-in functions."""
+
+
+def owner_of_call(name: str, ownership: Ownership) -> CodeOwner:
+    """Whose code a Python call runs.
+
+    Args:
+        name: A file, or the name of an event, which may be a built-in function.
+    """
+    frame = parse_frame(name)
+    file = name if frame is None else frame.file
+    if not file.startswith("<built-in") and ownership.is_user(file):
+        return "own"
+    return "torch" if _TORCH.search(file) else "library"

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.host.frames import Ownership, is_library_function, parse_frame
+from profkit.index.host.frames import Ownership, is_library_function, ownership_of, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines
 from profkit.index.host.steps import Steps
@@ -246,11 +246,7 @@ def map_source(
     Args:
         forward: As :func:`forward_of_backward` returns it.
     """
-    ownership = Ownership(
-        paths=capture.paths if capture else {},
-        libraries=frozenset(capture.libraries if capture else ()),
-        known=capture is not None and bool(capture.paths),
-    )
+    ownership = ownership_of(capture)
     table = FrameTable()
     frame = python_frames(events, tree, ownership, table)
     exact = call_stack_frames(events, tree, ownership, table)

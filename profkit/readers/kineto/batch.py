@@ -39,6 +39,7 @@ OF_COLLECTIVES: Final = (
 _CALL: Final = ("correlation", "external_id")
 _DEVICE: Final = ("correlation", "external_id", "device", "stream", "n_bytes")
 _PEERS: Final = ("from_device", "to_device")
+_LAUNCH_SHAPE: Final = ("grid", "block")
 FIGURES: Final = ("blocks_per_sm", "occupancy_percent")
 
 COLUMNS_OF_CATEGORY: Final = {
@@ -46,7 +47,7 @@ COLUMNS_OF_CATEGORY: Final = {
     Category.ANNOTATION: _HOST,
     Category.RUNTIME: _CALL,
     Category.DRIVER: _CALL,
-    Category.KERNEL: (*_DEVICE, *FIGURES),
+    Category.KERNEL: (*_DEVICE, *_LAUNCH_SHAPE, *FIGURES),
     Category.MEMCPY: (*_DEVICE, *_PEERS),
     Category.MEMSET: _DEVICE,
 }
@@ -54,12 +55,12 @@ COLUMNS_OF_CATEGORY: Final = {
 
 _RUN_COLLECTIVES: Final = (Category.OP, Category.KERNEL)
 SPARSE: Final = tuple(
-    dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *FIGURES, *OF_COLLECTIVES))
+    dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_LAUNCH_SHAPE, *FIGURES, *OF_COLLECTIVES))
 )
 _WORDS: Final = (
     "call_stack", "collective", "element_type", "group_name", "group_description",
 )  # fmt: skip
-_RAW: Final = (*_INPUTS, "group_ranks", "comms_id")
+_RAW: Final = (*_INPUTS, *_LAUNCH_SHAPE, "group_ranks", "comms_id")
 INTERNED: Final = frozenset({*_WORDS, *_RAW})
 """The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = {

@@ -30,6 +30,8 @@ class Args(msgspec.Struct, gc=False):
     stream: int = MISSING
     correlation: int = MISSING
     external_id_before_1_11: int = msgspec.field(default=MISSING, name="external id")
+    grid: msgspec.Raw = _NOTHING
+    block: msgspec.Raw = _NOTHING
     blocks_per_sm: float = msgspec.field(default=_NO_FLOAT, name="blocks per SM")
     warps_per_sm: float = msgspec.field(default=_NO_FLOAT, name="warps per SM")
     occupancy_percent: float = msgspec.field(default=_NO_FLOAT, name="est. achieved occupancy %")
@@ -56,7 +58,15 @@ class Args(msgspec.Struct, gc=False):
 
 NO_ARGS: Final = Args()
 RAW_ARGS: Final = frozenset(
-    {"Concrete Inputs", "Input type", "Input Dims", "Process Group Ranks", "Comms Id"}
+    {
+        "grid",
+        "block",
+        "Concrete Inputs",
+        "Input type",
+        "Input Dims",
+        "Process Group Ranks",
+        "Comms Id",
+    }
 )
 """The ``args`` that are kept as JSON text."""
 

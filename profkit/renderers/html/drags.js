@@ -19,12 +19,15 @@
    *
    * `handlers.view()` returns the visible range, `handlers.show(from, to)` changes it. A mouse drag
    * also scrolls `handlers.scroller`, which touch scrolls natively. `handlers.onStart()` is called
-   * on each press, and `handlers.onClick(event)` after a press that was no drag.
+   * on each press, and `handlers.onClick(event)` after a press that was no drag. A mouse drag with
+   * the Shift key calls `handlers.onArea(first, now)` with two events instead, and
+   * with true as the third argument when it ends.
    */
   profkit.onDrags = (canvas, handlers) => {
     const pointers = new Map();
     let start = null;
     let isDrag = false;
+    let corner = null;
 
     const restart = () => {
       start = { ...grip(pointers), ...handlers.view(), scroll: handlers.scroller.scrollTop };
@@ -35,6 +38,7 @@
       canvas.setPointerCapture(event.pointerId);
       pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
       isDrag = pointers.size > 1;
+      corner = event.shiftKey && event.pointerType === 'mouse' ? event : null;
       handlers.onStart();
       restart();
     });
@@ -45,6 +49,10 @@
       const now = grip(pointers);
       isDrag = isDrag || Math.hypot(now.x - start.x, now.y - start.y) > minDragPx;
       if (!isDrag) return;
+      if (corner) {
+        handlers.onArea(corner, event);
+        return;
+      }
       const box = canvas.getBoundingClientRect();
       const span = start.to - start.from;
       const newSpan = span * (start.distance / now.distance);
@@ -59,6 +67,7 @@
     const release = (event) => {
       if (!pointers.delete(event.pointerId)) return;
       if (pointers.size) restart();
+      else if (corner && isDrag) handlers.onArea(corner, event, true);
       else if (!isDrag && event.type === 'pointerup') handlers.onClick(event);
     };
     canvas.addEventListener('pointerup', release);

@@ -145,6 +145,9 @@
     event.preventDefault();
   });
 
+  profkit.keys.add({ root: root.closest('section'), title: 'Flame graphs', search, keys: [
+    ['← → ↑ ↓', 'select the box beside, above or below'],
+  ] });
   search.addEventListener('input', find);
   document.getElementById('flame-choice').addEventListener('change', (event) => {
     choose(Number(event.target.value));

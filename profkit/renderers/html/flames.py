@@ -18,7 +18,7 @@ from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
-SCRIPTS: Final = ("canvas.js", "flame.js", "flames.js")
+SCRIPTS: Final = ("canvas.js", "keys.js", "flame.js", "flames.js")
 _ORDER: Final = (
     "host-line", "host-stack", "device-line", "device-module", "device-stack", "memory-use",
     "memory-stack",

@@ -3,53 +3,20 @@
 profkit.lanes = (() => {
   const rowHeight = 18;
   const laneGap = 8;
+  const minHeight = 4;
   const laneHeight = 22;
   const fewRows = 10;
   const fewRanks = 16;
 
-  /** A pattern that is drawn over a colour, so that colour is not the only sign. */
-  function tile(context, pattern, color) {
-    if (pattern === 'plain') return null;
-    const square = document.createElement('canvas');
-    square.width = 8;
-    square.height = 8;
-    const pen = square.getContext('2d');
-    pen.globalAlpha = 0.4;
-    pen.strokeStyle = color;
-    pen.fillStyle = color;
-    pen.lineWidth = 2;
-    if (pattern === 'stripes') {
-      for (const shift of [-8, 0, 8]) {
-        pen.moveTo(shift, 8);
-        pen.lineTo(shift + 8, 0);
-      }
-      pen.stroke();
-    } else {
-      pen.fillRect(1, 1, 2, 2);
-      pen.fillRect(5, 5, 2, 2);
-    }
-    return context.createPattern(square, 'repeat');
-  }
+  let cachedColors = null;
+  window.addEventListener('profkit:theme', () => { cachedColors = null; });
 
-  let cachedPalettes = new Map();
-  window.addEventListener('profkit:theme', () => { cachedPalettes = new Map(); });
-
-  /** The colours of a timeline, cached until the theme changes. */
-  function palette(context, styles) {
-    const cached = cachedPalettes.get(styles) ?? readPalette(context, styles);
-    cachedPalettes.set(styles, cached);
-    return cached;
-  }
-
-  function readPalette(context, styles) {
+  /** The colours of the page that drawings use, cached until the theme changes. */
+  function pageColors() {
     const names = ['--bg', '--fg', '--muted', '--line', '--ground', '--accent'];
-    const colors = Object.fromEntries(names.map((name) => [name.slice(2), profkit.color(name)]));
-    const fills = styles.map(({ color, pattern }) => {
-      const fill = profkit.color(color);
-      const text = profkit.canvas.textColorOn(fill);
-      return { fill, text, tile: tile(context, pattern, text) };
-    });
-    return { ...colors, fills };
+    cachedColors = cachedColors ?? Object.fromEntries(
+      names.map((name) => [name.slice(2), profkit.color(name)]));
+    return cachedColors;
   }
 
   /** The position of each lane. Lanes of many rows are collapsed to their first rows. */
@@ -94,6 +61,23 @@ profkit.lanes = (() => {
       return this.lanes[index].nRows > 1;
     }
 
+    /** The vertical position of a row; of one that is not visible that of its lane's last row. */
+    yOf(row) {
+      const lane = this.laneOf(row);
+      const { firstRow } = this.lanes[lane];
+      return this.top[lane] + Math.min(row - firstRow, this.nVisible(lane) - 1) * rowHeight;
+    }
+
+    /** The index of the lane that a row is in. */
+    laneOf(row) {
+      return this.lanes.findLastIndex(({ firstRow }) => firstRow <= row);
+    }
+
+    /** The rows that overlap a range of heights. */
+    rowsWithin(top, bottom) {
+      return this.rows.filter(({ y }) => y + rowHeight > top && y < bottom);
+    }
+
     /** The row at a vertical position, or undefined between rows. */
     rowAt(y) {
       return this.rows.find((each) => y >= each.y && y < each.y + rowHeight);
@@ -102,95 +86,202 @@ profkit.lanes = (() => {
 
   /** Draws slices. */
   class Painter {
-    constructor(context, colors, sites, view, width) {
-      Object.assign(this, { context, colors, sites, view, width });
+    constructor(context, { colors, sites, view, size }) {
+      const { width } = size;
+      Object.assign(this, { context, colors: colors.ofSites(context), sites, view, width });
       this.scale = width / (view.to - view.from);
-      this.pixelNs = (view.to - view.from) / width;
     }
 
     x(ns) {
       return (ns - this.view.from) * this.scale;
     }
 
-    /** Draw the visible slices of a row; `matches` are the sites that a search found, or null. */
-    row(level, row, y, matches) {
+    /**
+     * Draw the visible slices of a row. Those narrower than a pixel are one bar for each pixel, as
+     * high as the part of it that events cover, in the colour of the slice with most of it.
+     */
+    row(level, row, y, alpha) {
+      const { start, end, busy, site } = level;
+      const { context, scale, view, colors } = this;
       const last = level.first[row + 1];
-      let drawnTo = -1;
-      for (let i = profkit.slices.firstAfter(level, row, this.view.from); i < last; i += 1) {
-        if (level.start[i] > this.view.to) break;
-        const left = Math.max(-2, this.x(level.start[i]));
-        const right = Math.min(this.width + 2, this.x(level.end[i]));
-        const isMatch = matches === null || matches.has(level.site[i]);
-        // Of the slices within one pixel only the first is drawn, and all that a search found.
-        if (right < drawnTo && !(matches !== null && isMatch)) continue;
-        this.slice(level, i, left, Math.max(right - left, 1), y, isMatch);
-        drawnTo = Math.max(right, left + 1);
+      const full = rowHeight - 2;
+      const widest = Math.ceil(this.width);
+      let bar = { at: -1, wide: 0, high: 0, fill: '' };
+      let [pixel, covered, most, mostSite] = [-1, 0, 0, 0];
+      const drawBar = () => {
+        if (bar.at < 0) return;
+        context.fillStyle = bar.fill;
+        context.fillRect(bar.at, y + full - bar.high, bar.wide, bar.high);
+      };
+      const endPixel = () => {
+        if (pixel < 0) return;
+        const high = Math.min(full, Math.max(minHeight, Math.round(full * covered * scale)));
+        const { fill } = colors[mostSite];
+        if (bar.at + bar.wide === pixel && bar.high === high && bar.fill === fill) bar.wide += 1;
+        else {
+          drawBar();
+          bar = { at: pixel, wide: 1, high, fill };
+        }
+        pixel = -1;
+      };
+      context.globalAlpha = alpha;
+      for (let i = profkit.slices.firstAfter(level, row, view.from); i < last; i += 1) {
+        const left = (start[i] - view.from) * scale;
+        if (left > widest) break;
+        const right = (end[i] - view.from) * scale;
+        if (right - left < 1.5) {
+          const at = Math.max(0, Math.floor(left));
+          if (at !== pixel) {
+            endPixel();
+            [pixel, covered, most] = [at, 0, -1];
+          }
+          covered += busy[i];
+          if (busy[i] > most) {
+            most = busy[i];
+            mostSite = site[i];
+          }
+        } else {
+          endPixel();
+          this.slice(level, i, Math.max(-2, left), Math.min(this.width + 2, right), y, alpha);
+        }
       }
+      endPixel();
+      drawBar();
+      context.globalAlpha = 1;
     }
 
-    slice(level, i, left, width, y, isMatch) {
+    /** Draw one slice; if it merges several events, as high as the part of it that they cover. */
+    slice(level, i, left, right, y, alpha) {
       const { context } = this;
-      const site = level.site[i];
-      const style = this.colors.fills[this.sites.style[site]];
+      const style = this.colors[level.site[i]];
       const length = level.end[i] - level.start[i];
-      const density = level.n[i] > 1 && length > 0 ? 0.4 + 0.6 * (level.busy[i] / length) : 1;
-      const height = rowHeight - 2;
-      context.globalAlpha = isMatch ? density : 0.12;
+      const full = rowHeight - 2;
+      const part = level.n[i] > 1 && length > 0 ? level.busy[i] / length : 1;
+      const high = Math.max(minHeight, Math.round(full * part));
+      const width = right - left > 2.5 ? right - left - 0.6 : right - left;
       context.fillStyle = style.fill;
-      context.fillRect(left, y, width > 2.5 ? width - 0.6 : width, height);
+      context.fillRect(left, y + full - high, width, high);
       if (style.tile && width > 3) {
         context.fillStyle = style.tile;
-        context.fillRect(left, y, width - 0.6, height);
+        context.fillRect(left, y + full - high, width, high);
       }
-      context.globalAlpha = 1;
-      if (width > 26 && isMatch) this.label(level, i, left, width, y, style);
+      if (width > 26) {
+        context.globalAlpha = 1;
+        this.label(level, i, left, width, y, alpha === 1 ? style : null, part);
+        context.globalAlpha = alpha;
+      }
     }
 
-    label(level, i, left, width, y, style) {
+    /** The name of a slice; without a style that of one among others that a search found. */
+    label(level, i, left, width, y, style, part) {
       const { context, sites } = this;
       const n = level.n[i];
       const name = sites.texts[sites.short[level.site[i]]];
       const text = n > 1 ? `${profkit.formatCount(n)} × ${name}…` : name;
       const from = Math.max(left, 0);
       const room = Math.min(left + width, this.width) - from - 8;
-      if (style.tile && room > 0) {
+      // A low bar has its text above it, on the ground of the page.
+      const isOnPage = part < 0.85;
+      if (style && room > 0 && (style.tile || isOnPage)) {
         const wide = Math.min(room, context.measureText(text).width);
-        context.fillStyle = style.fill;
+        context.fillStyle = isOnPage ? pageColors().bg : style.fill;
         context.fillRect(from + 2, y + 2, wide + 4, rowHeight - 6);
       }
-      context.fillStyle = style.text;
+      const page = pageColors();
+      context.fillStyle = style ? (isOnPage ? page.fg : style.text) : page.muted;
       profkit.canvas.write(context, text, from + 4, y + rowHeight / 2 - 0.5, room);
     }
 
-    /** A frame around the selected slice. */
-    frame(y, start, end) {
+    /** Draw the slices of a row that a search found, at least two pixels wide. */
+    found(occurrences, row, y) {
+      const { level, slices } = occurrences;
+      let [at, last] = occurrences.within(row, this.view.from);
+      let drawnTo = -1;
+      for (; at < last; at += 1) {
+        const i = slices[at];
+        const left = Math.max(-2, this.x(level.start[i]));
+        if (left > this.width) break;
+        const right = Math.min(this.width + 2, Math.max(this.x(level.end[i]), left + 2));
+        if (right <= drawnTo) continue;
+        this.slice(level, i, left, right, y, 1);
+        drawnTo = right;
+      }
+    }
+
+    /** A frame around a slice. */
+    frame(y, { start, end }) {
       const left = this.x(start);
       const { context } = this;
-      context.strokeStyle = this.colors.fg;
+      context.strokeStyle = pageColors().fg;
       context.lineWidth = 2;
       context.strokeRect(left, y - 1, Math.max(2, this.x(end) - left), rowHeight);
     }
+
+    /** An arrow from the start of a launch to the start of what it launched. */
+    arrow(from, to) {
+      const { context } = this;
+      const isDown = to.y >= from.y;
+      const [x1, y1] = [this.x(from.start), from.y + (isDown ? rowHeight - 2 : 0)];
+      const [x2, y2] = [this.x(to.start), to.y + (isDown ? 0 : rowHeight - 2)];
+      const bend = Math.min(60, 20 + Math.abs(x2 - x1) / 3);
+      const head = isDown ? -5 : 5;
+      for (const [color, width] of [[pageColors().bg, 4], [pageColors().accent, 2]]) {
+        context.strokeStyle = color;
+        context.lineWidth = width;
+        context.beginPath();
+        context.moveTo(x1, y1);
+        context.bezierCurveTo(x1 + bend, y1, x2 - bend, y2 + 3 * head, x2, y2);
+        context.moveTo(x2 - 5, y2 + head);
+        context.lineTo(x2, y2);
+        context.lineTo(x2 + 3, y2 + head - 1);
+        context.stroke();
+      }
+    }
+
+    /** A time range over some height, with its bounds. */
+    area(from, to, top, bottom) {
+      const { context } = this;
+      const [left, right] = [this.x(from), this.x(to)];
+      context.globalAlpha = 0.18;
+      context.fillStyle = pageColors().accent;
+      context.fillRect(left, top, right - left, bottom - top);
+      context.globalAlpha = 1;
+      context.strokeStyle = pageColors().accent;
+      context.lineWidth = 1.5;
+      context.strokeRect(left, top, Math.max(1, right - left), bottom - top);
+    }
   }
 
-  /** Draw the visible lanes. */
+  /**
+   * Draw the visible lanes, and over them what is selected: `area`, `selected` and its `arrows`.
+   * Where `found` is set, the slices that a search found are drawn over pale ones.
+   */
   function drawSlices(canvas, state) {
-    const { layout, level, sites, styles, view, scroll, size, matches, selected } = state;
+    const { layout, level, view, scroll, size, found, selected, arrows, area } = state;
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
-    const colors = palette(context, styles);
-    const painter = new Painter(context, colors, sites, view, size.width);
+    const painter = new Painter(context, state);
     for (const { at } of ticks(view, size.width)) {
-      context.fillStyle = colors.line;
+      context.fillStyle = pageColors().line;
       context.fillRect(Math.round(painter.x(at)), 0, 1, size.height);
     }
     layout.top.forEach((y) => {
-      context.fillStyle = colors.line;
+      context.fillStyle = pageColors().line;
       context.fillRect(0, y - laneGap / 2 - scroll, size.width, 1);
     });
     for (const { row, y } of layout.rows) {
       const top = y - scroll;
       if (top < -rowHeight || top > size.height) continue;
-      painter.row(level, row, top, matches);
-      if (selected && selected.row === row) painter.frame(top, selected.start, selected.end);
+      painter.row(level, row, top, found ? 0.15 : 1);
+      if (found) painter.found(found, row, top);
+      if (selected && selected.row === row) painter.frame(top, selected);
+    }
+    for (const [from, to] of arrows) {
+      painter.arrow(...[from, to].map(({ row, start }) => (
+        { start, y: layout.yOf(row) - scroll })));
+    }
+    if (area) {
+      painter.area(area.from, area.to, Math.max(-2, area.top - scroll),
+        Math.min(size.height + 2, area.bottom - scroll));
     }
   }
 
@@ -221,17 +312,18 @@ profkit.lanes = (() => {
     }
   }
 
-  /** Images of whole recordings by canvas, cached until theme, width or level change. */
+  /** Images of whole recordings by canvas, cached until theme, colours, width or level change. */
   const caches = new Map();
 
-  function overviewImage(shownOn, { level, sites, styles, whole, size, rows }) {
+  function overviewImage(shownOn, { level, colors, whole, size, rows }) {
     const cache = caches.get(shownOn) ?? { canvas: document.createElement('canvas'), key: [] };
     caches.set(shownOn, cache);
-    const key = [level, size.width, window.devicePixelRatio, document.documentElement.dataset.theme];
+    const key = [level, size.width, window.devicePixelRatio, colors.by,
+      document.documentElement.dataset.theme];
     if (key.every((each, index) => each === cache.key[index])) return cache.canvas;
     cache.key = key;
     const context = profkit.canvas.fitted(cache.canvas, size.width, size.height);
-    const colors = palette(context, styles);
+    const fills = colors.ofSites(context);
     const scale = size.width / (whole.to - whole.from);
     const rowPx = Math.floor((size.height - 4) / Math.max(1, rows.length));
     rows.forEach((row, index) => {
@@ -240,7 +332,7 @@ profkit.lanes = (() => {
         const left = (level.start[i] - whole.from) * scale;
         const width = Math.max(0.7, (level.end[i] - level.start[i]) * scale);
         if (left + width < drawnTo) continue;
-        context.fillStyle = colors.fills[sites.style[level.site[i]]].fill;
+        context.fillStyle = fills[level.site[i]].fill;
         context.fillRect(left, 2 + index * rowPx, width, rowPx - 1);
         drawnTo = left + width + 0.2;
       }
@@ -250,10 +342,10 @@ profkit.lanes = (() => {
 
   /** The whole recording, with a frame around the visible range. */
   function drawOverview(canvas, state) {
-    const { styles, whole, view, size } = state;
+    const { whole, view, size } = state;
     const image = overviewImage(canvas, state);
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
-    const colors = palette(context, styles);
+    const colors = pageColors();
     const scale = size.width / (whole.to - whole.from);
     if (image.width && image.height) {
       context.drawImage(image, 0, 0, size.width, size.height);

@@ -19,15 +19,17 @@ profkit.SliceFacts = class {
   /** The facts as pairs of a label and a value. */
   of(level, index) {
     const site = level.site[index];
-    const [op, line] = [this.text('op', site), this.text('place', site)];
+    const [op, line, module] = ['op', 'place', 'module']
+      .map((column) => (this.sites[column] ? this.text(column, site) : ''));
     return [
       ...this.durations(level, index),
       ['Start', profkit.formatNs(level.start[index])],
       ['Kind', `${this.styles[this.sites.style[site]].label}${this.pathNote(site)}`],
       ...(op ? [['Launched by', op]] : []),
       ...(line ? [['Line', line]] : []),
+      ...(module ? [['Module', module]] : []),
       ['Total', `${profkit.formatNs(this.sites.totalNs[site])} in `
-        + `${profkit.formatCount(this.sites.n[site])} events of this name, line and operator`],
+        + `${profkit.formatCount(this.sites.n[site])} events of this name, line, module and operator`],
     ];
   }
 
@@ -52,5 +54,41 @@ profkit.SliceFacts = class {
     return profkit.element('dl', {}, facts.flatMap(([label, value]) => [
       profkit.element('dt', {}, label), profkit.element('dd', {}, value),
     ]));
+  }
+
+  /** What {@link profkit.slices.sums} found in an area, with its longest names. */
+  sums(found, spanNs, lanes, nNames = 12) {
+    const { formatNs, formatCount, formatShare, element } = profkit;
+    const about = found.isAbout ? 'about ' : '';
+    const byName = new Map();
+    for (const [site, one] of found.bySite) {
+      const name = site < 0 ? 'merged short events' : this.text('short', site);
+      const sum = byName.get(name) ?? { n: 0, totalNs: 0, longestNs: 0 };
+      byName.set(name, sum);
+      sum.n += one.n;
+      sum.totalNs += one.totalNs;
+      sum.longestNs = Math.max(sum.longestNs, one.longestNs);
+    }
+    const names = [...byName].sort(([, a], [, b]) => b.totalNs - a.totalNs);
+    const head = ['Name', 'Events', 'Total', 'Mean', 'Longest'];
+    const rows = names.slice(0, nNames).map(([name, { n, totalNs, longestNs }]) => element('tr', {},
+      element('th', { scope: 'row' }, name),
+      [formatCount(n), formatNs(totalNs), formatNs(n ? totalNs / n : 0), formatNs(longestNs)]
+        .map((text) => element('td', {}, text))));
+    const rest = names.length - rows.length;
+    return [
+      this.list([
+        ['Selected', `${formatNs(spanNs)} of ${lanes}`],
+        ['Events', `${about}${formatCount(found.n)}`],
+        ['Total', `${about}${formatNs(found.totalNs)} within the area; nested events count each`],
+        ['Busy', `${about}${formatNs(found.busyNs)}, ${formatShare(found.busyNs / spanNs)} of the `
+          + 'area, in which any event runs'],
+      ]),
+      element('table', {},
+        element('thead', {}, element('tr', {},
+          head.map((text) => element('th', { scope: 'col' }, text)))),
+        element('tbody', {}, rows)),
+      rest ? element('p', { class: 'muted' }, `and ${formatCount(rest)} more names`) : '',
+    ];
   }
 };

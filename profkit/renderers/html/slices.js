@@ -57,6 +57,7 @@ profkit.slices = (() => {
       this.encoded = levels;
       this.ready = levels.map(() => null);
       this.failed = false;
+      this.waiting = [];
       const last = levels.length - 1;
       if (levels[last].packed.plain) {
         this.decode(last, profkit.unbase64(levels[last].packed.text));
@@ -80,7 +81,18 @@ profkit.slices = (() => {
       } catch {
         this.failed = true;
       }
+      for (const resolve of this.waiting.splice(0)) resolve();
       this.onReady();
+    }
+
+    /** The finest level, decoded. */
+    async finest() {
+      while (!this.ready[0] && !this.failed) {
+        const ready = new Promise((resolve) => { this.waiting.push(resolve); });
+        this.load(0);
+        await ready;
+      }
+      return this.ready[0];
     }
 
     /**
@@ -125,5 +137,145 @@ profkit.slices = (() => {
     return best;
   }
 
-  return { Levels, firstAfter, sliceAt };
+  /** Slices of some sites in some rows, in the order of time. */
+  class Occurrences {
+    /**
+     * @param {Level} level
+     * @param {number[]} rows
+     * @param {Set<number>} sites
+     */
+    constructor(level, rows, sites) {
+      const found = [];
+      this.level = level;
+      this.rows = rows;
+      this.first = [0];
+      for (const row of rows) {
+        for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
+          if (sites.has(level.site[i])) found.push(i);
+        }
+        this.first.push(found.length);
+      }
+      this.slices = Uint32Array.from(found);
+      this.places = new Map(rows.map((row, place) => [row, place]));
+    }
+
+    get n() {
+      return this.slices.length;
+    }
+
+    /** The first place of a row whose slice is after a moment, or after a slice of that moment. */
+    after(place, ns, slice) {
+      const { level, slices } = this;
+      let low = this.first[place];
+      let high = this.first[place + 1];
+      while (low < high) {
+        const middle = (low + high) >>> 1;
+        const at = level.start[slices[middle]];
+        if (at < ns || (at === ns && slices[middle] <= slice)) low = middle + 1;
+        else high = middle;
+      }
+      return low;
+    }
+
+    /** The next occurrence after a slice of a moment, or the one before it; null at the end. */
+    beside(ns, slice, isForward) {
+      const { level, slices } = this;
+      let best = null;
+      this.rows.forEach((row, place) => {
+        const at = isForward ? this.after(place, ns, slice) : this.after(place, ns, slice - 1) - 1;
+        if (at < this.first[place] || at >= this.first[place + 1]) return;
+        const index = slices[at];
+        const by = best === null ? 1 : level.start[index] - level.start[best.index]
+          || index - best.index;
+        if (best === null || (isForward ? by < 0 : by > 0)) best = { row, index };
+      });
+      return best;
+    }
+
+    /** The number of an occurrence, from 1. */
+    rank({ index }) {
+      const ns = this.level.start[index];
+      return this.rows.reduce(
+        (sum, _, place) => sum + this.after(place, ns, index) - this.first[place], 0);
+    }
+
+    /** The place of the first occurrence in a row that ends after a moment, and the row's end. */
+    within(row, ns) {
+      const place = this.places.get(row);
+      if (place === undefined) return [0, 0];
+      const at = this.after(place, ns, -1);
+      const isOpen = at > this.first[place] && this.level.end[this.slices[at - 1]] > ns;
+      return [isOpen ? at - 1 : at, this.first[place + 1]];
+    }
+  }
+
+  /** The length of the union of some intervals. */
+  function unionNs(starts, ends) {
+    starts.sort();
+    ends.sort();
+    let [total, depth, begin] = [0, 0, 0];
+    for (let i = 0, j = 0; j < ends.length;) {
+      if (i < starts.length && starts[i] <= ends[j]) {
+        if (depth === 0) begin = starts[i];
+        depth += 1;
+        i += 1;
+      } else {
+        depth -= 1;
+        if (depth === 0) total += ends[j] - begin;
+        j += 1;
+      }
+    }
+    return total;
+  }
+
+  /**
+   * Sums over the parts of slices that are in some rows and within a time range.
+   *
+   * @param {Level} level
+   * @param {number[]} rows
+   * @returns events, their summed and their covered time, whether slices of several events are
+   *   only in part in the range, and count, total and longest part by site; site -1 has the events
+   *   of slices that merge several
+   */
+  function sums(level, rows, from, to) {
+    const bySite = new Map();
+    const found = { n: 0, totalNs: 0, busyNs: 0, isAbout: false, bySite };
+    let size = 0;
+    const ranges = rows.map((row) => {
+      const first = firstAfter(level, row, from);
+      let last = first;
+      while (last < level.first[row + 1] && level.start[last] < to) last += 1;
+      size += last - first;
+      return [first, last];
+    });
+    const [starts, ends] = [new Float64Array(size), new Float64Array(size)];
+    let at = 0;
+    for (const [first, last] of ranges) {
+      for (let i = first; i < last; i += 1, at += 1) {
+        const begin = Math.max(level.start[i], from);
+        const span = Math.min(level.end[i], to) - begin;
+        const length = level.end[i] - level.start[i];
+        const isMerged = level.n[i] > 1;
+        const isCut = isMerged && span < length;
+        const part = isCut ? span / length : 1;
+        const n = Math.round(level.n[i] * part);
+        const ns = isMerged ? level.busy[i] * part : span;
+        const site = isMerged ? -1 : level.site[i];
+        const one = bySite.get(site) ?? { n: 0, totalNs: 0, longestNs: 0 };
+        bySite.set(site, one);
+        one.n += n;
+        one.totalNs += ns;
+        one.longestNs = Math.max(one.longestNs, isMerged ? level.longest[i] : span);
+        found.n += n;
+        found.totalNs += ns;
+        found.isAbout = found.isAbout || isCut;
+        starts[at] = begin;
+        ends[at] = begin + ns;
+      }
+    }
+    found.busyNs = unionNs(starts, ends);
+    return found;
+  }
+
+  return { Levels, Occurrences, firstAfter, sliceAt, sums };
 })();

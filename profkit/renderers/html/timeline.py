@@ -8,12 +8,15 @@ import numpy as np
 from markupsafe import Markup
 
 from profkit.dataclass import dataclass
+from profkit.engine.context import Context
 from profkit.index.level_of_detail import coarser
+from profkit.model.events import MISSING, NO_ROW, Int64s
 from profkit.model.location import Frame, numbered_line
 from profkit.model.report import Report
-from profkit.model.timeline import Level, SliceKind, Timeline, TimelineSite
+from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
+from profkit.present.event_arguments import event_arguments
 from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
 from profkit.present.timeline import timeline
@@ -23,15 +26,20 @@ from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
 SCRIPTS: Final = (
-    "canvas.js", "slices.js", "lanes.js", "drags.js", "slice_facts.js", "timeline.js",
+    "canvas.js", "keys.js", "slices.js", "slice_colors.js", "lanes.js", "drags.js",
+    "slice_arguments.js", "slice_facts.js", "timeline.js",
 )  # fmt: skip
-MAX_LEVEL_CHARACTERS: Final = 6_700_000
-"""Limit of all slices as text: it keeps the page of a million events below 8 MB."""
+MAX_LEVEL_CHARACTERS: Final = 6_150_000
+"""Limit of all slices as text: with the arguments it keeps the page of a million events below
+8 MB."""
+MAX_ARGUMENT_CHARACTERS: Final = 700_000
+"""Limit of what slices have besides their times, as text."""
 MAX_PLAIN_SLICES: Final = 20_000
 """Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
 MAX_STEPS: Final = 1_000
 """Steps in the list to choose from; the table of steps has all."""
 _MAX_NAME: Final = 240
+_MAX_ID: Final = 1 << 50
 _SAMPLE: Final = 1 << 16
 _PART: Final = 1 << 12
 _TRIES: Final = 1 << 11
@@ -62,7 +70,11 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
     "copy": SliceStyle("copies and fills", color_of("copy"), "dots"),
     "op": SliceStyle("operators", "--series-1"),
     "annotation": SliceStyle("regions and annotations", "--series-5"),
-    "python": SliceStyle("Python calls", "--series-8"),
+    "own": SliceStyle("your code", "--code-own"),
+    "module": SliceStyle("modules", "--code-module"),
+    "torch": SliceStyle("torch's Python code", "--code-torch"),
+    "library": SliceStyle("library code", "--code-library"),
+    "python": SliceStyle("outside operators", "--series-8"),
     "call": SliceStyle("runtime calls", "--series-6"),
     "sync": SliceStyle("syncs", "--series-4", "stripes"),
     "data": SliceStyle(part_label("data"), color_of("data"), "stripes"),
@@ -91,13 +103,17 @@ def section(report: Report, options: Options) -> Section | None:
     if shown is None:
         return None
     levels = levels_within(shown, MAX_LEVEL_CHARACTERS)
+    arguments = packed_arguments(options.recording.context, levels[0].level.slices)
     lanes = _table(shown)
     return Section(
         id="timeline",
         title="Timeline",
         body=_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
-        data={"tables": {lanes.id: lanes.data}, "timeline": drawing(shown, levels, options.base)},
+        data={
+            "tables": {lanes.id: lanes.data},
+            "timeline": drawing(shown, levels, options.base) | {"arguments": arguments},
+        },
     )
 
 
@@ -137,10 +153,18 @@ def elements(shown: Timeline, section: str, label: str, examples: str) -> dict[s
         "id": section,
         "label": label,
         "examples": examples,
-        "styles": [style_of(kind) for kind in kinds_of(shown)],
+        "colors": [("kind", "by category"), *more_colors(shown)],
         "steps": [step[0] for step in shown.steps[:MAX_STEPS]],
         "n_steps": len(shown.steps),
     }
+
+
+def more_colors(shown: Timeline) -> Iterator[tuple[str, str]]:
+    """What else than their kind the colours of slices can show."""
+    if any(site.module for site in shown.sites):
+        yield "module", "by module"
+    if not any(lane.kind == "rank" for lane in shown.lanes):
+        yield "name", "by name"
 
 
 def drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict[str, Any]:
@@ -191,12 +215,67 @@ def _sites(
         ],
         "place": [index(_place(site.frame, base)) for site in sites],
         "op": [index(site.op or "") for site in sites],
+        "module": [index(site.module) for site in sites],
         "style": [kinds.index(site.kind) for site in sites],
         "n": [site.n for site in sites],
         "totalNs": [site.total_ns for site in sites],
         "isPath": [int(site.is_path) for site in sites],
     }
     return {**found, "texts": list(texts)}
+
+
+def packed_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
+    """What ``slice_arguments.js`` reads: the arguments of the slices that are one recorded event.
+
+    The columns have a number for each slice, 0 for none: one more than its set of arguments; and as
+    differences to the last slice that has one, the slice of its launch, its correlation, unless the
+    launch has the same, and its external id. Columns that would exceed
+    :data:`MAX_ARGUMENT_CHARACTERS` are left out, the last one first.
+    """
+    places = np.flatnonzero(slices.event != NO_ROW)
+    found = event_arguments(ctx, slices.event[places].astype(np.intp))
+    texts: dict[str, int] = {}
+
+    def index(text: str) -> int:
+        return texts.setdefault(cell(text, _MAX_NAME), len(texts))
+
+    launched = found.launch != NO_ROW
+    launch = np.where(launched, places[found.launch], MISSING)
+    known = np.full(len(places), MISSING, dtype=np.int64)
+    known[launched] = found.correlation[found.launch[launched]]
+    correlation = np.where(found.correlation == known, MISSING, found.correlation)
+    columns: dict[str, dict[str, Any]] = {}
+    left = MAX_ARGUMENT_CHARACTERS
+    for name, values in (
+        ("set", found.of_event + 1),
+        ("launch", _differences(launch)),
+        ("correlation", _differences(correlation)),
+        ("externalId", _differences(found.external_id)),
+    ):
+        every = np.zeros(len(slices), dtype=np.int64)
+        every[places] = values
+        column = packed([every])
+        left -= len(column["text"])
+        if left < 0:
+            break
+        if values.any():
+            columns[name] = column
+    sets = [[index(text) for pair in each for text in pair] for each in found.sets]
+    return {"texts": list(texts), "sets": sets, "columns": columns, "isWhole": left >= 0}
+
+
+def _differences(values: Int64s) -> Int64s:
+    """Each value as the difference to the last one, positive and negative in turn; 0 for none.
+
+    Args:
+        values: :data:`~profkit.model.events.MISSING` for none. Shape ``(k,)``. Numbers that a
+            browser cannot represent are left out.
+    """
+    has = (values > -_MAX_ID) & (values < _MAX_ID)
+    found = np.zeros(len(values), dtype=np.int64)
+    by = np.diff(values[has], prepend=0)
+    found[has] = np.where(by >= 0, 2 * by, -2 * by - 1) + 1
+    return found
 
 
 def _place(frame: Frame | None, base: str) -> str:

@@ -1,0 +1,135 @@
+"""The arguments of recorded events, and which call launched what, as columns."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.index.distinct import numbered
+from profkit.model.events import NO_ROW, EventTable, Int64s, Rows, SparseColumn
+from profkit.units import format_bytes, format_count
+
+MAX_SETS: Final = 4_000
+"""Different sets of arguments. An argument that would make more of them is left out."""
+_NO_TENSOR: Final = frozenset({"", "[]"})
+
+
+@dataclass(frozen=True)
+class EventArguments:
+    """The arguments of some events.
+
+    Attributes:
+        sets: Labels and values that events share, such as a kernel's grid. Each set once.
+        of_event: Index into ``sets``. Shape ``(k,)``.
+        correlation: :data:`~profkit.model.events.MISSING` where an event has none. Shape ``(k,)``.
+        external_id: As ``correlation``.
+        launch: For device work the index of the call that launched it among the events, else
+            :data:`~profkit.model.events.NO_ROW`. Shape ``(k,)``.
+    """
+
+    sets: tuple[tuple[tuple[str, str], ...], ...]
+    of_event: Int64s
+    correlation: Int64s
+    external_id: Int64s
+    launch: Int64s
+
+
+def event_arguments(ctx: Context, rows: Rows) -> EventArguments:
+    """The arguments of the events in some rows of a recording. Shape ``(k,)``."""
+    events, launches = ctx.events, ctx.launches
+    place = np.full(len(events) + 1, NO_ROW, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    place[NO_ROW] = NO_ROW
+    launch = np.full(len(events), NO_ROW, dtype=np.int64)
+    launch[launches.work] = place[launches.launch]
+    sets, of_event = _sets(events, rows)
+    return EventArguments(
+        sets=sets,
+        of_event=of_event,
+        correlation=events.correlation.at(rows),
+        external_id=events.external_id.at(rows),
+        launch=launch[rows],
+    )
+
+
+def _sets(events: EventTable, rows: Rows) -> tuple[tuple[tuple[tuple[str, str], ...], ...], Int64s]:
+    """The sets of arguments, and the set of each row."""
+    key, first = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.intp)
+    shown: list[tuple[str, Callable[[float], str], SparseColumn]] = []
+    for label, column, text in _columns(events):
+        if not len(column.rows):
+            continue
+        values, number = np.unique(column.values, return_inverse=True)
+        of_row = np.zeros(len(events), dtype=np.int64)
+        of_row[column.rows] = number + 1
+        distinct, found = numbered(key * (len(values) + 1) + of_row[rows])
+        if len(distinct) > MAX_SETS:
+            continue
+        key = found
+        first = np.zeros(len(distinct), dtype=np.intp)
+        first[key[::-1]] = np.arange(len(rows))[::-1]
+        shown.append((label, text, column))
+    some = rows[first] if len(rows) else rows
+    sets: list[list[tuple[str, str]]] = [[] for _ in range(len(some))]
+    for label, text, column in shown:
+        values = column.figures_at(some)
+        for place in np.flatnonzero(~np.isnan(values)).tolist():
+            if found_text := text(values[place]):
+                sets[place].append((label, found_text))
+    return tuple(map(tuple, sets)), key
+
+
+def _columns(
+    events: EventTable,
+) -> Iterator[tuple[str, SparseColumn, Callable[[float], str]]]:
+    """Label, values and text of the arguments; those that vary most come last."""
+
+    def number(value: float) -> str:
+        return format_count(int(value))
+
+    def plain(value: float) -> str:
+        return str(int(value))
+
+    def name(value: float) -> str:
+        return events.names[int(value)]
+
+    yield "Device", events.device, plain
+    yield "Stream", events.stream, plain
+    yield "Grid", events.grid, lambda value: _sizes(name(value))
+    yield "Block", events.block, lambda value: _sizes(name(value))
+    yield "Blocks per SM", events.blocks_per_sm, lambda value: f"{value:.2f}"
+    yield "Estimated occupancy", events.occupancy_percent, lambda value: f"{value:.0f}%"
+    yield "Bytes", events.n_bytes, lambda value: format_bytes(int(value))
+    yield "From device", events.from_device, plain
+    yield "To device", events.to_device, plain
+    yield "Collective", events.collective, name
+    yield "Process group", events.group_description, name
+    yield "Elements in", events.n_in, number
+    yield "Elements out", events.n_out, number
+    yield "Element type", events.element_type, name
+    yield "Input shapes", events.input_dims, lambda value: _inputs(name(value))
+    yield "Input types", events.input_types, lambda value: _inputs(name(value))
+    yield "Other inputs", events.concrete_inputs, lambda value: _inputs(name(value))
+
+
+def _sizes(text: str) -> str:
+    """``256 x 1 x 1`` of ``[256, 1, 1]``."""
+    try:
+        return " x ".join(format_count(int(each)) for each in json.loads(text))
+    except (TypeError, ValueError):
+        return text
+
+
+def _inputs(text: str) -> str:
+    """The inputs of an operator without those that the argument says nothing about."""
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(listed, list):
+        return text
+    shown = [each if isinstance(each, str) else json.dumps(each) for each in listed]
+    return ", ".join(each for each in shown if each not in _NO_TENSOR)
