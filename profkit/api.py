@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
+from profkit._version import __version__
 from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
@@ -53,10 +54,17 @@ from profkit.engine.what_if import (
     without_data_waits,
 )
 from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict_job
-from profkit.errors import LoadError, NotATraceError, SeveralTracesError, UsageError
+from profkit.errors import (
+    LoadError,
+    MissingFileError,
+    NotATraceError,
+    SeveralTracesError,
+    UsageError,
+)
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.history import History
+from profkit.model.last_steps import LastSteps, ProcessEnd
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
@@ -65,11 +73,12 @@ from profkit.present.results import Result, render_result
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report
+from profkit.readers.ring.read import read_ring, rings_in
 from profkit.readers.stream import is_folder, place_of
 
 __all__ = [
-    "Study", "analyze", "check", "compare", "history", "render", "study", "what_if",
-    "what_if_ranks",
+    "Study", "analyze", "check", "compare", "history", "last_steps", "render", "study",
+    "what_if", "what_if_ranks",
 ]  # fmt: skip
 
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
@@ -459,6 +468,36 @@ def history(
         found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
         reports += [each.report for each in found.reports]
     return history_of(reports)
+
+
+def last_steps(paths: Path | Iterable[Path]) -> LastSteps:
+    """What the processes of a program did until its end, from the ring files that they left.
+
+    Args:
+        paths: Ring files, or folders of them. Of files of several jobs, those of the latest count.
+
+    Raises:
+        LoadError: None can be read.
+    """
+    files = [each for given in paths_in(paths) for each in rings_in(given) or [given]]
+    read = [_ring_or_error(each) for each in files]
+    errors = [each for each in read if isinstance(each, LoadError)]
+    found = sorted(
+        (each for each in read if isinstance(each, ProcessEnd)), key=lambda each: each.began_ns
+    )
+    if not found:
+        raise errors[0] if errors else MissingFileError("There are no ring files.")
+    latest = found[-1].name, found[-1].world_size
+    job = {each.rank: each for each in found if (each.name, each.world_size) == latest}
+    processes = tuple(sorted(job.values(), key=lambda each: each.rank or 0))
+    return LastSteps(__version__, processes, tuple(map(str, errors)))
+
+
+def _ring_or_error(path: str) -> ProcessEnd | LoadError:
+    try:
+        return read_ring(place_of(path))
+    except LoadError as error:
+        return error
 
 
 def _reports_or_paths(

@@ -25,6 +25,7 @@ from profkit.capture import (
     reporting,
 )
 from profkit.capture.job import RankOfJob
+from profkit.capture.live import last_steps
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
@@ -184,6 +185,7 @@ class _OpenTraining:
         self._closing = contextlib.ExitStack()
         self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
+        self._ring = last_steps.begin(name, self._folder)
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
         if leaks:
@@ -220,6 +222,8 @@ class _OpenTraining:
     def end(self, error: BaseException | None) -> list[str]:
         """End it, and return the files that were written."""
         self.wait_ends()
+        if self._ring is not None:
+            self._ring.end(error)
         with self._closing:
             self.block.__exit__(None if error is None else type(error), error, None)
             memory = self._write_memory()

@@ -1,0 +1,162 @@
+"""What a program did until its end: its last steps, the stacks of its threads, its memory.
+
+Times are integer nanoseconds since 1970, sizes integer bytes.
+"""
+
+from dataclasses import field
+from typing import Literal
+
+from profkit.dataclass import dataclass
+from profkit.model.location import Frame
+from profkit.model.renderable import Renderable
+
+SCHEMA = "profkit.last-steps/1"
+
+ProgramState = Literal["running", "exception", "signal", "killed", "ended"]
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """One step that ended.
+
+    Attributes:
+        number: From 1.
+        begin_ns: When the step before it ended; None for the first that is known.
+        data_wait_ns: How long it waited for a DataLoader; None where ``begin_ns`` is.
+    """
+
+    number: int
+    begin_ns: int | None
+    end_ns: int
+    data_wait_ns: int | None
+
+    @property
+    def dur_ns(self) -> int | None:
+        """How long it took."""
+        return None if self.begin_ns is None else self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """A stack that a thread had in one or more samples that follow each other.
+
+    Attributes:
+        thread: The thread's name.
+        ident: Its ident, which Python reuses after its end.
+        first_ns: The first of these samples.
+        last_ns: The last of them.
+        n_samples: Their number.
+        calls: The frames, the innermost last; empty where they are not known any more.
+    """
+
+    thread: str
+    ident: int
+    first_ns: int
+    last_ns: int
+    n_samples: int
+    calls: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Memory of a process at one time; None where it was not measured.
+
+    Attributes:
+        host_rss_bytes: Resident memory.
+        allocated_bytes: Allocated bytes of all devices' allocators together.
+        reserved_bytes: Their reserved bytes.
+    """
+
+    time_ns: int
+    host_rss_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """The exception, or the signal, that ended a program.
+
+    Attributes:
+        type: The exception's class, or the signal's name.
+        message: Its text, shortened.
+        calls: The frames of its traceback, the innermost last.
+    """
+
+    type: str
+    message: str
+    thread: str
+    time_ns: int
+    calls: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProcessEnd:
+    """One process of a program.
+
+    Attributes:
+        path: The file.
+        name: The name of the run.
+        argv: The program's command line.
+        began_ns: When recording began.
+        state: ``running``: it is. ``exception``: it raised one. ``signal``: SIGTERM ended it.
+            ``killed``: it ended without being able to say how. ``ended``: normally.
+        error: What ended it, or None.
+        n_steps: Steps that ended.
+        steps: The last of them, oldest first.
+        stacks: Stacks of all threads, in the order in which they began.
+        memory: Oldest first.
+        n_skipped: Records that are damaged or incomplete, and left out.
+    """
+
+    path: str
+    name: str
+    host: str
+    pid: int
+    rank: int | None
+    world_size: int | None
+    argv: tuple[str, ...]
+    torch: str | None
+    began_ns: int
+    state: ProgramState
+    error: ProgramError | None
+    n_steps: int
+    steps: tuple[LastStep, ...]
+    stacks: tuple[ThreadStack, ...]
+    memory: tuple[ProcessMemory, ...]
+    n_skipped: int = 0
+
+    @property
+    def last_ns(self) -> int:
+        """The last moment that is known of."""
+        times = [each.last_ns for each in self.stacks] + [each.time_ns for each in self.memory]
+        times += [each.end_ns for each in self.steps[-1:]]
+        times += [self.error.time_ns] if self.error is not None else []
+        return max(times, default=self.began_ns)
+
+    @property
+    def last_stacks(self) -> tuple[ThreadStack, ...]:
+        """The stack that each thread had in the last sample; the main thread's first."""
+        last_ns = max((each.last_ns for each in self.stacks), default=0)
+        found = [each for each in self.stacks if each.last_ns == last_ns]
+        return tuple(sorted(found, key=lambda each: each.thread != MAIN_THREAD))
+
+
+MAIN_THREAD = "MainThread"
+
+
+@dataclass(frozen=True)
+class LastSteps(Renderable):
+    """What the processes of a program did until its end.
+
+    Attributes:
+        profkit: profkit's version.
+        processes: By rank.
+        unread: Files that could not be read, and why.
+        schema: Name and version of this layout.
+    """
+
+    profkit: str
+    processes: tuple[ProcessEnd, ...]
+    unread: tuple[str, ...] = field(default_factory=tuple)
+    schema: str = SCHEMA

@@ -1,0 +1,1 @@
+"""The ring file of a program's last steps: its layout, and reading it."""

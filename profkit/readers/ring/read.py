@@ -1,0 +1,250 @@
+"""Reads the ring files of programs: what they did until their end.
+
+A file is input like any other: what is not as profkit writes it is left out.
+"""
+
+import contextlib
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from profkit.errors import DamagedFileError, NotATraceError
+from profkit.model.last_steps import (
+    LastStep,
+    ProcessEnd,
+    ProcessMemory,
+    ProgramError,
+    ProgramState,
+    ThreadStack,
+)
+from profkit.model.location import Frame
+from profkit.readers.ring.layout import (
+    BLOCK,
+    ERROR_AT,
+    HALF,
+    HEADER_AT,
+    LINES,
+    MAGIC,
+    MEMORY,
+    PARTS,
+    SIZE,
+    STACKS,
+    STEPS,
+    SUFFIX,
+    TABLE_AT,
+    TEXT,
+    RingPlace,
+)
+from profkit.readers.stream import Place, open_plain
+
+_MAX_NS: Final = 1 << 62
+_MAX_FRAMES: Final = 1000
+_N_FIELDS: Final = 3
+
+
+class Header(msgspec.Struct):
+    """What a ring file says of its process; the fields are those of :class:`ProcessEnd`."""
+
+    name: str
+    host: str
+    pid: int
+    rank: int | None
+    world_size: int | None
+    argv: list[str]
+    torch: str | None
+    began_ns: int
+
+
+class Error(msgspec.Struct):
+    """What ended the program: the fields of :class:`ProgramError`, and how it ended."""
+
+    state: ProgramState
+    type: str
+    message: str
+    thread: str
+    time_ns: int
+    calls: list[tuple[str, int | None, str]] = []
+
+
+def is_ring(start: bytes) -> bool:
+    """Whether a file that begins like this is a ring."""
+    return start.startswith(MAGIC)
+
+
+def rings_in(path: str) -> list[str]:
+    """The ring files of a path: the file itself, or those of a folder and the folders in it."""
+    found = Path(path)
+    with contextlib.suppress(OSError):
+        if found.is_dir():
+            return sorted(str(each) for each in found.rglob(f"*{SUFFIX}"))
+        return [path] if path.endswith(SUFFIX) and found.is_file() else []
+    return []
+
+
+def read_ring(place: Place) -> ProcessEnd:
+    """Read the ring file of a process, which may be running.
+
+    Raises:
+        NotATraceError: It is none.
+        DamagedFileError: It is incomplete.
+        LoadError: It cannot be read.
+    """
+    with open_plain(place) as stream:
+        data = b""
+        while len(data) <= SIZE and (chunk := stream.read(SIZE)):
+            data += chunk
+    if not is_ring(data):
+        raise NotATraceError(
+            f"{place} is no ring of last steps.", f"Give a file ending in {SUFFIX}."
+        )
+    header = _json(data, HEADER_AT, Header)
+    if len(data) != SIZE or header is None:
+        raise DamagedFileError(f"{place} is incomplete.", "Copy it again.")
+    return _Reader(data, header, str(place)).process()
+
+
+class _Reader:
+    """Reads the bytes of one file."""
+
+    def __init__(self, data: bytes, header: Header, path: str) -> None:
+        self._data = data
+        self._header = header
+        self._path = path
+        self._n_skipped = 0
+
+    def process(self) -> ProcessEnd:
+        """The process."""
+        header = self._header
+        error = _json(self._data, ERROR_AT, Error)
+        steps = tuple(self._steps())
+        state: ProgramState = "running" if _is_locked(self._path) else "killed"
+        return ProcessEnd(
+            path=self._path,
+            name=header.name,
+            host=header.host,
+            pid=header.pid,
+            rank=header.rank,
+            world_size=header.world_size,
+            argv=tuple(header.argv),
+            torch=header.torch,
+            began_ns=header.began_ns,
+            state=state if error is None else error.state,
+            error=None if error is None or error.state == "ended" else _error(error),
+            n_steps=steps[-1].number if steps else 0,
+            steps=steps,
+            stacks=tuple(self._stacks()),
+            memory=tuple(self._memory()),
+            n_skipped=self._n_skipped,
+        )
+
+    def _records(self, ring: RingPlace) -> Iterator[tuple[int, ...]]:
+        """The whole records of a ring, oldest first, without their numbers at the end."""
+        part = self._data[ring.start : ring.end]
+        found = []
+        for place, record in enumerate(ring.record.iter_unpack(part)):
+            number = record[0]
+            if number == record[-1] == 0:
+                continue
+            if number == record[-1] and 0 < number < _MAX_NS and number % ring.size == place:
+                found.append(record[:-1])
+            else:
+                self._n_skipped += 1
+        found.sort()
+        last = found[-1][0] if found else 0
+        yield from (record for record in found if record[0] > last - ring.size)
+
+    def _steps(self) -> Iterator[LastStep]:
+        before: tuple[int, ...] | None = None
+        for record in self._records(STEPS):
+            number, end_ns, waited_ns = record
+            if not self._is_time(end_ns) or not 0 <= waited_ns < _MAX_NS:
+                self._n_skipped += 1
+                continue
+            if before is None or before[0] != number - 1 or before[1] > end_ns:
+                yield LastStep(number, None, end_ns, None)
+            else:
+                wait_ns = min(max(0, waited_ns - before[2]), end_ns - before[1])
+                yield LastStep(number, before[1], end_ns, wait_ns)
+            before = record
+
+    def _memory(self) -> Iterator[ProcessMemory]:
+        for _, time_ns, *sizes in self._records(MEMORY):
+            if self._is_time(time_ns):
+                host, allocated, reserved = (size if size >= 0 else None for size in sizes)
+                yield ProcessMemory(time_ns, host, allocated, reserved)
+
+    def _stacks(self) -> Iterator[ThreadStack]:
+        latest: dict[tuple[int, int], ThreadStack] = {}
+        for _, thread, first_ns, last_ns, n, *texts in self._records(STACKS):
+            if not (self._is_time(first_ns) and first_ns <= last_ns < _MAX_NS and n > 0):
+                self._n_skipped += 1
+                continue
+            name, calls = self._text(*texts[:2]), self._text(*texts[2:])
+            stack = ThreadStack(
+                name or "a thread", thread, first_ns, last_ns, n, tuple(_frames(calls))
+            )
+            # What lasts is written again before it is written over.
+            latest[thread, first_ns] = stack
+        yield from sorted(latest.values(), key=lambda each: (each.first_ns, each.ident))
+
+    def _is_time(self, ns: int) -> bool:
+        return self._header.began_ns <= ns < _MAX_NS
+
+    def _text(self, offset: int, serial: int) -> str:
+        """A text of the table; empty if it was written over."""
+        if not TABLE_AT <= offset <= SIZE - TEXT.size:
+            return ""
+        n_bytes, own, checksum = TEXT.unpack_from(self._data, offset)
+        start = offset + TEXT.size
+        text = self._data[start : start + n_bytes]
+        if own != serial or n_bytes > HALF or zlib.crc32(text) != checksum:
+            return ""
+        return text.decode("utf-8", "replace")
+
+
+def _json(data: bytes, start: int, kind: type[Any]) -> Any:  # noqa: ANN401  (of that type)
+    """A block of JSON, or None where there is none, or a damaged one."""
+    if len(data) < start + BLOCK.size:
+        return None
+    n_bytes, checksum = BLOCK.unpack_from(data, start)
+    text = data[start + BLOCK.size : start + BLOCK.size + n_bytes]
+    if not n_bytes or zlib.crc32(text) != checksum:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _error(error: Error) -> ProgramError:
+    calls = tuple(Frame(file, line, function) for file, line, function in error.calls)
+    return ProgramError(error.type, error.message, error.thread, error.time_ns, calls)
+
+
+def _frames(text: str) -> Iterator[Frame]:
+    for line in text.split(LINES)[:_MAX_FRAMES]:
+        parts = line.split(PARTS)
+        if len(parts) == _N_FIELDS:
+            file, number, function = parts
+            is_line = number.isascii() and number.isdigit() and 0 < len(number) < 10  # noqa: PLR2004
+            yield Frame(file, int(number) if is_line else None, function)
+
+
+def _is_locked(path: str) -> bool:
+    """Whether the process holds the lock on its file, which the system releases with its end."""
+    if sys.platform == "win32":
+        return False
+    import fcntl  # noqa: PLC0415  (Windows has none)
+
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  (any text)
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

@@ -1,0 +1,181 @@
+"""Ring files: what is written is read again, whatever was written over, cut off or made up."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from profkit.api import last_steps
+from profkit.capture.live.ring_file import RingFile
+from profkit.cli.main import main
+from profkit.errors import DamagedFileError, NotATraceError
+from profkit.readers.ring.layout import ERROR_AT, HEADER_AT, SIZE, STACKS, STEPS, TABLE_AT
+from profkit.readers.ring.read import Error, Header, read_ring
+
+MS = 1_000_000
+BEGAN = 1_700_000_000 * 10**9
+MAIN = (("/app/train.py", 10, "<module>"), ("/app/train.py", 4, "step"))
+
+
+def header(**changes: object) -> Header:
+    values = {"name": "train", "host": "a", "pid": 7, "rank": None, "world_size": None,
+              "argv": ["train.py"], "torch": "2.13.0", "began_ns": BEGAN}  # fmt: skip
+    return Header(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> RingFile:
+    return RingFile(tmp_path / "train" / "a_7.1.ring", header())
+
+
+def test_the_last_steps_are_those_that_fit(ring: RingFile) -> None:
+    for number in range(1, 5001):
+        ring.step(BEGAN + number * 10 * MS, number * MS)
+    process = read_ring(ring.path)
+    assert (process.n_steps, len(process.steps)) == (5000, STEPS.size)
+    assert process.steps[0].number == 5000 - STEPS.size + 1
+    assert {each.dur_ns for each in process.steps[1:]} == {10 * MS}
+    assert {each.data_wait_ns for each in process.steps[1:]} == {MS}
+    assert process.steps[0].dur_ns is None  # when the step before it ended is written over
+
+
+def test_a_stack_lasts_over_the_samples_that_have_it(ring: RingFile) -> None:
+    for place in range(5):
+        now_ns = BEGAN + place * 100 * MS
+        ring.stack(1, "MainThread", MAIN, now_ns)
+        ring.stack(2, "loader", (*MAIN, ("/app/data.py", place, "read")), now_ns)
+    process = read_ring(ring.path)
+    first, second = process.last_stacks
+    assert (first.thread, first.n_samples, first.last_ns - first.first_ns) == (
+        "MainThread", 5, 400 * MS
+    )  # fmt: skip
+    assert [(each.file, each.line, each.function) for each in first.calls] == list(MAIN)
+    assert (second.calls[-1].line, second.n_samples) == (4, 1)
+    assert len(process.stacks) == 6
+
+
+def test_a_thread_that_hangs_is_known_after_others_have_filled_ring_and_table(
+    ring: RingFile,
+) -> None:
+    n = 3 * STACKS.size
+    for place in range(n):
+        now_ns = BEGAN + place * MS
+        ring.stack(1, "MainThread", MAIN, now_ns)
+        ring.stack(2, "busy", ((f"/app/{place:0100}.py", 1, "f"),), now_ns)
+    process = read_ring(ring.path)
+    main, busy = process.last_stacks
+    assert (main.first_ns, main.n_samples) == (BEGAN, n)
+    assert [each.function for each in main.calls] == ["<module>", "step"]
+    assert busy.calls[0].file == f"/app/{n - 1:0100}.py"
+    # What the table has no room for any more is unknown, and never that of another stack.
+    texts = [each.calls[0].file for each in process.stacks if each.thread == "busy" and each.calls]
+    assert len(set(texts)) == len(texts) > 1000
+    assert texts == sorted(texts)
+
+
+def test_a_thread_that_has_ended_was_nowhere_at_the_end(ring: RingFile) -> None:
+    ring.stack(2, "ended", MAIN, BEGAN)
+    ring.threads_are([1])
+    ring.stack(1, "MainThread", MAIN, BEGAN + MS)
+    assert [each.thread for each in read_ring(ring.path).last_stacks] == ["MainThread"]
+
+
+def test_unknown_sizes_are_none(ring: RingFile) -> None:
+    ring.memory(BEGAN + 1, 1 << 30, -1, -1)
+    (memory,) = read_ring(ring.path).memory
+    assert (memory.host_rss_bytes, memory.allocated_bytes) == (1 << 30, None)
+
+
+def test_a_long_error_and_command_line_are_shortened(tmp_path: Path) -> None:
+    ring = RingFile(tmp_path / "long.ring", header(argv=["x" * 10_000] * 100))
+    frames: list[tuple[str, int | None, str]] = [("/app/a.py" * 100, 1, "f")] * 100
+    ring.error(Error("exception", "ValueError", "no " * 10_000, "MainThread", BEGAN, frames))
+    process = read_ring(ring.path)
+    assert process.error is not None
+    assert (process.state, process.error.type) == ("exception", "ValueError")
+    assert process.error.message.startswith("no no")
+
+
+def test_a_record_that_was_not_written_to_its_end_is_left_out(ring: RingFile) -> None:
+    for number in (1, 2, 3):
+        ring.step(BEGAN + number * MS, 0)
+    data = bytearray(ring.path.read_bytes())
+    place = STEPS.at(3) + STEPS.record.size - 8
+    data[place : place + 8] = bytes(8)
+    ring.path.write_bytes(data)
+    process = read_ring(ring.path)
+    assert (process.n_steps, process.n_skipped) == (2, 1)
+
+
+def test_what_is_none_or_incomplete_is_an_error(ring: RingFile, tmp_path: Path) -> None:
+    data = ring.path.read_bytes()
+    other = tmp_path / "other.ring"
+    other.write_bytes(b"{}")
+    with pytest.raises(NotATraceError):
+        read_ring(other)
+    for damaged in (data[:-1], data[:20], data[:HEADER_AT] + bytes(8) + data[HEADER_AT + 8 :]):
+        other.write_bytes(damaged)
+        with pytest.raises(DamagedFileError):
+            read_ring(other)
+
+
+def test_made_up_contents_are_left_out(ring: RingFile, tmp_path: Path) -> None:
+    for place in range(20):
+        ring.step(BEGAN + place * MS, 0)
+        ring.stack(1, "MainThread", (("/app/train.py", place, "step"),), BEGAN + place * MS)
+        ring.memory(BEGAN + place * MS, 1, 2, 3)
+    ring.error(Error("exception", "ValueError", "\x1b[2J", "MainThread", BEGAN))
+    data = ring.path.read_bytes()
+    other = tmp_path / "other.ring"
+    chosen = random.Random(0)  # noqa: S311
+    for _ in range(12):
+        changed = bytearray(data)
+        for _ in range(200):
+            start = chosen.choice((ERROR_AT, STEPS.start, STACKS.start, TABLE_AT))
+            changed[start + chosen.randrange(2000)] = chosen.randrange(256)
+        other.write_bytes(changed)
+        for format_ in ("text", "json", "chrome"):
+            import profkit
+
+            profkit.render(last_steps(other), format_)
+    other.write_bytes(data[: STEPS.start] + chosen.randbytes(SIZE - STEPS.start))
+    assert read_ring(other).steps == ()
+
+
+def test_the_ranks_of_the_latest_job_are_shown_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job, began_ns in enumerate((BEGAN, BEGAN + 10**12)):
+        for rank in (0, 1):
+            about = header(rank=rank, world_size=2, began_ns=began_ns, pid=10 * job + rank)
+            ring = RingFile(tmp_path / f"a_{job}_rank{rank}.ring", about)
+            ring.step(began_ns + MS, 0)
+            ring.stack(1, "MainThread", (*MAIN, ("/app/train.py", 20 + rank, "f")), began_ns + MS)
+            ring.stack(2, "loader", MAIN, began_ns + MS)
+            if rank:
+                error = Error("exception", "ValueError", "no", "MainThread", began_ns + 2 * MS)
+                ring.error(error)
+    assert [each.pid for each in last_steps(tmp_path).processes] == [10, 11]
+    assert main(["analyze", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "Rank 1 raised ValueError 1.00 ms after the end of step 1." in shown
+    assert "Exception of rank 1" in shown
+    assert "ranks 0, 1: loader" in shown or "ranks 0 and 1: loader" in shown
+    assert "rank 0: MainThread" in shown
+
+
+def test_it_is_exported_as_a_trace(ring: RingFile, tmp_path: Path) -> None:
+    import json
+
+    for place in range(4):
+        ring.step(BEGAN + (place + 1) * 10 * MS, 0)
+        ring.stack(1, "MainThread", (*MAIN, ("/app/a.py", place // 2, "f")), BEGAN + place * MS)
+    ring.memory(BEGAN + MS, 5, -1, -1)
+    out = tmp_path / "out.json"
+    assert main(["export", str(ring.path), "--to", "chrome", "-o", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    slices = [(each["name"], each["ts"], each["dur"]) for each in events if each["ph"] == "X"]
+    assert ("step 4", 30_000, 10_000) in slices
+    assert ("f (/app/a.py:0)", 0, 2_000) in slices  # until the next stack was seen
+    assert ("step (/app/train.py:4)", 0, 3_000) in slices
+    assert [each["args"] for each in events if each["ph"] == "C"] == [{"bytes": 5}]
