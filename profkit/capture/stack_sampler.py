@@ -28,7 +28,6 @@ import random
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from itertools import accumulate, repeat
 from operator import attrgetter
@@ -105,11 +104,13 @@ class StackSample:
 
     Attributes:
         time_ns: Nanoseconds since 1970, by a clock that is never set back.
+        name: The thread's name; empty where Python does not know it.
         is_running: Whether it used a core.
     """
 
     time_ns: int
     thread: int
+    name: str
     calls: Calls
     is_running: bool
 
@@ -121,7 +122,7 @@ class StackSampler:
 
     Args:
         interval_s: Mean time between samples.
-        n_recent: How many of the last stacks are retained with their times, of all threads, also of
+        on_sample: Called in the sampling thread with the stacks of all threads at one time, also of
             those that wait.
 
     Attributes:
@@ -133,13 +134,17 @@ class StackSampler:
         names: The names of threads by their ident.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S, n_recent: int = 0) -> None:
+    def __init__(
+        self,
+        interval_s: float = INTERVAL_S,
+        on_sample: Callable[[list[StackSample]], object] = lambda _samples: None,
+    ) -> None:
         self.interval_s = self._least_s = interval_s
         self.n_samples = self.sampled_ns = self.n_left_out = 0
         self.names: dict[int, str] = {}
         self._counts: dict[tuple[int, Calls], list[int]] = {}
         self._stacks: dict[Calls, Calls] = {}
-        self._recent: deque[StackSample] = deque(maxlen=n_recent)
+        self._on_sample = on_sample
         self._seen: dict[int, _Look] = {}
         self._looks: list[_Look] = []
         self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
@@ -185,10 +190,6 @@ class StackSampler:
             if (own := _of_program(calls))
         ]
         return sorted(found, key=lambda one: -one.ns)
-
-    def recent(self) -> list[StackSample]:
-        """The last stacks of all threads, oldest first."""
-        return list(self._recent)
 
     def _run(self, turn: int) -> None:
         """Sample until the stop after the start of this turn."""
@@ -247,6 +248,7 @@ class StackSampler:
     def _count(self) -> None:
         """Count the threads that run: their clocks have advanced since then."""
         nap_ns = time.perf_counter_ns() - self._looked_ns
+        samples = []
         for look in self._looks:
             now_ns = _read(look.clock)
             if now_ns is not None and look.clock_ns is not None:
@@ -256,7 +258,10 @@ class StackSampler:
             if look.is_running:
                 self._add(look)
             time_ns = self._epoch_ns + self._last_ns
-            self._recent.append(StackSample(time_ns, look.thread, look.calls, look.is_running))
+            samples.append(
+                StackSample(time_ns, look.thread, look.name, look.calls, look.is_running)
+            )
+        self._on_sample(samples)
         self._seen = {look.thread: look for look in self._looks}
 
     def _add(self, look: "_Look") -> None:

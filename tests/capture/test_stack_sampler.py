@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from profkit.capture import stack_sampler
-from profkit.capture.stack_sampler import StackSampler
+from profkit.capture.stack_sampler import StackSample, StackSampler
 
 pytestmark = pytest.mark.skipif(
     sys.gettrace() is not None, reason="coverage sets a trace function, as debuggers do"
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def sampler() -> Iterator[StackSampler]:
-    made = StackSampler(0.002, n_recent=10_000)
+    made = StackSampler(0.002)
     yield made
     made.stop()
 
@@ -82,8 +82,10 @@ def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler
     assert every_ns < 0.6e9 * took_s
 
 
-def test_a_thread_that_waits_is_seen_and_not_counted(sampler: StackSampler) -> None:
+def test_a_thread_that_waits_is_seen_and_not_counted() -> None:
     messages = queue.Queue[int]()
+    seen: list[StackSample] = []
+    sampler = StackSampler(0.002, seen.extend)
 
     def parked() -> None:
         messages.get()
@@ -96,7 +98,7 @@ def test_a_thread_that_waits_is_seen_and_not_counted(sampler: StackSampler) -> N
     messages.put(0)
     waiting.join()
     assert sampler.n_samples > 5
-    parked_looks = [one for one in sampler.recent() if one.thread == waiting.ident]
+    parked_looks = [one for one in seen if one.thread == waiting.ident]
     assert len(parked_looks) >= sampler.n_samples - 2
     assert not any(one.is_running for one in parked_looks)
 
@@ -117,14 +119,13 @@ def test_a_thread_in_an_operator_counts(sampler: StackSampler) -> None:
     assert ns_of(sampler)["operate"] > 150_000_000
 
 
-def test_the_last_samples_have_times_and_are_bounded() -> None:
-    sampler = StackSampler(0.001, n_recent=5)
+def test_samples_have_times() -> None:
+    recent: list[StackSample] = []
+    sampler = StackSampler(0.001, recent.extend)
     sampler.start()
     before_ns = time.time_ns()
     busy(0.4)
     sampler.stop()
-    recent = sampler.recent()
-    assert len(recent) == 5
     times = [one.time_ns for one in recent]
     assert times == sorted(times)
     assert before_ns - 10**8 < times[0] < times[-1] < time.time_ns() + 10**8

@@ -1,5 +1,6 @@
 """The last steps of a program are in a file that is there however the program ends."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -52,6 +53,7 @@ def ends_by(folder: Path, end: Callable[[], object]) -> tuple[int, ProcessEnd]:
     """The wait status of a child that makes three steps and ends somehow, and what it left."""
     pid = os.fork()
     if pid == 0:
+        faulthandler.disable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         opened = last_steps.begin("job", folder)
         assert opened is not None
