@@ -70,10 +70,10 @@ from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
+from profkit.readers.last_steps.read import last_steps_files, read_last_steps
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report
-from profkit.readers.ring.read import read_ring, rings_in
 from profkit.readers.stream import is_folder, place_of
 
 __all__ = [
@@ -471,31 +471,34 @@ def history(
 
 
 def last_steps(paths: Path | Iterable[Path]) -> LastSteps:
-    """What the processes of a program did until its end, from the ring files that they left.
+    """What the processes of a program did until its end, from the files that they left.
 
     Args:
-        paths: Ring files, or folders of them. Of files of several jobs, those of the latest count.
+        paths: Files that end in ``.laststeps``, or folders of them. Of several jobs the latest
+            counts.
 
     Raises:
         LoadError: None can be read.
     """
-    files = [each for given in paths_in(paths) for each in rings_in(given) or [given]]
-    read = [_ring_or_error(each) for each in files]
+    files = [each for given in paths_in(paths) for each in last_steps_files(given) or [given]]
+    read = [_file_or_error(each) for each in files]
     errors = [each for each in read if isinstance(each, LoadError)]
     found = sorted(
         (each for each in read if isinstance(each, ProcessEnd)), key=lambda each: each.began_ns
     )
     if not found:
-        raise errors[0] if errors else MissingFileError("There are no ring files.")
+        raise (
+            errors[0] if errors else MissingFileError("There are no files that end in .laststeps.")
+        )
     latest = found[-1].name, found[-1].world_size
     job = {each.rank: each for each in found if (each.name, each.world_size) == latest}
     processes = tuple(sorted(job.values(), key=lambda each: each.rank or 0))
     return LastSteps(__version__, processes, tuple(map(str, errors)))
 
 
-def _ring_or_error(path: str) -> ProcessEnd | LoadError:
+def _file_or_error(path: str) -> ProcessEnd | LoadError:
     try:
-        return read_ring(place_of(path))
+        return read_last_steps(place_of(path))
     except LoadError as error:
         return error
 

@@ -71,7 +71,7 @@ class RunResult:
         memory: The file of the program's monitored memory, or None.
         snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
         flights: Dumps of the FlightRecorder: beside the trace, and at the end.
-        ring: The file with the last steps of a program that raised an exception, or None.
+        last_steps: The file with the last steps of a program that raised an exception, or None.
         recording_ns: Processor time that recording took.
         is_of_child: Whether this process is a child that the program forked. The files are its
             parent's.
@@ -83,7 +83,7 @@ class RunResult:
     memory: str | None = None
     snapshot: str | None = None
     flights: tuple[str, ...] = ()
-    ring: str | None = None
+    last_steps: str | None = None
     recording_ns: int = 0
     is_of_child: bool = False
 
@@ -125,7 +125,7 @@ def run(
 
                 device_mismatch.note(error)
         with _warned(_NOT_FINISHED):
-            running.end_ring(None if is_normal else error)
+            running.end_last_steps(None if is_normal else error)
         with _warned(_NOT_FINISHED):
             running.finish("" if is_normal else type(error).__name__)
     except program.CannotStartError:
@@ -135,7 +135,7 @@ def run(
         running.torch_import.stop()
         running.stop_listening()
     try:
-        return replace(running.result(error), ring=running.ring)
+        return replace(running.result(error), last_steps=running.last_steps)
     except Exception as failure:  # noqa: BLE001  (see _warned)
         console.warn(_NOT_FINISHED, failure)
         return RunResult(error, None, "The recording was lost.")
@@ -175,7 +175,7 @@ class _Run:
         self._oom: OomMonitor | None = None
         self._flight: str | None = None
         self._listener: ProgramListener | NotListening | None = None
-        self._ring: LastSteps | None = None
+        self._last_steps: LastSteps | None = None
 
     @property
     def is_parent(self) -> bool:
@@ -211,24 +211,24 @@ class _Run:
         if self._finder is not None:
             self._finder.drop()
 
-    def end_ring(self, error: BaseException | None) -> None:
+    def end_last_steps(self, error: BaseException | None) -> None:
         """Retain the last steps no more.
 
         Args:
             error: The exception that the program raised, or None.
         """
-        if self._ring is not None:
-            self._ring.end(error)
+        if self._last_steps is not None:
+            self._last_steps.end(error)
 
     @property
-    def ring(self) -> str | None:
+    def last_steps(self) -> str | None:
         """The file with the last steps, if it stays."""
-        is_left = self._ring is not None and self.is_parent and self._ring.is_left
-        return str(self._ring.path) if self._ring is not None and is_left else None
+        is_left = self._last_steps is not None and self.is_parent and self._last_steps.is_left
+        return str(self._last_steps.path) if self._last_steps is not None and is_left else None
 
     def stop_listening(self) -> None:
         """Listen to signals and to memory that runs out no more."""
-        self.end_ring(None)
+        self.end_last_steps(None)
         if self._finder is None:
             return
         from profkit.capture import current, signals
@@ -261,7 +261,7 @@ class _Run:
         if self._plan.retain_last_steps:
             from profkit.capture.live import last_steps
 
-            self._ring = last_steps.begin(self._plan.name, self._folder())
+            self._last_steps = last_steps.begin(self._plan.name, self._folder())
         if not (self._plan.record_trace or self._plan.monitor_memory):
             return
         current.on_killed = self._on_sigterm

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from profkit.cli._inputs import analyzed, studied
+from profkit.cli._last_steps import files_of_last_steps, show_last_steps
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import progress
-from profkit.cli._rings import rings, show_last_steps
 from profkit.cli._scale import Place, scale_options
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
     record of profkit run, a URL, or a folder, a glob or an archive of them. There is one report per
     recording, or one over the ranks of a job. It needs neither a GPU nor torch. Of a program that
-    crashed, a file that ends in .ring has the last steps.
+    crashed, a file that ends in .laststeps has the last steps.
     """
     from profkit.readers.snapshot.worker_process import start_early
 
@@ -76,9 +76,9 @@ def command(  # noqa: PLR0913  (one argument per option)
     check_target(output, force=force)
     if (budget_bytes or cursor) and format_ != "json":
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
-    ring_files = rings(paths)
-    if ring_files:
-        show_last_steps(ring_files, format_, output, force=force)
+    files_left = files_of_last_steps(paths)
+    if files_left:
+        show_last_steps(files_left, format_, output, force=force)
         return 0
     start_early(paths[0])
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
+from profkit.cli._last_steps import files_of_last_steps, show_last_steps
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
-from profkit.cli._rings import rings, show_last_steps
 from profkit.cli._scale import Place, scale_options
 from profkit.dataclass import dataclass
 from profkit.folders import working_folder
@@ -85,11 +85,11 @@ def command(  # noqa: PLR0913  (one argument per option)
     folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
     a timeline nor stacks.
     """
-    ring_files = rings(paths)
-    if ring_files:
-        target = output or f"{plain_name(ring_files[0])}.{format_}.json"
+    files_left = files_of_last_steps(paths)
+    if files_left:
+        target = output or f"{plain_name(files_left[0])}.{format_}.json"
         check_target(target, force=force)
-        show_last_steps(ring_files, format_, target, force=force)
+        show_last_steps(files_left, format_, target, force=force)
         if target != STDOUT:
             click.echo(f"profkit: wrote {target}", err=True)
         return 0

@@ -185,7 +185,7 @@ class _OpenTraining:
         self._closing = contextlib.ExitStack()
         self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
-        self._ring = last_steps.begin(name, self._folder)
+        self._last_steps = last_steps.begin(name, self._folder)
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
         if leaks:
@@ -222,8 +222,8 @@ class _OpenTraining:
     def end(self, error: BaseException | None) -> list[str]:
         """End it, and return the files that were written."""
         self.wait_ends()
-        if self._ring is not None:
-            self._ring.end(error)
+        if self._last_steps is not None:
+            self._last_steps.end(error)
         with self._closing:
             self.block.__exit__(None if error is None else type(error), error, None)
             memory = self._write_memory()

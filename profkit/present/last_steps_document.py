@@ -105,7 +105,7 @@ def _place(stack: ThreadStack, base: str) -> str:
     """The innermost frame of the program itself, or of any."""
     own = [each for each in stack.calls if not _is_library(each.file)]
     frame = (own or [*stack.calls])[-1:]
-    return f"{_line(frame[0], base)} ({frame[0].function})" if frame else "an unknown line"
+    return f"{_line(frame[0], base)} ({frame[0].function})" if frame else "no stack recorded"
 
 
 def _is_library(file: str) -> bool:

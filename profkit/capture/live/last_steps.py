@@ -1,8 +1,8 @@
-"""Retains the last steps of this process, its threads' stacks and its memory in a ring file.
+"""Retains the last steps of this process, its threads' stacks and its memory in a file.
 
 The file is what a program leaves behind that is killed or crashes, where no handler of Python can
-run: see :mod:`profkit.capture.live.ring_file`. At a normal end it is removed. An exception, and
-SIGTERM, are written into it.
+run: see :mod:`profkit.capture.live.last_steps_file`. At a normal end it is removed. An exception,
+and SIGTERM, are written into it.
 
 The end of a step writes one record. A thread of its own samples stacks and memory a few times per
 second; torch's profiler, which would take longer than the steps, is not used.
@@ -21,15 +21,15 @@ from types import TracebackType
 from typing import Any, Final
 
 from profkit.capture import console, devices, environment, files, signals
-from profkit.capture.live.ring_file import RingFile
+from profkit.capture.live.last_steps_file import LastStepsFile
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.memory.monitor.loader_workers import resident_bytes
 from profkit.capture.stack_sampler import StackSample, StackSampler
 from profkit.capture.torch_import import TorchImport
 from profkit.model.last_steps import ProgramState
-from profkit.readers.ring.layout import SUFFIX
-from profkit.readers.ring.read import Error, Header
+from profkit.readers.last_steps.layout import SUFFIX
+from profkit.readers.last_steps.read import Error, Header
 
 INTERVAL_S: Final = 0.1
 """Mean time between samples of stacks: what a thread did last is known to this."""
@@ -57,7 +57,7 @@ class LastSteps:
     def __init__(self, name: str, folder: Path) -> None:
         self._new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self._file = RingFile(files.beside(files.trace_file(folder), SUFFIX), _header(name))
+        self._file = LastStepsFile(files.beside(files.trace_file(folder), SUFFIX), _header(name))
         self.path = self._file.path
         self._pid = os.getpid()
         self._is_open = True

@@ -179,12 +179,12 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
 
 
 def test_a_listening_program_can_retain_its_steps(tmp_path: Path) -> None:
-    listening = profkit.listen("job", dir=tmp_path, ring=True)
+    listening = profkit.listen("job", dir=tmp_path, last_steps=True)
     listening.step()
     process = process_in(tmp_path)
     assert process.n_steps == 1
     listening.stop()
-    assert list(tmp_path.rglob("*.ring")) == []
+    assert list(tmp_path.rglob("*.laststeps")) == []
 
 
 def test_a_run_that_hangs_and_is_killed_is_analyzed(
@@ -209,6 +209,8 @@ def test_a_run_that_raises_says_where_its_last_steps_are(tmp_path: Path) -> None
     process = process_in(Path(tmp_path, line.rpartition(" ")[2]).parent)
     assert process.error is not None
     assert [each.function for each in process.error.calls] == ["<module>"]
-    off = start(tmp_path, "-m", "profkit", "run", "--no-ring", "--dir", "off", "train.py", "raise")
+    off = start(
+        tmp_path, "-m", "profkit", "run", "--no-last-steps", "--dir", "off", "train.py", "raise"
+    )
     assert off.code == 1
-    assert list((tmp_path / "off").rglob("*.ring")) == []
+    assert list((tmp_path / "off").rglob("*.laststeps")) == []

@@ -1,4 +1,4 @@
-"""Ring files among the paths of a command line: programs that crashed left their last steps."""
+"""Files of last steps among the paths of a command line, which programs that crashed left."""
 
 from typing import TYPE_CHECKING
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def rings(paths: "Sequence[str]") -> list[str]:
-    """The ring files of some paths if there are no recordings; those beside some are mentioned.
+def files_of_last_steps(paths: "Sequence[str]") -> list[str]:
+    """The files of last steps in some paths without recordings; beside these they are mentioned.
 
     Raises:
         LoadError: A folder cannot be read.
     """
     from profkit.errors import MissingFileError
+    from profkit.readers.last_steps.layout import SUFFIX
+    from profkit.readers.last_steps.read import last_steps_files
     from profkit.readers.recordings import find_recordings
-    from profkit.readers.ring.layout import SUFFIX
-    from profkit.readers.ring.read import rings_in
 
-    found = [each for path in paths for each in rings_in(path)]
+    found = [each for path in paths for each in last_steps_files(path)]
     if not found or all(path.endswith(SUFFIX) for path in paths):
         return found
     try:
@@ -35,7 +35,7 @@ def rings(paths: "Sequence[str]") -> list[str]:
 
 
 def show_last_steps(files: "Sequence[str]", format_: str, output: str, *, force: bool) -> None:
-    """Write what ring files say in a format.
+    """Write what files of last steps say in a format.
 
     Raises:
         LoadError: None can be read.

@@ -1,11 +1,12 @@
-"""The layout of a ring file, which the recorded program maps into its memory.
+"""The layout of a file of last steps, which the recorded program maps into its memory.
 
 A write to mapped memory is in the system's cache at once: the file is complete whatever ends the
 process. Its size is fixed. After a header and a place for the error that ends the program follow
-three rings of records, and a table of texts in two halves, of which the older one is written over.
+three circular buffers of records, and a table of texts in two halves, of which the older one is
+written over.
 
 A record has its number at both ends, from 1: of one that was not written to its end they differ.
-Record ``n`` of a ring is at place ``n % size``. A text has its length, a serial number and a
+Record ``n`` of a buffer is at place ``n % size``. A text has its length, a serial number and a
 checksum before it; records refer to it by its offset and its serial number, so that one that was
 written over is recognized. Numbers are little-endian.
 """
@@ -15,8 +16,8 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 
-SUFFIX: Final = ".ring"
-MAGIC: Final = b"profkit ring 1\n\x00"
+SUFFIX: Final = ".laststeps"
+MAGIC: Final = b"profkit steps 1\n"
 
 BLOCK: Final = struct.Struct("<II")
 """Length and checksum (CRC-32) of the JSON text after it, in the header and for the error."""
@@ -27,8 +28,8 @@ TEXT: Final = struct.Struct("<III")
 
 
 @dataclass(frozen=True)
-class RingPlace:
-    """Where a ring is, how many records it has, and their layout."""
+class BufferPlace:
+    """Where a buffer is, how many records it has, and their layout."""
 
     start: int
     size: int
@@ -44,12 +45,12 @@ class RingPlace:
         return self.start + number % self.size * self.record.size
 
 
-STEPS: Final = RingPlace(16384, 2048, struct.Struct("<4q"))
+STEPS: Final = BufferPlace(16384, 2048, struct.Struct("<4q"))
 """Number, end, time that the program has waited for data so far, number."""
-MEMORY: Final = RingPlace(STEPS.end, 1024, struct.Struct("<6q"))
+MEMORY: Final = BufferPlace(STEPS.end, 1024, struct.Struct("<6q"))
 """Number, time, resident bytes, allocated and reserved bytes of all devices, number; -1 where a
 size is not known."""
-STACKS: Final = RingPlace(MEMORY.end, 4096, struct.Struct("<5q4Iq"))
+STACKS: Final = BufferPlace(MEMORY.end, 4096, struct.Struct("<5q4Iq"))
 """Number, thread, first and last sample, number of samples; offset and serial number of the
 thread's name and of its stack; number."""
 HALF: Final = 256 << 10

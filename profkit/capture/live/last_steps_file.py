@@ -1,4 +1,7 @@
-"""The ring file, mapped into the memory of the program: see :mod:`profkit.readers.ring.layout`."""
+"""The file of last steps, mapped into the memory of the program.
+
+Its layout is in :mod:`profkit.readers.last_steps.layout`.
+"""
 
 import contextlib
 import mmap
@@ -11,7 +14,7 @@ from typing import Final
 import msgspec
 
 from profkit.capture.stack_sampler import Calls
-from profkit.readers.ring.layout import (
+from profkit.readers.last_steps.layout import (
     BLOCK,
     ERROR_AT,
     HALF,
@@ -26,7 +29,7 @@ from profkit.readers.ring.layout import (
     TABLE_AT,
     TEXT,
 )
-from profkit.readers.ring.read import Error, Header
+from profkit.readers.last_steps.read import Error, Header
 
 _MAX_TEXT: Final = 32 << 10
 _MAX_CALLS: Final = 100
@@ -34,8 +37,8 @@ _MAX_ERROR: Final = STEPS.start - ERROR_AT - BLOCK.size
 _MAX_HEADER: Final = ERROR_AT - HEADER_AT - BLOCK.size
 
 
-class RingFile:
-    """A ring file of this process.
+class LastStepsFile:
+    """A file of last steps of this process.
 
     Args:
         path: The file, whose folder is created if needed.

@@ -1,4 +1,4 @@
-"""Ring files: what is written is read again, whatever was written over, cut off or made up."""
+"""Files of last steps: what is written is read again, whatever was written over, cut off or made up."""
 
 import random
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from profkit.api import last_steps
-from profkit.capture.live.ring_file import RingFile
+from profkit.capture.live.last_steps_file import LastStepsFile
 from profkit.cli.main import main
 from profkit.errors import DamagedFileError, NotATraceError
-from profkit.readers.ring.layout import ERROR_AT, HEADER_AT, SIZE, STACKS, STEPS, TABLE_AT
-from profkit.readers.ring.read import Error, Header, read_ring
+from profkit.readers.last_steps.layout import ERROR_AT, HEADER_AT, SIZE, STACKS, STEPS, TABLE_AT
+from profkit.readers.last_steps.read import Error, Header, read_last_steps
 
 MS = 1_000_000
 BEGAN = 1_700_000_000 * 10**9
@@ -24,14 +24,14 @@ def header(**changes: object) -> Header:
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> RingFile:
-    return RingFile(tmp_path / "train" / "a_7.1.ring", header())
+def file(tmp_path: Path) -> LastStepsFile:
+    return LastStepsFile(tmp_path / "train" / "a_7.1.laststeps", header())
 
 
-def test_the_last_steps_are_those_that_fit(ring: RingFile) -> None:
+def test_the_last_steps_are_those_that_fit(file: LastStepsFile) -> None:
     for number in range(1, 5001):
-        ring.step(BEGAN + number * 10 * MS, number * MS)
-    process = read_ring(ring.path)
+        file.step(BEGAN + number * 10 * MS, number * MS)
+    process = read_last_steps(file.path)
     assert (process.n_steps, len(process.steps)) == (5000, STEPS.size)
     assert process.steps[0].number == 5000 - STEPS.size + 1
     assert {each.dur_ns for each in process.steps[1:]} == {10 * MS}
@@ -39,12 +39,12 @@ def test_the_last_steps_are_those_that_fit(ring: RingFile) -> None:
     assert process.steps[0].dur_ns is None  # when the step before it ended is written over
 
 
-def test_a_stack_lasts_over_the_samples_that_have_it(ring: RingFile) -> None:
+def test_a_stack_lasts_over_the_samples_that_have_it(file: LastStepsFile) -> None:
     for place in range(5):
         now_ns = BEGAN + place * 100 * MS
-        ring.stack(1, "MainThread", MAIN, now_ns)
-        ring.stack(2, "loader", (*MAIN, ("/app/data.py", place, "read")), now_ns)
-    process = read_ring(ring.path)
+        file.stack(1, "MainThread", MAIN, now_ns)
+        file.stack(2, "loader", (*MAIN, ("/app/data.py", place, "read")), now_ns)
+    process = read_last_steps(file.path)
     first, second = process.last_stacks
     assert (first.thread, first.n_samples, first.last_ns - first.first_ns) == (
         "MainThread", 5, 400 * MS
@@ -55,14 +55,14 @@ def test_a_stack_lasts_over_the_samples_that_have_it(ring: RingFile) -> None:
 
 
 def test_a_thread_that_hangs_is_known_after_others_have_filled_ring_and_table(
-    ring: RingFile,
+    file: LastStepsFile,
 ) -> None:
     n = 3 * STACKS.size
     for place in range(n):
         now_ns = BEGAN + place * MS
-        ring.stack(1, "MainThread", MAIN, now_ns)
-        ring.stack(2, "busy", ((f"/app/{place:0100}.py", 1, "f"),), now_ns)
-    process = read_ring(ring.path)
+        file.stack(1, "MainThread", MAIN, now_ns)
+        file.stack(2, "busy", ((f"/app/{place:0100}.py", 1, "f"),), now_ns)
+    process = read_last_steps(file.path)
     main, busy = process.last_stacks
     assert (main.first_ns, main.n_samples) == (BEGAN, n)
     assert [each.function for each in main.calls] == ["<module>", "step"]
@@ -73,60 +73,60 @@ def test_a_thread_that_hangs_is_known_after_others_have_filled_ring_and_table(
     assert texts == sorted(texts)
 
 
-def test_a_thread_that_has_ended_was_nowhere_at_the_end(ring: RingFile) -> None:
-    ring.stack(2, "ended", MAIN, BEGAN)
-    ring.threads_are([1])
-    ring.stack(1, "MainThread", MAIN, BEGAN + MS)
-    assert [each.thread for each in read_ring(ring.path).last_stacks] == ["MainThread"]
+def test_a_thread_that_has_ended_was_nowhere_at_the_end(file: LastStepsFile) -> None:
+    file.stack(2, "ended", MAIN, BEGAN)
+    file.threads_are([1])
+    file.stack(1, "MainThread", MAIN, BEGAN + MS)
+    assert [each.thread for each in read_last_steps(file.path).last_stacks] == ["MainThread"]
 
 
-def test_unknown_sizes_are_none(ring: RingFile) -> None:
-    ring.memory(BEGAN + 1, 1 << 30, -1, -1)
-    (memory,) = read_ring(ring.path).memory
+def test_unknown_sizes_are_none(file: LastStepsFile) -> None:
+    file.memory(BEGAN + 1, 1 << 30, -1, -1)
+    (memory,) = read_last_steps(file.path).memory
     assert (memory.host_rss_bytes, memory.allocated_bytes) == (1 << 30, None)
 
 
 def test_a_long_error_and_command_line_are_shortened(tmp_path: Path) -> None:
-    ring = RingFile(tmp_path / "long.ring", header(argv=["x" * 10_000] * 100))
+    file = LastStepsFile(tmp_path / "long.laststeps", header(argv=["x" * 10_000] * 100))
     frames: list[tuple[str, int | None, str]] = [("/app/a.py" * 100, 1, "f")] * 100
-    ring.error(Error("exception", "ValueError", "no " * 10_000, "MainThread", BEGAN, frames))
-    process = read_ring(ring.path)
+    file.error(Error("exception", "ValueError", "no " * 10_000, "MainThread", BEGAN, frames))
+    process = read_last_steps(file.path)
     assert process.error is not None
     assert (process.state, process.error.type) == ("exception", "ValueError")
     assert process.error.message.startswith("no no")
 
 
-def test_a_record_that_was_not_written_to_its_end_is_left_out(ring: RingFile) -> None:
+def test_a_record_that_was_not_written_to_its_end_is_left_out(file: LastStepsFile) -> None:
     for number in (1, 2, 3):
-        ring.step(BEGAN + number * MS, 0)
-    data = bytearray(ring.path.read_bytes())
+        file.step(BEGAN + number * MS, 0)
+    data = bytearray(file.path.read_bytes())
     place = STEPS.at(3) + STEPS.record.size - 8
     data[place : place + 8] = bytes(8)
-    ring.path.write_bytes(data)
-    process = read_ring(ring.path)
+    file.path.write_bytes(data)
+    process = read_last_steps(file.path)
     assert (process.n_steps, process.n_skipped) == (2, 1)
 
 
-def test_what_is_none_or_incomplete_is_an_error(ring: RingFile, tmp_path: Path) -> None:
-    data = ring.path.read_bytes()
-    other = tmp_path / "other.ring"
+def test_what_is_none_or_incomplete_is_an_error(file: LastStepsFile, tmp_path: Path) -> None:
+    data = file.path.read_bytes()
+    other = tmp_path / "other.laststeps"
     other.write_bytes(b"{}")
     with pytest.raises(NotATraceError):
-        read_ring(other)
+        read_last_steps(other)
     for damaged in (data[:-1], data[:20], data[:HEADER_AT] + bytes(8) + data[HEADER_AT + 8 :]):
         other.write_bytes(damaged)
         with pytest.raises(DamagedFileError):
-            read_ring(other)
+            read_last_steps(other)
 
 
-def test_made_up_contents_are_left_out(ring: RingFile, tmp_path: Path) -> None:
+def test_made_up_contents_are_left_out(file: LastStepsFile, tmp_path: Path) -> None:
     for place in range(20):
-        ring.step(BEGAN + place * MS, 0)
-        ring.stack(1, "MainThread", (("/app/train.py", place, "step"),), BEGAN + place * MS)
-        ring.memory(BEGAN + place * MS, 1, 2, 3)
-    ring.error(Error("exception", "ValueError", "\x1b[2J", "MainThread", BEGAN))
-    data = ring.path.read_bytes()
-    other = tmp_path / "other.ring"
+        file.step(BEGAN + place * MS, 0)
+        file.stack(1, "MainThread", (("/app/train.py", place, "step"),), BEGAN + place * MS)
+        file.memory(BEGAN + place * MS, 1, 2, 3)
+    file.error(Error("exception", "ValueError", "\x1b[2J", "MainThread", BEGAN))
+    data = file.path.read_bytes()
+    other = tmp_path / "other.laststeps"
     chosen = random.Random(0)  # noqa: S311
     for _ in range(12):
         changed = bytearray(data)
@@ -139,7 +139,7 @@ def test_made_up_contents_are_left_out(ring: RingFile, tmp_path: Path) -> None:
 
             profkit.render(last_steps(other), format_)
     other.write_bytes(data[: STEPS.start] + chosen.randbytes(SIZE - STEPS.start))
-    assert read_ring(other).steps == ()
+    assert read_last_steps(other).steps == ()
 
 
 def test_the_ranks_of_the_latest_job_are_shown_together(
@@ -148,13 +148,13 @@ def test_the_ranks_of_the_latest_job_are_shown_together(
     for job, began_ns in enumerate((BEGAN, BEGAN + 10**12)):
         for rank in (0, 1):
             about = header(rank=rank, world_size=2, began_ns=began_ns, pid=10 * job + rank)
-            ring = RingFile(tmp_path / f"a_{job}_rank{rank}.ring", about)
-            ring.step(began_ns + MS, 0)
-            ring.stack(1, "MainThread", (*MAIN, ("/app/train.py", 20 + rank, "f")), began_ns + MS)
-            ring.stack(2, "loader", MAIN, began_ns + MS)
+            file = LastStepsFile(tmp_path / f"a_{job}_rank{rank}.laststeps", about)
+            file.step(began_ns + MS, 0)
+            file.stack(1, "MainThread", (*MAIN, ("/app/train.py", 20 + rank, "f")), began_ns + MS)
+            file.stack(2, "loader", MAIN, began_ns + MS)
             if rank:
                 error = Error("exception", "ValueError", "no", "MainThread", began_ns + 2 * MS)
-                ring.error(error)
+                file.error(error)
     assert [each.pid for each in last_steps(tmp_path).processes] == [10, 11]
     assert main(["analyze", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -164,15 +164,15 @@ def test_the_ranks_of_the_latest_job_are_shown_together(
     assert "rank 0: MainThread" in shown
 
 
-def test_it_is_exported_as_a_trace(ring: RingFile, tmp_path: Path) -> None:
+def test_it_is_exported_as_a_trace(file: LastStepsFile, tmp_path: Path) -> None:
     import json
 
     for place in range(4):
-        ring.step(BEGAN + (place + 1) * 10 * MS, 0)
-        ring.stack(1, "MainThread", (*MAIN, ("/app/a.py", place // 2, "f")), BEGAN + place * MS)
-    ring.memory(BEGAN + MS, 5, -1, -1)
+        file.step(BEGAN + (place + 1) * 10 * MS, 0)
+        file.stack(1, "MainThread", (*MAIN, ("/app/a.py", place // 2, "f")), BEGAN + place * MS)
+    file.memory(BEGAN + MS, 5, -1, -1)
     out = tmp_path / "out.json"
-    assert main(["export", str(ring.path), "--to", "chrome", "-o", str(out)]) == 0
+    assert main(["export", str(file.path), "--to", "chrome", "-o", str(out)]) == 0
     events = json.loads(out.read_text())["traceEvents"]
     slices = [(each["name"], each["ts"], each["dur"]) for each in events if each["ph"] == "X"]
     assert ("step 4", 30_000, 10_000) in slices

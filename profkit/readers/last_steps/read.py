@@ -1,4 +1,4 @@
-"""Reads the ring files of programs: what they did until their end.
+"""Reads the files of last steps of programs: what they did until their end.
 
 A file is input like any other: what is not as profkit writes it is left out.
 """
@@ -22,7 +22,7 @@ from profkit.model.last_steps import (
     ThreadStack,
 )
 from profkit.model.location import Frame
-from profkit.readers.ring.layout import (
+from profkit.readers.last_steps.layout import (
     BLOCK,
     ERROR_AT,
     HALF,
@@ -37,7 +37,7 @@ from profkit.readers.ring.layout import (
     SUFFIX,
     TABLE_AT,
     TEXT,
-    RingPlace,
+    BufferPlace,
 )
 from profkit.readers.stream import Place, open_plain
 
@@ -47,7 +47,7 @@ _N_FIELDS: Final = 3
 
 
 class Header(msgspec.Struct):
-    """What a ring file says of its process; the fields are those of :class:`ProcessEnd`."""
+    """What the file says of its process; the fields are those of :class:`ProcessEnd`."""
 
     name: str
     host: str
@@ -70,13 +70,13 @@ class Error(msgspec.Struct):
     calls: list[tuple[str, int | None, str]] = []
 
 
-def is_ring(start: bytes) -> bool:
-    """Whether a file that begins like this is a ring."""
+def is_last_steps(start: bytes) -> bool:
+    """Whether a file that begins like this has last steps."""
     return start.startswith(MAGIC)
 
 
-def rings_in(path: str) -> list[str]:
-    """The ring files of a path: the file itself, or those of a folder and the folders in it."""
+def last_steps_files(path: str) -> list[str]:
+    """A file of last steps itself, or those of a folder and the folders in it."""
     found = Path(path)
     with contextlib.suppress(OSError):
         if found.is_dir():
@@ -85,8 +85,8 @@ def rings_in(path: str) -> list[str]:
     return []
 
 
-def read_ring(place: Place) -> ProcessEnd:
-    """Read the ring file of a process, which may be running.
+def read_last_steps(place: Place) -> ProcessEnd:
+    """Read the file of last steps of a process, which may be running.
 
     Raises:
         NotATraceError: It is none.
@@ -97,9 +97,9 @@ def read_ring(place: Place) -> ProcessEnd:
         data = b""
         while len(data) <= SIZE and (chunk := stream.read(SIZE)):
             data += chunk
-    if not is_ring(data):
+    if not is_last_steps(data):
         raise NotATraceError(
-            f"{place} is no ring of last steps.", f"Give a file ending in {SUFFIX}."
+            f"{place} is no record of last steps.", f"Give a file ending in {SUFFIX}."
         )
     header = _json(data, HEADER_AT, Header)
     if len(data) != SIZE or header is None:
@@ -141,21 +141,21 @@ class _Reader:
             n_skipped=self._n_skipped,
         )
 
-    def _records(self, ring: RingPlace) -> Iterator[tuple[int, ...]]:
-        """The whole records of a ring, oldest first, without their numbers at the end."""
-        part = self._data[ring.start : ring.end]
+    def _records(self, buffer: BufferPlace) -> Iterator[tuple[int, ...]]:
+        """The whole records of a buffer, oldest first, without their numbers at the end."""
+        part = self._data[buffer.start : buffer.end]
         found = []
-        for place, record in enumerate(ring.record.iter_unpack(part)):
+        for place, record in enumerate(buffer.record.iter_unpack(part)):
             number = record[0]
             if number == record[-1] == 0:
                 continue
-            if number == record[-1] and 0 < number < _MAX_NS and number % ring.size == place:
+            if number == record[-1] and 0 < number < _MAX_NS and number % buffer.size == place:
                 found.append(record[:-1])
             else:
                 self._n_skipped += 1
         found.sort()
         last = found[-1][0] if found else 0
-        yield from (record for record in found if record[0] > last - ring.size)
+        yield from (record for record in found if record[0] > last - buffer.size)
 
     def _steps(self) -> Iterator[LastStep]:
         before: tuple[int, ...] | None = None

@@ -1,1 +1,0 @@
-"""The ring file of a program's last steps: its layout, and reading it."""
