@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from profkit.capture.live import last_steps
-from profkit.capture.live.last_steps import LastSteps
+from profkit.capture.live.last_steps import LastStepsRecorder
 
 STEP_S = 0.02
 N_STEPS = 100
@@ -41,7 +41,7 @@ def per_step_s(n_products: int, optimizer: torch.optim.Optimizer) -> float:
     return (time.process_time() - began) / N_STEPS
 
 
-def opened(folder: str) -> LastSteps:
+def opened(folder: str) -> LastStepsRecorder:
     """The last steps are retained from now on."""
     steps = last_steps.begin("benchmark", Path(folder) / "benchmark")
     if steps is None:

@@ -19,7 +19,7 @@ from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.capture.live.last_steps import LastSteps
+    from profkit.capture.live.last_steps import LastStepsRecorder
     from profkit.capture.live.listener import NotListening, ProgramListener
     from profkit.capture.memory.cuda.oom import OomMonitor
     from profkit.capture.step_detection import StepFinder
@@ -175,7 +175,7 @@ class _Run:
         self._oom: OomMonitor | None = None
         self._flight: str | None = None
         self._listener: ProgramListener | NotListening | None = None
-        self._last_steps: LastSteps | None = None
+        self._last_steps: LastStepsRecorder | None = None
 
     @property
     def is_parent(self) -> bool:

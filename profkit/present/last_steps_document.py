@@ -65,7 +65,7 @@ def _headline(last: LastSteps, base: str) -> Iterator[str]:
     yield f"{who[:1].upper()}{who[1:]} {_end_text(one)}"
     yield f"{_after(one)}."
     main = _main_stack(one)
-    if main is not None and one.error is None:
+    if main is not None and one.state != "exception":
         yield f"Its main thread was at {_place(main, base)}, {_lasted(main)}."
     others = len(last.processes) - 1
     if others:
@@ -105,7 +105,7 @@ def _place(stack: ThreadStack, base: str) -> str:
     """The innermost frame of the program itself, or of any."""
     own = [each for each in stack.calls if not _is_library(each.file)]
     frame = (own or [*stack.calls])[-1:]
-    return f"{_line(frame[0], base)} ({frame[0].function})" if frame else "no stack recorded"
+    return f"{_line(frame[0], base)} ({frame[0].function})" if frame else "a line that is not known"
 
 
 def _is_library(file: str) -> bool:

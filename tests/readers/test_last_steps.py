@@ -1,4 +1,4 @@
-"""Files of last steps: what is written is read again, whatever was written over, cut off or made up."""
+"""Last steps that are written are read again, whatever was written over, cut off or made up."""
 
 import random
 from pathlib import Path

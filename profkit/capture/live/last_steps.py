@@ -40,7 +40,7 @@ _MAX_FRAMES: Final = 100
 _UNKNOWN: Final = -1
 
 
-class LastSteps:
+class LastStepsRecorder:
     """The last steps of this process.
 
     Args:
@@ -169,7 +169,7 @@ class LastSteps:
 class _ErrorHooks:
     """Has uncaught exceptions of all threads written, before the program's own hooks."""
 
-    def __init__(self, steps: LastSteps) -> None:
+    def __init__(self, steps: LastStepsRecorder) -> None:
         self._steps = steps
         self._main: Any = None
         self._thread: Any = None
@@ -202,14 +202,14 @@ class _ErrorHooks:
             self._steps.note(error)
 
 
-def begin(name: str, folder: Path) -> LastSteps | None:
+def begin(name: str, folder: Path) -> LastStepsRecorder | None:
     """Retain the last steps from now on; an error becomes a warning.
 
     Args:
         folder: The folder of the run, absolute.
     """
     try:
-        return LastSteps(name, folder)
+        return LastStepsRecorder(name, folder)
     except (OSError, ValueError, AttributeError) as error:
         console.warn(f"the last steps cannot be retained in {folder}.", error)
         return None
@@ -251,7 +251,7 @@ def _memory_now() -> tuple[int, int, int]:
     return _UNKNOWN if host is None else host, int(allocated), int(reserved)
 
 
-_open: Final[set[LastSteps]] = set()
+_open: Final[set[LastStepsRecorder]] = set()
 
 
 def _forget_in_child() -> None:

@@ -15,7 +15,7 @@ import torch
 import profkit
 from profkit.api import last_steps as read
 from profkit.capture.live import last_steps
-from profkit.capture.live.last_steps import LastSteps
+from profkit.capture.live.last_steps import LastStepsRecorder
 from profkit.cli.main import main
 from profkit.model.last_steps import ProcessEnd
 from tests.processes import start
@@ -37,7 +37,7 @@ raise ValueError("no such batch")
 
 
 @pytest.fixture
-def steps(tmp_path: Path) -> Iterator[LastSteps]:
+def steps(tmp_path: Path) -> Iterator[LastStepsRecorder]:
     opened = last_steps.begin("job", tmp_path / "traces" / "job")
     assert opened is not None
     yield opened
@@ -87,13 +87,13 @@ def test_sigterm_ends_it_as_without(tmp_path: Path) -> None:
     assert (process.state, process.error.type) == ("signal", "SIGTERM")
 
 
-def test_a_normal_end_leaves_nothing(steps: LastSteps, tmp_path: Path) -> None:
+def test_a_normal_end_leaves_nothing(steps: LastStepsRecorder, tmp_path: Path) -> None:
     assert steps.path.exists()
     steps.end()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_steps_of_an_optimizer_are_those_of_the_file(steps: LastSteps) -> None:
+def test_steps_of_an_optimizer_are_those_of_the_file(steps: LastStepsRecorder) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(20)))
     for _ in loader:
@@ -109,7 +109,7 @@ def test_steps_of_an_optimizer_are_those_of_the_file(steps: LastSteps) -> None:
 
 
 def test_an_uncaught_exception_is_written_before_the_programs_own_hook(
-    steps: LastSteps, monkeypatch: pytest.MonkeyPatch
+    steps: LastStepsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[object] = []
     steps._hooks.remove()
@@ -130,7 +130,7 @@ def test_an_uncaught_exception_is_written_before_the_programs_own_hook(
 
 
 def test_hooks_that_the_program_sets_later_stay(
-    steps: LastSteps, monkeypatch: pytest.MonkeyPatch
+    steps: LastStepsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = threading.excepthook
 
@@ -144,7 +144,9 @@ def test_hooks_that_the_program_sets_later_stay(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_exception_of_a_thread_is_known_if_the_program_is_killed(steps: LastSteps) -> None:
+def test_an_exception_of_a_thread_is_known_if_the_program_is_killed(
+    steps: LastStepsRecorder,
+) -> None:
     def fails() -> None:
         raise KeyError("row 7")
 
@@ -158,7 +160,7 @@ def test_an_exception_of_a_thread_is_known_if_the_program_is_killed(steps: LastS
     assert not steps.path.exists()  # the program has ended normally all the same
 
 
-def test_a_forked_child_leaves_the_file_to_its_parent(steps: LastSteps) -> None:
+def test_a_forked_child_leaves_the_file_to_its_parent(steps: LastStepsRecorder) -> None:
     steps.step()
     pid = os.fork()
     if pid == 0:
