@@ -19,6 +19,7 @@ from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
     HostObjectScan,
     SizedContainer,
+    TypeTotals,
     entry_bytes,
     scan_host_objects,
 )
@@ -55,9 +56,9 @@ _DEFAULT_BLOCK_BYTES: Final = 64.0
 _MAX_BLOCK_BYTES: Final = 512.0
 """Larger ones are C's, which has their bytes, although Python's allocator counts them too."""
 _MIN_ENTRIES_PER_STEP: Final = 0.25
-_STORED_BYTES: Final = 128
-_STORED_BLOCKS: Final = 3
-"""A pair of numbers of a stored scan."""
+_MIN_OF_LARGEST: Final = 0.05
+"""Types that grow by less, as a share of the bytes of the one that grows most, are left out of the
+mean size of blocks: most of them only vary."""
 _MIN_BLOCKS_PER_STEP: Final = 8
 """With fewer new blocks their mean size matters little, and is not measured well."""
 _MIN_SHARE: Final = 0.2
@@ -74,9 +75,8 @@ class HostScan:
     """Python's objects at the end of a step.
 
     Attributes:
-        by_type: Number and bytes by type.
+        by_type: The objects by type.
         n_blocks: Blocks of Python's allocator.
-        found: Bytes in its own blocks and number of its blocks, of the objects that were found.
         holders: Of containers that grew since the scan before, and of objects that were replaced by
             larger ones, the most bytes per step first: bytes per step with everything in them, and
             the reference chains.
@@ -85,9 +85,8 @@ class HostScan:
     """
 
     step: int
-    by_type: dict[str, tuple[int, int]]
+    by_type: dict[str, TypeTotals]
     n_blocks: int
-    found: tuple[int, int]
     holders: list[tuple[float, tuple[Chain, ...]]]
     by_line: dict[Place, int] = field(default_factory=dict)
 
@@ -145,7 +144,16 @@ class HostGrowthTracker:
         n_blocks = last.n_blocks - first.n_blocks
         if n_blocks < _MIN_BLOCKS_PER_STEP * (last.step - first.step):
             return _DEFAULT_BLOCK_BYTES
-        n_bytes, n_found = np.subtract(last.found, first.found).tolist()
+        added = [
+            totals.plus(first.by_type.get(name, TypeTotals()), -1)
+            for name, totals in last.by_type.items()
+        ]
+        least = _MIN_OF_LARGEST * max((one.bytes for one in added), default=0)
+        added = [one for one in added if one.bytes > least and one.n_blocks > 0]
+        n_bytes, n_found = (
+            sum(one.small_bytes for one in added),
+            sum(one.n_blocks for one in added),
+        )
         mean = n_bytes / (n_found if n_found >= _MIN_EXPLAINED * n_blocks else n_blocks)
         return min(max(mean, 0.0), _MAX_BLOCK_BYTES)
 
@@ -162,18 +170,15 @@ class HostGrowthTracker:
             found = scan_host_objects()
             by_type = found.by_type
             for one in own:
-                n, n_bytes = by_type[type(one).__name__]
-                by_type[type(one).__name__] = n - 1, n_bytes - sys.getsizeof(one)
+                name = type(one).__name__
+                by_type[name] = by_type[name].plus(TypeTotals(1, sys.getsizeof(one)), -1)
             holders = self._holders(found, step - before if before else 0)
             by_line = dict(self._lines.bytes_by_line)
             # What is stored here counts as memory of the program.
-            by_type = {name: one for name, one in by_type.items() if one[1] >= MIN_BYTES_PER_STEP}
-            n_stored = sum(len(scan.by_type) for scan in self._scans)
-            measured = (
-                found.small_bytes - _STORED_BYTES * n_stored,
-                found.n_blocks - _STORED_BLOCKS * n_stored,
-            )
-            scan = HostScan(step, by_type, n_blocks, measured, holders, by_line)
+            by_type = {
+                name: one for name, one in by_type.items() if one.bytes >= MIN_BYTES_PER_STEP
+            }
+            scan = HostScan(step, by_type, n_blocks, holders, by_line)
             self._scans.append(scan)
             if len(self._scans) > _MAX_SCANS:
                 del self._scans[1]
@@ -209,7 +214,7 @@ class HostGrowthTracker:
             return _of_recompilations(leak, *recompiled)
         if paces[fastest] > 0 and explained >= _MIN_EXPLAINED * trend.per_step:
             first, last = self._scans[0], self._scans[-1]
-            n = last.by_type[fastest][0] - first.by_type.get(fastest, (0, 0))[0]
+            n = last.by_type[fastest].n - first.by_type.get(fastest, TypeTotals()).n
             n = max(round(n * n_steps / (last.step - first.step)), 1)
             leak = replace(leak, n=n, type=fastest, chains=self._chains(explained))
             return with_site(leak, self._site(explained))
@@ -262,7 +267,9 @@ class HostGrowthTracker:
         if name.startswith(_NOT_THE_PROGRAMS):
             return 0.0
         steps = np.array([scan.step for scan in self._scans])
-        sizes = np.array([scan.by_type.get(name, (0, 0))[1] for scan in self._scans], np.float64)
+        sizes = np.array(
+            [scan.by_type.get(name, TypeTotals()).bytes for scan in self._scans], np.float64
+        )
         return median_slope(steps, sizes) if (np.diff(sizes) > 0).all() else 0.0
 
     def _chains(self, total: float) -> tuple[Chain, ...]:

@@ -119,24 +119,38 @@ class SizedContainer(NamedTuple):
     bytes: int
 
 
+class TypeTotals(NamedTuple):
+    """Objects of one type, or how many more there are.
+
+    Attributes:
+        small_bytes: Those in blocks of Python's own allocator.
+        n_blocks: Blocks of that allocator, large ones too, which it has from C's.
+    """
+
+    n: int = 0
+    bytes: int = 0
+    small_bytes: int = 0
+    n_blocks: int = 0
+
+    def plus(self, other: "TypeTotals", times: int = 1) -> "TypeTotals":
+        """With others added, or with ``times`` -1 without them."""
+        return TypeTotals(*(own + times * more for own, more in zip(self, other, strict=True)))
+
+
 class HostObjectScan(NamedTuple):
     """The program's objects at one moment.
 
     Attributes:
-        by_type: Number and bytes of all objects by type name. Excludes names in code, and memory
-            of tensors and files of which an array is only a view.
+        by_type: All objects by type name. Excludes names in code, and memory of tensors and files
+            of which an array is only a view.
         containers: Lists, dicts, sets and the like with some entries.
         large: The largest objects that are no such containers: arrays, strings, buffers. Their
             length is 1.
-        small_bytes: Bytes of all objects that Python's own allocator has.
-        n_blocks: The blocks of all objects that it has, or has from C's allocator.
     """
 
-    by_type: dict[str, tuple[int, int]]
+    by_type: dict[str, TypeTotals]
     containers: list[SizedContainer]
     large: list[SizedContainer]
-    small_bytes: int
-    n_blocks: int
 
 
 def scan_host_objects(
@@ -169,23 +183,19 @@ def scan_host_objects(
         chosen = list(_by_type(untracked.containers[n_certain:]))
         containers += _containers([*certain, *chosen], min_entries)
         large = _large_tracked(tracked) + untracked.large
-        by_type: dict[str, tuple[int, int]] = {}
-        small_bytes = n_blocks = 0
-        for one in chain(
+        by_type: dict[str, TypeTotals] = {}
+        for name, totals in chain(
             map(_measured, tracked),
             (_measured(alike) for alike in certain if alike.kind is not np.ndarray),
             (_measured(alike, every) for alike in chosen if alike.kind is not np.ndarray),
             # After those: since Python 3.10 arrays of the standard library are tracked.
             _measured_leaves(untracked.leaves, n_certain_leaves, every),
         ):
-            n, n_bytes = by_type.get(one.type, (0, 0))
-            by_type[one.type] = n + one.n, n_bytes + one.bytes
-            small_bytes += one.small_bytes
-            n_blocks += one.n_blocks
+            by_type[name] = totals.plus(by_type.get(name, TypeTotals()))
         # The list of all objects lists the cell that it is in: a cycle, until it is empty.
         objects.clear()
         large.sort(key=lambda one: -one.bytes)
-        return HostObjectScan(by_type, containers, large[:_MAX_LARGE], small_bytes, n_blocks)
+        return HostObjectScan(by_type, containers, large[:_MAX_LARGE])
 
 
 def entry_bytes(container: object, n_newest: int) -> float:
@@ -393,19 +403,8 @@ def _unique(things: list[object]) -> list[object]:
     return list(map(things.__getitem__, first.tolist()))
 
 
-class _Measured(NamedTuple):
-    """Objects of one type.
-
-    Attributes:
-        small_bytes: Those in blocks of Python's own allocator.
-        n_blocks: Blocks of that allocator, large ones too, which it has from C's.
-    """
-
-    type: str
-    n: int
-    bytes: int
-    small_bytes: int
-    n_blocks: int
+_Measured = tuple[str, TypeTotals]
+"""The name of a type, and its objects."""
 
 
 def _measured(alike: _OfType, times: int = 1) -> _Measured:
@@ -421,14 +420,14 @@ def _measured(alike: _OfType, times: int = 1) -> _Measured:
         small = _small(sizes - buffers) + _small(buffers)
     else:
         small = _small(sizes)
-    return _Measured(
-        # Interned, so that stored results do not add new strings to the program's memory.
-        sys.intern(full_name(alike.kind)),
+    totals = TypeTotals(
         times * len(alike.things),
         each * (int(sizes.sum()) + values),
         each * (int(small.sum()) + _aligned(values)),
         each * (sizes.size + (values > 0) + n_buffers),
     )
+    # Interned, so that stored results do not add new strings to the program's memory.
+    return sys.intern(full_name(alike.kind)), totals
 
 
 def _has_buffer(kind: type) -> bool:
@@ -510,7 +509,7 @@ def _measured_leaves(recorded: list[_Numbers], n_certain: int, every: int) -> It
         for column in (1, sizes, small, n_blocks)
     ]
     for kind, *sums in zip(_LEAF_TYPES, *totals, strict=True):
-        yield _Measured(full_name(kind), *map(round, sums))
+        yield full_name(kind), TypeTotals(*map(round, sums))
 
 
 def _large_tracked(tracked: Sequence[_OfType]) -> list[SizedContainer]:

@@ -9,6 +9,7 @@ from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
+from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
@@ -145,7 +146,7 @@ def tracker(per_step: dict[tuple[str, int, str], float]) -> HostGrowthTracker:
     """One that found growth in strings, with the pace of each line that allocates."""
     found = HostGrowthTracker()
     found._scans = [
-        HostScan(step, {"str": (step, 90_000 * step)}, 0, (0, 0), []) for step in (10, 20)
+        HostScan(step, {"str": TypeTotals(step, 90_000 * step)}, 0, []) for step in (10, 20)
     ]
     found.growth.per_step = per_step
     return found
@@ -191,3 +192,16 @@ def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsew
     leak = tracker(per_step).leak(TREND)
     assert leak is not None
     assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
+
+
+def test_the_mean_of_new_blocks_is_that_of_the_types_that_grow() -> None:
+    found = HostGrowthTracker()
+    # Other objects come and go meanwhile: a part of them is searched, and the rest estimated.
+    for step, n, n_ints in ((19, 0, 18_000), (33, 3_600, 17_400)):
+        by_type = {
+            "str": TypeTotals(n, 306 * n + 10**6, 314 * n, n),
+            "int": TypeTotals(n_ints, 28 * n_ints, 32 * n_ints, n_ints),
+            "tuple": TypeTotals(70_000 + n_ints, 10**7 + n // 9, 10**7 + n // 9, n // 9),
+        }
+        found._scans.append(HostScan(step, by_type, 10**6 + n, []))
+    assert found.block_bytes == pytest.approx(314)

@@ -21,10 +21,10 @@ import torch
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
-from profkit.capture.memory.monitor.host_objects import entry_bytes, scan_host_objects
+from profkit.capture.memory.monitor.host_objects import TypeTotals, entry_bytes, scan_host_objects
 from tests.capture.memory.monitor import sizes_program
 
-Totals = dict[str, tuple[int, int]]
+Totals = dict[str, TypeTotals]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,9 +41,8 @@ def _only_what_is_new() -> None:
 
 
 def _gained(before: Totals, after: Totals, name: str) -> tuple[int, int]:
-    n, n_bytes = after.get(name, (0, 0))
-    old_n, old_bytes = before.get(name, (0, 0))
-    return n - old_n, n_bytes - old_bytes
+    n, n_bytes, *_ = after.get(name, TypeTotals()).plus(before.get(name, TypeTotals()), -1)
+    return n, n_bytes
 
 
 @pytest.mark.parametrize(
@@ -264,13 +263,17 @@ def test_of_many_objects_the_bytes_are_estimated() -> None:
     assert _gained(before.by_type, after.by_type, "dict")[0] == pytest.approx(20_000, rel=0.01)
 
 
+def _small_bytes() -> int:
+    return sum(one.small_bytes for one in scan_host_objects().by_type.values())
+
+
 def test_small_blocks_are_those_of_pythons_allocator() -> None:
-    before, n_before = scan_host_objects().small_bytes, sys.getallocatedblocks()
+    before, n_before = _small_bytes(), sys.getallocatedblocks()
     held: list[object] = [bytes(200 + n % 200) for n in range(5_000)]
     held += [bytes(5_000) for _ in range(1_000)]
     held += [np.zeros(1_000) for _ in range(1_000)]
     n_blocks = sys.getallocatedblocks() - n_before
-    gained = scan_host_objects().small_bytes - before
+    gained = _small_bytes() - before
     # bytes objects have 33 more bytes, arrays an object of 112, and blocks multiples of 16.
     assert gained == pytest.approx(5_000 * 341 + 1_000 * 112, rel=0.1)
     # What C's allocator has counts as a block too, unless a library has asked for it.
