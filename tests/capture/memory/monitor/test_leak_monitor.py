@@ -1,7 +1,10 @@
 """Leaks are reported with allocation site, holder and leak; nothing else is reported."""
 
+import asyncio
+import atexit
 import copy
 import gc
+import threading
 import time
 import tracemalloc
 import warnings
@@ -483,6 +486,55 @@ def test_a_leak_of_another_thread_has_its_line() -> None:
     assert leak.per_step_bytes == 16384
     assert code_of(leak).endswith("# allocated here")
     assert ".KEPT[" in holder_of(leak)
+
+
+def test_finished_tasks_of_asyncio_are_named_by_what_refers_to_them() -> None:
+    async def fetch() -> Tensor:
+        return torch.zeros(4096)  # allocated here
+
+    def body(_: int) -> None:
+        task = loop.create_task(fetch())
+        KEPT.append(task)
+        loop.run_until_complete(task)
+
+    loop = asyncio.new_event_loop()
+    try:
+        leak = only(monitored(body))
+    finally:
+        loop.close()
+    assert leak.per_step_bytes == 16384
+    assert code_of(leak).endswith("# allocated here")
+    assert ".KEPT[" in holder_of(leak)
+    assert holder_of(leak).endswith("].result()")
+
+
+def at_exit(_: Tensor) -> None:
+    """Registered with a tensor."""
+
+
+def test_what_atexit_refers_to_is_named_as_arguments_of_a_callback() -> None:
+    try:
+        leak = only(monitored(lambda _: atexit.register(at_exit, torch.zeros(4096))))
+    finally:
+        atexit.unregister(at_exit)
+    assert leak.per_step_bytes == 16384
+    assert "atexit.register" in code_of(leak)
+    assert holder_of(leak).startswith("the arguments of a callback in C, such as that of `atexit`")
+
+
+OF_THREAD = threading.local()
+
+
+def test_a_value_of_a_thread_is_named_by_its_attribute() -> None:
+    OF_THREAD.seen = []
+    try:
+        leak = only(monitored(lambda _: OF_THREAD.seen.append(torch.zeros(4096))))
+    finally:
+        del OF_THREAD.seen
+    assert leak.per_step_bytes == 16384
+    assert "OF_THREAD.seen.append" in code_of(leak)
+    assert ".OF_THREAD.seen[" in holder_of(leak)
+    assert leak.chains[0].kind == "thread"
 
 
 def test_a_line_without_holder_has_that_of_other_tensors_of_its_kind() -> None:
