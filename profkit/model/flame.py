@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.model.events import NO_ROW, Int32s, Int64s
+from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
 from profkit.model.location import Frame
 
 FlameUnit = Literal["ns", "bytes"]
@@ -58,6 +58,8 @@ class Flame:
         n: Number of calls, kernels, copies or blocks at this node itself. Shape ``(k,)``.
         own: Weight of the node without its descendants. Shape ``(k,)``.
         total: Weight of the node and its descendants. Shape ``(k,)``.
+        first_ns: When the node or one of its descendants first began, in nanoseconds from the
+            trace's start; None where that is not known. Shape ``(k,)``.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Flame:
     n: Int64s
     own: Int64s
     total: Int64s
+    first_ns: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.site)
@@ -87,6 +90,12 @@ class Flame:
     def depth(self) -> Int32s:
         """Number of ancestors of each node. Shape ``(k,)``."""
         return depths(self.parent)
+
+    @cached_property
+    def by_depth(self) -> list[Rows]:
+        """The nodes of each depth."""
+        order = np.argsort(self.depth, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.depth[order])) + 1)
 
     def stack(self, node: int) -> tuple[FlameSite, ...]:
         """The sites from the root to a node, inclusive."""

@@ -81,7 +81,14 @@ class FlameSiteTable:
         return found
 
     def flame(
-        self, name: str, unit: FlameUnit, of: str, paths: Paths, node: Int64s, weight: Int64s
+        self,
+        name: str,
+        unit: FlameUnit,
+        of: str,
+        paths: Paths,
+        node: Int64s,
+        weight: Int64s,
+        at_ns: Int64s | None = None,
     ) -> Flame:
         """The flame graph of weights at nodes.
 
@@ -89,12 +96,13 @@ class FlameSiteTable:
             of: What the weights add up to, in one sentence.
             node: The node of each weight in ``paths``. Shape ``(k,)``.
             weight: Shape ``(k,)``.
+            at_ns: When each began, where that is known. Shape ``(k,)``.
         """
         parent, site = paths.columns()
         own = np.zeros(len(paths), dtype=np.int64)
         np.add.at(own, node, weight)
         n = np.bincount(node, minlength=len(paths))
-        used = _subtree_sums(n, parent) > 0
+        used = _over_subtrees(np.add, n, parent) > 0
         number = np.cumsum(used) - 1
         above = np.where(parent == NO_ROW, NO_ROW, number[parent])[used].astype(np.int32)
         used_sites, site_index = np.unique(site[used], return_inverse=True)
@@ -108,19 +116,27 @@ class FlameSiteTable:
             parent=above,
             n=n[used],
             own=own[used],
-            total=_subtree_sums(own[used], above),
+            total=_over_subtrees(np.add, own[used], above),
+            first_ns=None if at_ns is None else _first_ns(node, at_ns, len(paths), used, above),
         )
 
 
-def _subtree_sums(own: Int64s, parent: Int32s) -> Int64s:
-    """Sums over each node and its descendants; parents precede their children."""
+def _first_ns(node: Int64s, at_ns: Int64s, n: int, used: Mask, parent: Int32s) -> Int64s:
+    """When each used node or one of its descendants first began."""
+    first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(first, node, at_ns)
+    return _over_subtrees(np.minimum, first[used], parent)
+
+
+def _over_subtrees(join: np.ufunc, own: Int64s, parent: Int32s) -> Int64s:
+    """A value of each node joined with those of its descendants; parents precede children."""
     total: Int64s = own.copy()
     depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1
     for level in np.split(order, bounds):
         below = level[parent[level] != NO_ROW]
-        np.add.at(total, parent[below], total[below])
+        join.at(total, parent[below], total[below])
     return total
 
 

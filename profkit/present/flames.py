@@ -1,5 +1,6 @@
 """Flame graphs: host time, device time, and memory at its peak, by their cause."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
@@ -48,7 +49,7 @@ def _host(ctx: Context, *, by_line: bool) -> Flame | None:
     if by_line:
         of = f"Host time in recorded events, by source line, then along {along}."
     name = "host-line" if by_line else "host-stack"
-    return sites.flame(name, "ns", of, paths, node[rows], own[rows])
+    return sites.flame(name, "ns", of, paths, node[rows], own[rows], ctx.events.ts_ns[rows])
 
 
 def _device_stack(ctx: Context) -> Flame | None:
@@ -148,7 +149,39 @@ def _work_flame(
     kinds = np.where(is_kernel, KINDS.index("kernel"), KINDS.index("copy"))
     site = sites.names(ctx, kinds, events.name[work], everything)
     node = paths.children(node, site)
-    return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work])
+    starts_ns = events.ts_ns[work]
+    return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work], starts_ns)
+
+
+_BLOCKING: Final = re.compile(
+    r"^(?:<built-in (?:method|function) )?(?:_?wait\w*|acquire|sleep|select|e?poll|kqueue|recv\w*"
+    r"|accept|readline?|_recv\w*|get|join)\b"
+)
+"""Python functions in which a thread waits for another one, for a file or for a moment."""
+_MIN_WAITING: Final = 0.95
+
+
+def idle_threads(flame: Flame) -> list[int]:
+    """The root nodes of threads with at least 95 % of their time in Python functions that block."""
+    root = np.arange(len(flame))
+    while (flame.parent[root] != NO_ROW).any():
+        root = np.where(flame.parent[root] == NO_ROW, root, flame.parent[root])
+    waits = np.array(
+        [site.kind == "python" and _BLOCKING.search(site.name) is not None for site in flame.sites],
+        dtype=np.bool_,
+    )
+    waiting = np.zeros(len(flame), dtype=np.int64)
+    # What a blocking function calls is how it waits.
+    is_waiting = waits[flame.site]
+    for nodes in flame.by_depth[1:]:
+        is_waiting[nodes] |= is_waiting[flame.parent[nodes]]
+    np.add.at(waiting, root[is_waiting], flame.own[is_waiting])
+    return [
+        node
+        for node in np.flatnonzero(flame.parent == NO_ROW).tolist()
+        if flame.sites[flame.site[node]].kind == "thread"
+        and waiting[node] >= _MIN_WAITING * flame.total[node]
+    ]
 
 
 _MAKERS: Final[dict[str, Callable[[Context], Flame | None]]] = {

@@ -32,8 +32,9 @@ def program() -> TraceBuilder:
         with b.step(), b.frame("train.py", 3, "main"), b.module("Net"):
             b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=400_000)
             if turn == 1:
-                odd = b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000,
-                               dims=[[64, 32], [32]])  # fmt: skip
+                with b.frame("torch/functional.py", 9, "plus"):
+                    odd = b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000,
+                                   dims=[[64, 32], [32]])  # fmt: skip
                 odd.args = {**(odd.args or {}), "grid": [1024, 2, 1]}
             b.synchronize()
             b.advance(100_000)
@@ -444,6 +445,63 @@ def test_a_flame_graph_zooms_in_and_out(page: Page) -> None:
     assert box is not None
     page.mouse.click(box["x"] + 20, box["y"] + 2.5 * 20)
     expect(crumbs.last).to_have_text("aten::mm")
+
+
+def test_a_flame_graph_folds_libraries_orders_by_time_and_shows_callers(page: Page) -> None:
+    page.locator("#flame-choice").get_by_text("Host time by stack").click()
+    view, selected = page.locator("#flame-view"), page.locator("#flame-selected")
+    legend, tools = page.locator("#flame-styles"), page.locator(".flame-tools")
+    names: list[str] = []
+
+    def below(*keys: str) -> list[str]:
+        """The names of the boxes that some keys select one after the other."""
+        view.press("Home")
+        names.clear()
+        for key in keys:
+            view.press(key)
+            names.append(selected.locator("b").inner_text())
+        return names
+
+    down = "ArrowDown"
+    path = ["thread 1000", "steps", "main", "Net_0"]
+    assert below(*[down] * 5) == [*path, "cudaDeviceSynchronize"]
+    expect(legend).to_contain_text("your code")
+    expect(legend).not_to_contain_text("torch's Python code")
+    assert below(*[down] * 5, *["ArrowRight"] * 2) == [
+        *path, "cudaDeviceSynchronize", "aten::mm", "aten::add",
+    ]  # fmt: skip
+    total = selected.inner_text()
+    tools.get_by_label("library frames").check()
+    expect(legend).to_contain_text("torch's Python code")
+    assert below(*[down] * 5, *["ArrowRight"] * 2, down)[-2:] == ["plus", "aten::add"]
+    expect(selected).to_have_text(total)
+    tools.get_by_label("library frames").uncheck()
+    tools.get_by_label("Order").select_option("time")
+    view.press("Home")
+    for key in (*[down] * 5, "ArrowLeft", "ArrowLeft"):
+        view.press(key)
+    expect(selected.locator("b")).to_have_text("aten::mm")
+    # A launch is called by both operators: its callers are above it, what it calls below it.
+    view.press("Home")
+    page.locator("#flame-search").fill("cudaLaunchKernel")
+    expect(page.locator("#flame-found")).not_to_be_empty()
+    for key in (*[down] * 5, "ArrowLeft", "ArrowLeft", down, "c"):
+        view.press(key)
+    expect(selected.locator("b")).to_have_text("cudaLaunchKernel")
+    expect(page.locator("#flame-crumbs button")).to_have_text(
+        ["all", "callers of cudaLaunchKernel"]
+    )
+    found = page.locator("#flame-found").inner_text().split(",")[0]
+    expect(selected).to_contain_text(f": {found}, ")
+    view.press("ArrowUp")
+    expect(selected.locator("b")).to_have_text("aten::mm")
+    view.press("ArrowRight")
+    expect(selected.locator("b")).to_have_text("aten::add")
+    for name in reversed(path):
+        view.press("ArrowUp")
+        expect(selected.locator("b")).to_have_text(name)
+    view.press("Escape")
+    expect(page.locator("#flame-crumbs button")).to_have_text(["all"])
 
 
 def test_a_search_in_a_flame_graph_counts_nested_matches_once(page: Page) -> None:

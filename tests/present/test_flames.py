@@ -14,7 +14,7 @@ from profkit.index.intervals import union
 from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, depths
 from profkit.model.snapshot import MemorySnapshot
-from profkit.present.flames import flames
+from profkit.present.flames import flames, idle_threads
 from profkit.readers.open import load
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from profkit.testing.reference_allocator import ReferenceBlock
@@ -223,3 +223,43 @@ def test_recorded_traces_have_flames_by_line(path: Path) -> None:
 
 def test_a_recording_without_events_has_no_flame() -> None:
     assert flames(Context(), FLAMES) == ()
+
+
+def test_threads_that_only_wait_are_idle(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    with b.step(), b.frame("train.py", 3, "main"):
+        b.compute("aten::mm", 100_000)
+    with b.thread(2), b.frame("threading.py", 1002, "_bootstrap"):
+        b.advance(1_000)
+        with b.frame("threading.py", 359, "wait"), b.frame("threading.py", 300, "_check"):
+            b.advance(99_000)
+    with b.thread(3), b.frame("worker.py", 5, "busy"):
+        b.advance(50_000)
+        with b.frame("queue.py", 171, "get"):
+            b.advance(50_000)
+    found = made(of_trace(b, tmp_path), "host-stack")
+    assert [found.sites[found.site[node]].name for node in idle_threads(found)] == ["thread 2"]
+
+
+def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    for name in ("second", "first", "second"):
+        with b.frame("train.py", 3, name):
+            b.compute("aten::mm", 1_000)
+    ctx = of_trace(b, tmp_path)
+    found, events = made(ctx, "host-stack"), ctx.events
+    first: dict[tuple[str, ...], int] = {}
+    for row in range(len(events)):
+        path, at = [], row
+        while at != NO_ROW:
+            path.append(events.name_of(at).rpartition(": ")[2])
+            at = int(ctx.tree.parent[at])
+        for n in range(len(path) + 1):
+            key = ("thread 1000", *reversed(path[len(path) - n :]))
+            first[key] = min(first.get(key, int(events.ts_ns[row])), int(events.ts_ns[row]))
+    assert found.first_ns is not None
+    begins = {
+        tuple(site.name for site in found.stack(node)): int(found.first_ns[node])
+        for node in range(len(found))
+    }
+    assert begins == first

@@ -248,7 +248,7 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: Study, page: str)
     assert sorted(each["name"] for each in written) == sorted(made)
     for each in written:
         flame = made[each["name"]]
-        up, site, own, total, n = numbers(each["packed"])
+        up, site, own, total, n, order = numbers(each["packed"])
         parent = [NO_ROW if not by else node - by for node, by in enumerate(up)]
         assert (parent, own, total, n) == (
             flame.parent.tolist(), flame.own.tolist(), flame.total.tolist(), flame.n.tolist(),
@@ -259,6 +259,11 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: Study, page: str)
             name.replace("\\x1b", "\x1b").replace("\\u202e", "\u202e") for name in shown
         ] == named
         assert each["nLeftOut"] == 0
+        if flame.first_ns is None:
+            assert set(order) == {0}
+        else:
+            by_time = [flame.first_ns[order.index(place)] for place in range(1, len(flame) + 1)]
+            assert by_time == sorted(flame.first_ns.tolist())
 
 
 def test_the_smallest_nodes_are_left_out_and_counted(
@@ -269,7 +274,7 @@ def test_the_smallest_nodes_are_left_out_and_counted(
     made = {flame.name: flame for flame in flames(studied.recording.context)}
     for each in data(page, "flames")["flames"]:
         flame = made[each["name"]]
-        up, _, _, total, _ = numbers(each["packed"])
+        up, _, _, total, _, _ = numbers(each["packed"])
         assert each["nLeftOut"] == max(0, len(flame) - 5)
         assert sorted(total, reverse=True) == sorted(flame.total.tolist(), reverse=True)[:5]
         assert all(by <= node for node, by in enumerate(up))

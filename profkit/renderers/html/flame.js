@@ -1,93 +1,154 @@
 'use strict';
-/** One flame graph: its nodes, their layout, and its drawing. */
+/** One flame graph: the boxes of its nodes, their layout, and its drawing. */
 profkit.Flame = class {
   static rowHeight = 20;
 
-  constructor({ n, packed, sites, styles, unit, nLeftOut }) {
-    const [up, site, own, total, count] = profkit.columns(profkit.unbase64(packed.text), packed);
-    Object.assign(this, { n, sites, styles, nLeftOut, site, own, total, count });
+  /**
+   * @param data what flames.py writes of a graph
+   * @param {profkit.FlameTree} whole its tree
+   */
+  constructor({ sites, styles, unit, nLeftOut, idle }, whole) {
+    Object.assign(this, { sites, styles, nLeftOut, whole, idle: new Set(idle) });
     this.format = unit === 'ns' ? profkit.formatNs : profkit.formatBytes;
-    this.parent = up.map((by, node) => (by === 0 ? -1 : node - by));
-    this.children = Array.from({ length: n }, () => []);
-    this.roots = [];
-    this.parent.forEach((above, node) => {
-      (above < 0 ? this.roots : this.children[above]).push(node);
-    });
-    const heaviestFirst = (a, b) => this.total[b] - this.total[a] || a - b;
-    for (const some of [this.roots, ...this.children]) some.sort(heaviestFirst);
-    this.weight = this.roots.reduce((sum, node) => sum + this.total[node], 0);
+    this.roots = whole.parent.flatMap((above, node) => (above < 0 ? [node] : []));
+    this.isFoldable = styles.some(({ isFolded }) => isFolded);
+    this.isTimed = whole.first.some((first) => first > 0);
+    this.choose({ root: -1, withIdle: false, isUnfolded: false, byTime: false });
+  }
+
+  /** Show one root or all (-1), with idle threads, with library frames, in the order of time. */
+  choose({ root, withIdle, isUnfolded, byTime }) {
+    const isAlone = this.roots.every((node) => this.idle.has(node));
+    this.byTime = byTime;
+    this.tree = this.whole.filtered(
+      (node) => (root >= 0 ? node === root : withIdle || isAlone || !this.idle.has(node)),
+      (site) => !isUnfolded && this.styles[this.sites.style[site]].isFolded);
+    this.order = this.tree.ordered(byTime);
+    this.weight = this.order.roots.reduce((sum, node) => sum + this.tree.total[node], 0);
     this.show(-1);
   }
 
   /** The callers of a node from the top, and the node itself. */
   path(node) {
     const found = [];
-    for (let at = node; at >= 0; at = this.parent[at]) found.unshift(at);
+    for (let at = node; at >= 0; at = this.tree.parent[at]) found.unshift(at);
     return found;
+  }
+
+  box(tree, node, left, share, row) {
+    const box = { tree, node, left, share, row, site: tree.site[node] };
+    this.boxes.push(box);
+    return box;
+  }
+
+  /** Place nodes beside each other, and their descendants below them, or above them. */
+  place(tree, { children }, nodes, whole, row, down = 1) {
+    const waiting = [[nodes, 0, row]];
+    while (waiting.length) {
+      const [some, from, at] = waiting.pop();
+      let left = from;
+      for (const node of some) {
+        const share = tree.total[node] / whole;
+        this.box(tree, node, left, share, at);
+        waiting.push([children[node], left, at + down]);
+        left += share;
+      }
+    }
   }
 
   /** Zoom to a node, with its callers above it; -1 shows all. */
   show(node) {
     this.zoomed = node;
-    this.left = new Float64Array(this.n).fill(-1);
-    this.share = new Float64Array(this.n);
-    this.depth = new Int32Array(this.n);
-    const above = this.path(node);
-    above.forEach((each, depth) => {
-      this.left[each] = 0;
-      this.share[each] = 1;
-      this.depth[each] = depth;
-    });
-    const whole = node < 0 ? this.weight : this.total[node];
-    const stack = [];
-    const place = (nodes, left, depth) => {
-      let at = left;
-      for (const each of nodes) {
-        this.left[each] = at;
-        this.share[each] = this.total[each] / whole;
-        this.depth[each] = depth;
-        at += this.share[each];
-        stack.push(each);
-      }
-    };
-    if (node < 0) place(this.roots, 0, 0);
-    else stack.push(node);
-    while (stack.length) {
-      const each = stack.pop();
-      place(this.children[each], this.left[each], this.depth[each] + 1);
+    this.chosen = null;
+    this.boxes = [];
+    const { tree, order } = this;
+    if (node < 0) {
+      this.place(tree, order, order.roots, this.weight, 0);
+      return;
     }
+    const above = this.path(node);
+    above.slice(0, -1).forEach((each, row) => {
+      this.box(tree, each, 0, 1, row).isAbove = true;
+    });
+    this.place(tree, order, [node], tree.total[node], above.length - 1);
+  }
+
+  /** Show who calls a function, above it, and what it calls, below it. */
+  showCallers(site) {
+    const [callers, callees] = [this.tree.callersOf(site), this.tree.calleesOf(site)];
+    this.chosen = site;
+    this.boxes = [];
+    const whole = callees.total[0];
+    this.place(callees, callees.ordered(this.byTime), [0], whole, 0);
+    const order = callers.ordered(this.byTime);
+    this.place(callers, order, [0], whole, 0, -1);
+    const top = this.boxes.reduce((least, { row }) => Math.min(least, row), 0);
+    // The function itself is in both.
+    this.boxes = this.boxes.filter(({ tree, row }) => tree === callees || row < 0);
+    for (const box of this.boxes) box.row -= top;
   }
 
   /** Rows of all boxes that are at least a pixel wide. */
   nRows(width) {
-    let rows = 1;
-    for (let node = 0; node < this.n; node += 1) {
-      if (this.share[node] * width >= 1) rows = Math.max(rows, this.depth[node] + 1);
-    }
-    return rows;
+    return this.boxes.reduce((rows, { share, row }) => (
+      share * width >= 1 ? Math.max(rows, row + 1) : rows), 1);
   }
 
-  /** The node at a point of the drawing, or -1. */
+  /** The box at a point of the drawing, or undefined. */
   at(x, y, width) {
-    const depth = Math.floor(y / profkit.Flame.rowHeight);
-    for (let node = 0; node < this.n; node += 1) {
-      if (this.depth[node] !== depth || this.left[node] < 0) continue;
-      const left = this.left[node] * width;
-      if (x >= left && x < left + this.share[node] * width) return node;
+    const row = Math.floor(y / profkit.Flame.rowHeight);
+    return this.boxes.find((box) => box.row === row
+      && x >= box.left * width && x < (box.left + box.share) * width);
+  }
+
+  /** The box of a node of the shown tree. */
+  boxOf(node) {
+    return this.boxes.find((box) => box.node === node && box.tree === this.tree);
+  }
+
+  /** The box beside another one: in its row, or the widest one above or below it. */
+  beside(box, across, down) {
+    const wide = (each) => each.share > 0;
+    if (!box) return this.boxes.filter(({ row }) => row === 0).filter(wide)[0];
+    const row = this.boxes.filter((each) => each.row === box.row + down && wide(each));
+    if (across) {
+      row.sort((a, b) => a.left - b.left);
+      return row[row.indexOf(box) + across];
     }
-    return -1;
+    const middle = box.left + box.share / 2;
+    const overlap = (each) => Math.min(each.left + each.share, box.left + box.share)
+      - Math.max(each.left, box.left);
+    const near = row.filter((each) => overlap(each) > 0);
+    near.sort((a, b) => overlap(b) - overlap(a)
+      || Math.abs(a.left - middle) - Math.abs(b.left - middle));
+    return near[0];
   }
 
-  text(column, node) {
-    return this.sites[column][this.site[node]];
+  text(column, { site }) {
+    return this.sites[column][site];
   }
 
-  /** Total and own weight of a node, its share, and its kind. */
-  about(node) {
-    const share = profkit.formatShare(this.total[node] / this.weight);
-    return `${this.format(this.total[node])}, ${share} of total; `
-      + `self ${this.format(this.own[node])}; `
-      + `${this.styles[this.sites.style[this.site[node]]].label}`;
+  /** Total and own weight of a box, its share, and its kind. */
+  about({ tree, node, site }) {
+    const share = profkit.formatShare(tree.total[node] / this.weight);
+    return `${this.format(tree.total[node])}, ${share} of total; `
+      + `self ${this.format(tree.own[node])}; `
+      + `${this.styles[this.sites.style[site]].label}`;
+  }
+
+  /** Sum of the boxes of some sites, of nested ones the outermost. */
+  sum(sites) {
+    const { tree } = this;
+    const isWithin = [];
+    let sum = 0;
+    for (let node = 0; node < tree.n; node += 1) {
+      const above = tree.parent[node];
+      const inside = above >= 0 && isWithin[above];
+      const isMatch = sites.has(tree.site[node]);
+      if (isMatch && !inside) sum += tree.total[node];
+      isWithin[node] = inside || isMatch;
+    }
+    return sum;
   }
 
   /** Draw all boxes that are visible; `matches` are the sites that a search found, or null. */
@@ -98,30 +159,28 @@ profkit.Flame = class {
     canvas.style.height = `${height}px`;
     const fills = this.styles.map(({ color }) => profkit.color(color));
     const textColors = fills.map(profkit.canvas.textColorOn);
-    for (let node = 0; node < this.n; node += 1) {
-      const wide = this.share[node] * width;
-      if (this.left[node] < 0 || wide < 0.7) continue;
-      const style = this.sites.style[this.site[node]];
-      const isAbove = this.zoomed >= 0 && this.depth[node] < this.depth[this.zoomed];
-      const isMatch = matches === null || matches.has(this.site[node]);
-      const [x, y] = [this.left[node] * width, this.depth[node] * rowHeight];
-      context.globalAlpha = isMatch ? (isAbove ? 0.55 : 1) : 0.18;
+    const muted = profkit.color('--muted');
+    for (const box of this.boxes) {
+      const wide = box.share * width;
+      if (wide < 0.7) continue;
+      const style = this.sites.style[box.site];
+      const isMatch = matches === null || matches.has(box.site);
+      const [x, y] = [box.left * width, box.row * rowHeight];
+      context.globalAlpha = isMatch ? (box.isAbove ? 0.55 : 1) : 0.18;
       context.fillStyle = fills[style];
       context.fillRect(x, y, Math.max(0.7, wide - 0.7), rowHeight - 1);
       context.globalAlpha = 1;
-      if (wide > 26) this.label(context, node, x, y, wide, isMatch ? textColors[style] : null);
+      if (wide > 26) {
+        context.fillStyle = isMatch ? textColors[style] : muted;
+        profkit.canvas.write(context, this.text('short', box), x + 4, y + rowHeight / 2 - 0.5,
+          wide - 8);
+      }
+      if (box === selected || (this.chosen === box.site && box.tree !== this.tree
+        && box.tree.parent[box.node] < 0)) {
+        context.strokeStyle = profkit.color('--fg');
+        context.lineWidth = 2;
+        context.strokeRect(x + 1, y + 1, Math.max(3, wide - 2), rowHeight - 3);
+      }
     }
-    if (selected >= 0 && this.left[selected] >= 0) {
-      context.strokeStyle = profkit.color('--fg');
-      context.lineWidth = 2;
-      context.strokeRect(this.left[selected] * width + 1, this.depth[selected] * rowHeight + 1,
-        Math.max(3, this.share[selected] * width - 2), rowHeight - 3);
-    }
-  }
-
-  label(context, node, x, y, wide, color) {
-    context.fillStyle = color ?? profkit.color('--muted');
-    profkit.canvas.write(context, this.text('short', node), x + 4,
-      y + profkit.Flame.rowHeight / 2 - 0.5, wide - 8);
   }
 };

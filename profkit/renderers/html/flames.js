@@ -1,31 +1,32 @@
 'use strict';
-/** The flame graphs: choice of a graph, zoom, selection and search. */
+/** The flame graphs: choice of a graph and of what it shows, zoom, callers, selection, search. */
 (() => {
   const { flames } = profkit.data('flames');
-  const root = document.getElementById('flame-view');
+  const part = (name) => document.getElementById(`flame-${name}`);
+  const root = part('view');
   const canvas = root.querySelector('canvas');
   const tip = root.querySelector('.slice-tip');
-  const crumbs = document.getElementById('flame-crumbs');
-  const details = document.getElementById('flame-selected');
-  const legend = document.getElementById('flame-styles');
-  const search = document.getElementById('flame-search');
-  const found = document.getElementById('flame-found');
+  const [crumbs, details, legend, search, found] = ['crumbs', 'selected', 'styles', 'search', 'found']
+    .map(part);
+  const [threads, idle, library, order] = ['threads', 'idle', 'library', 'order'].map(part);
+  const callers = part('callers');
   const tables = document.querySelectorAll('.flame-table');
   const graphs = new Map();
   let flame = null;
-  let selected = -1;
+  let selected = null;
   let matches = null;
 
   function draw() {
-    flame.draw(canvas, Math.max(50, root.clientWidth), { matches, selected });
-    root.dataset.drawn = String(flame.n);
+    if (!flame) return;
+    flame.draw(canvas, Math.max(50, canvas.clientWidth), { matches, selected });
+    root.dataset.drawn = String(flame.tree.n);
   }
 
   /** A button that zooms to a node. */
   function crumb(node) {
-    const name = node < 0 ? 'all' : flame.text('short', node);
+    const name = node < 0 ? 'all' : flame.sites.short[flame.tree.site[node]];
     const button = profkit.element('button', { type: 'button' }, name);
-    if (node === flame.zoomed) button.setAttribute('aria-current', 'true');
+    if (node === flame.zoomed && flame.chosen === null) button.setAttribute('aria-current', 'true');
     button.addEventListener('click', () => {
       show(node);
       crumbs.querySelector('[aria-current]').focus();
@@ -36,21 +37,29 @@
   /** Zoom to a node; -1 shows all. */
   function show(node) {
     flame.show(node);
-    selected = node;
     crumbs.replaceChildren(...[-1, ...flame.path(node)].map(crumb));
+    select(node < 0 ? null : flame.boxOf(node));
+  }
+
+  /** Show the callers of a site above it, and what it calls below it. */
+  function showCallers(site) {
+    flame.showCallers(site);
+    const name = profkit.element('button', { type: 'button', 'aria-current': 'true' },
+      `callers of ${flame.sites.short[site]}`);
+    crumbs.replaceChildren(crumb(-1), name);
+    select(flame.boxes.find((box) => box.site === site && box.tree.parent[box.node] < 0));
+  }
+
+  function select(box) {
+    selected = box ?? null;
+    callers.disabled = !selected;
     describe();
     draw();
   }
 
-  function select(node) {
-    selected = node;
-    describe();
-    draw();
-  }
-
-  /** Describe the selected node. */
+  /** Describe the selected box. */
   function describe() {
-    if (selected < 0) {
+    if (!selected) {
       const rest = flame.nLeftOut
         ? `; ${profkit.formatCount(flame.nLeftOut)} smallest boxes are left out` : '';
       details.textContent = `${flame.format(flame.weight)} total${rest}.`;
@@ -61,8 +70,12 @@
       `${place ? ` ${place}` : ''}: ${flame.about(selected)}.`);
   }
 
+  /** The colours that occur, those of the heaviest boxes first. */
   function drawLegend() {
-    legend.replaceChildren(...flame.styles.map(({ label, color }) => {
+    const used = new Set(Array.from(flame.tree.site, (site) => flame.sites.style[site]));
+    const labels = new Map(flame.styles.filter((_, style) => used.has(style))
+      .map(({ label, color }) => [label, color]));
+    legend.replaceChildren(...[...labels].map(([label, color]) => {
       const swatch = profkit.element('i', { class: 'swatch', style: `--color: var(${color})` });
       return profkit.element('li', {}, swatch, label);
     }));
@@ -77,82 +90,127 @@
       const { name, place } = flame.sites;
       matches = new Set([...name.keys()].filter((site) => name[site].toLowerCase().includes(text)
         || place[site].toLowerCase().includes(text)));
-      let sum = 0;
-      const isWithin = new Uint8Array(flame.n);
-      for (let node = 0; node < flame.n; node += 1) {
-        const above = flame.parent[node];
-        const isMatch = matches.has(flame.site[node]);
-        isWithin[node] = isMatch || (above >= 0 && isWithin[above]) ? 1 : 0;
-        if (isMatch && !(above >= 0 && isWithin[above])) sum += flame.total[node];
-      }
+      const sum = flame.sum(matches);
       const share = profkit.formatShare(sum / flame.weight);
       found.textContent = sum ? `${flame.format(sum)}, ${share} of total` : 'no match';
     }
     draw();
   }
 
-  function choose(number) {
-    if (!graphs.has(number)) graphs.set(number, new profkit.Flame(flames[number]));
-    flame = graphs.get(number);
-    for (const table of tables) table.hidden = Number(table.dataset.flame) !== number;
+  /** Offer what the graph has: threads or devices, idle threads, library frames, an order. */
+  function offer() {
+    const { roots, sites, whole } = flame;
+    threads.replaceChildren(...[-1, ...roots].map((node) => profkit.element('option',
+      { value: String(node) }, node < 0 ? 'all' : sites.name[whole.site[node]])));
+    const nIdle = flame.idle.size;
+    for (const [control, isOffered] of [[threads, roots.length > 1],
+      [idle, nIdle > 0 && nIdle < roots.length], [library, flame.isFoldable],
+      [order, flame.isTimed]]) {
+      control.closest('label').hidden = !isOffered;
+    }
+    idle.nextSibling.textContent = ` ${profkit.formatCount(nIdle)} idle `
+      + `thread${nIdle === 1 ? '' : 's'}`;
+  }
+
+  /** Draw the graph with what is chosen. */
+  function apply() {
+    flame.choose({
+      root: Number(threads.value), withIdle: idle.checked, isUnfolded: library.checked,
+      byTime: order.value === 'time',
+    });
     tip.hidden = true;
     drawLegend();
     show(-1);
     find();
   }
 
-  function nodeAt(event) {
+  async function choose(number) {
+    if (!graphs.has(number)) {
+      graphs.set(number, profkit.FlameTree.decoded(flames[number])
+        .then((tree) => new profkit.Flame(flames[number], tree)));
+    }
+    for (const table of tables) table.hidden = Number(table.dataset.flame) !== number;
+    root.dataset.chosen = String(number);
+    try {
+      const chosen = await graphs.get(number);
+      if (root.dataset.chosen !== String(number)) return;
+      flame = chosen;
+    } catch {
+      details.textContent = 'This browser cannot decompress the flame graph.';
+      return;
+    }
+    offer();
+    apply();
+  }
+
+  function boxAt(event) {
     const box = canvas.getBoundingClientRect();
-    return flame.at(event.clientX - box.left, event.clientY - box.top, box.width);
+    return flame?.at(event.clientX - box.left, event.clientY - box.top, box.width);
   }
 
   canvas.addEventListener('pointermove', (event) => {
-    const node = nodeAt(event);
-    tip.hidden = node < 0;
-    canvas.style.cursor = node < 0 ? 'default' : 'pointer';
-    if (node < 0) return;
-    const place = flame.text('place', node);
-    tip.replaceChildren(profkit.element('b', {}, flame.text('name', node)),
-      profkit.element('div', {}, place), profkit.element('div', {}, flame.about(node)));
+    const box = boxAt(event);
+    tip.hidden = !box;
+    canvas.style.cursor = box ? 'pointer' : 'default';
+    if (!box) return;
+    tip.replaceChildren(profkit.element('b', {}, flame.text('name', box)),
+      profkit.element('div', {}, flame.text('place', box)),
+      profkit.element('div', {}, flame.about(box)));
     profkit.canvas.showTip(tip, root.getBoundingClientRect(), event);
   });
   canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
   canvas.addEventListener('click', (event) => {
-    const node = nodeAt(event);
-    if (node >= 0) show(node === flame.zoomed ? flame.parent[node] : node);
+    const box = boxAt(event);
+    if (!box) return;
+    if (flame.chosen !== null) showCallers(box.site);
+    else show(box.node === flame.zoomed ? flame.tree.parent[box.node] : box.node);
   });
 
-  /** The sibling of a node at a distance, or the node itself. */
-  function sibling(node, by) {
-    const above = flame.parent[node];
-    const row = above < 0 ? flame.roots : flame.children[above];
-    return row[row.indexOf(node) + by] ?? node;
-  }
-
   const keys = {
-    ArrowUp: () => select(flame.parent[selected] ?? -1),
-    ArrowDown: () => select((selected < 0 ? flame.roots : flame.children[selected])[0] ?? selected),
-    ArrowLeft: () => { if (selected >= 0) select(sibling(selected, -1)); },
-    ArrowRight: () => { if (selected >= 0) select(sibling(selected, 1)); },
-    Enter: () => show(selected),
+    ArrowUp: () => select(flame.beside(selected, 0, selected ? -1 : 0)),
+    ArrowDown: () => select(flame.beside(selected, 0, 1) ?? selected),
+    ArrowLeft: () => { if (selected) select(flame.beside(selected, -1, 0) ?? selected); },
+    ArrowRight: () => { if (selected) select(flame.beside(selected, 1, 0) ?? selected); },
+    Enter: () => {
+      if (selected && flame.chosen !== null) showCallers(selected.site);
+      else show(selected ? selected.node : -1);
+    },
+    c: () => { if (selected) showCallers(selected.site); },
     Home: () => show(-1),
-    Escape: () => { if (flame.zoomed >= 0) show(flame.parent[flame.zoomed]); },
+    Escape: () => {
+      if (flame.chosen !== null) show(flame.zoomed);
+      else if (flame.zoomed >= 0) show(flame.tree.parent[flame.zoomed]);
+    },
   };
   root.addEventListener('keydown', (event) => {
     const handle = keys[event.key];
-    if (!handle || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!handle || !flame || event.ctrlKey || event.metaKey || event.altKey) return;
     handle();
     event.preventDefault();
   });
 
   profkit.keys.add({ root: root.closest('section'), title: 'Flame graphs', search, keys: [
     ['← → ↑ ↓', 'select the box beside, above or below'],
+    ['Enter', 'zoom to the selected box'],
+    ['C', 'show who calls the selected function, and what it calls'],
+    ['Esc', 'zoom out'],
+    ['Home', 'show all'],
+    ['/', 'search'],
   ] });
-  search.addEventListener('input', find);
-  document.getElementById('flame-choice').addEventListener('change', (event) => {
+  search.addEventListener('input', () => { if (flame) find(); });
+  callers.addEventListener('click', () => showCallers(selected.site));
+  for (const control of [threads, idle, library, order]) control.addEventListener('change', apply);
+  part('choice').addEventListener('change', (event) => {
     choose(Number(event.target.value));
   });
   window.addEventListener('profkit:theme', draw);
+  for (const [event, printed] of [['beforeprint', ''], ['afterprint', null]]) {
+    window.addEventListener(event, () => {
+      if (printed === null) delete root.dataset.printed;
+      else root.dataset.printed = printed;
+      draw();
+    });
+  }
   choose(0);
   new ResizeObserver(draw).observe(root);
 })();

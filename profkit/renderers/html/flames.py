@@ -1,24 +1,23 @@
 """Flame graphs of host time, device time and memory, by stack, line and module."""
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
 
-from profkit.engine.context import Context
+from profkit.index.host.frames import Ownership, owner_of_call, ownership_of
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import numbered_line
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
-from profkit.present.flames import flames
+from profkit.present.flames import flames, idle_threads
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
-SCRIPTS: Final = ("canvas.js", "keys.js", "flame.js", "flames.js")
+SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
 _ORDER: Final = (
     "host-line", "host-stack", "device-line", "device-module", "device-stack", "memory-use",
     "memory-stack",
@@ -28,19 +27,24 @@ MAX_NODES: Final = 4_000
 """Nodes beyond the first so many are narrower than a pixel."""
 MAX_ROWS: Final = 300
 _MAX_NAME: Final = 240
+_MAX_PLAIN_NODES: Final = 500
+"""Nodes of a graph that is not compressed."""
+_FOLDED: Final = frozenset({"torch", "library"})
+"""Kinds of nodes that are left out until the reader asks for them."""
 
 _STYLES: Final[dict[str, tuple[str, str]]] = {
-    "user": ("your code", "--series-2"),
-    "line": ("a source line", "--series-2"),
-    "python": ("library code", "--series-8"),
-    "module": ("a module", "--series-5"),
+    "own": ("your code", "--code-own"),
+    "line": ("a source line", "--code-own"),
+    "torch": ("torch's Python code", "--code-torch"),
+    "library": ("library code", "--code-library"),
+    "module": ("a module", "--code-module"),
     "op": ("an operator", "--series-1"),
     "call": ("a runtime call", "--series-6"),
     "kernel": ("a kernel", color_of("compute")),
     "copy": ("a copy or fill", color_of("copy")),
     "annotation": ("a region or annotation", "--series-5"),
     "use": ("a use of memory", "--series-3"),
-    "step": ("all steps", "--series-1"),
+    "step": ("all steps", "--series-8"),
     "thread": ("a thread", "--series-8"),
     "device": ("a device", "--series-8"),
     "unknown": ("unknown", "--series-8"),
@@ -56,7 +60,7 @@ def section(report: Report, options: Options) -> Section | None:
     every = flames(ctx, _ORDER)
     if not every:
         return None
-    user_files = files_of_user(ctx)
+    ownership = ownership_of(ctx.trace.capture if ctx.has_trace else None)
     tables = [_table(flame, options.base) for flame in every]
     widths = {"time" if flame.unit == "ns" else "bytes of memory" for flame in every}
     return Section(
@@ -64,6 +68,7 @@ def section(report: Report, options: Options) -> Section | None:
         title="Flame graphs",
         body=fill(
             "flames.html.j2",
+            has_threads=any(site.kind == "thread" for flame in every for site in flame.sites),
             flames=list(zip(every, tables, strict=True)),
             width=" or ".join(sorted(widths, reverse=True)),
             has_lines=report.source.lines_from is not None,
@@ -71,22 +76,12 @@ def section(report: Report, options: Options) -> Section | None:
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
             "tables": {each.id: each.data for each in tables},
-            "flames": [_data(flame, user_files, options.base) for flame in every],
+            "flames": [_data(flame, ownership, options.base) for flame in every],
         },
     )
 
 
-def files_of_user(ctx: Context) -> frozenset[str]:
-    """The files of the user's own code in the recorded stacks."""
-    found = {frame.file for frame in ctx.source.frames}
-    for memory in ctx.device_memories:
-        lines = memory.lines
-        frames = np.unique(lines.frame[lines.is_users]).tolist()
-        found |= {lines.stacks.frames[each].file for each in frames}
-    return frozenset(found)
-
-
-def _data(flame: Flame, user_files: Collection[str], base: str) -> dict[str, Any]:
+def _data(flame: Flame, ownership: Ownership, base: str) -> dict[str, Any]:
     """What ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
     nodes = np.sort(np.lexsort((np.arange(len(flame)), -flame.total))[:MAX_NODES])
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
@@ -95,8 +90,12 @@ def _data(flame: Flame, user_files: Collection[str], base: str) -> dict[str, Any
     above = np.where(parent == NO_ROW, NO_ROW, number[parent])
     used, site = np.unique(flame.site[nodes], return_inverse=True)
     sites = [flame.sites[each] for each in used.tolist()]
-    kind_of_site = [_kind(each, user_files) for each in sites]
+    kind_of_site = [_kind(each, ownership) for each in sites]
     kinds = list(dict.fromkeys(kind_of_site))
+    # Only the order of the starts is needed: numbers from 1; 0 for all where it is not known.
+    order = np.zeros(len(nodes), dtype=np.int64)
+    if flame.first_ns is not None:
+        order[np.argsort(flame.first_ns[nodes], kind="stable")] = np.arange(1, len(nodes) + 1)
     return {
         "name": flame.name,
         "unit": flame.unit,
@@ -107,24 +106,29 @@ def _data(flame: Flame, user_files: Collection[str], base: str) -> dict[str, Any
             (
                 np.where(above == NO_ROW, 0, np.arange(len(nodes)) - above),
                 site, flame.own[nodes], flame.total[nodes], flame.n[nodes],
+                order,
             ),
-            plain=True,
+            plain=len(nodes) <= _MAX_PLAIN_NODES,
         ),
+        "idle": [each for each in number[idle_threads(flame)].tolist() if each != NO_ROW],
         "sites": {
             "name": [cell(each.name, _MAX_NAME) for each in sites],
             "short": [_short(each) for each in sites],
             "place": [_place(each, base) for each in sites],
             "style": [kinds.index(kind) for kind in kind_of_site],
         },
-        "styles": [dict(zip(("label", "color"), _STYLES[kind], strict=True)) for kind in kinds],
+        "styles": [
+            {"label": _STYLES[kind][0], "color": _STYLES[kind][1], "isFolded": kind in _FOLDED}
+            for kind in kinds
+        ],
     }  # fmt: skip
 
 
-def _kind(site: FlameSite, user_files: Collection[str]) -> str:
-    """The kind of a site, with Python calls of the user's own code as a kind of their own."""
-    if site.kind == "python" and site.frame is not None and site.frame.file in user_files:
-        return "user"
-    return site.kind
+def _kind(site: FlameSite, ownership: Ownership) -> str:
+    """The kind of a site, of Python calls by whose code they run."""
+    if site.kind != "python":
+        return site.kind
+    return owner_of_call(site.name if site.frame is None else site.frame.file, ownership)
 
 
 def _name(site: FlameSite) -> str:

@@ -1,0 +1,126 @@
+'use strict';
+/**
+ * A weighted call tree in columns: `site`, `parent` (-1 for roots), `own`, `total`, `count` and
+ * `first`, the order in which the nodes began. Parents precede their children.
+ */
+profkit.FlameTree = class FlameTree {
+  constructor() {
+    Object.assign(this, { site: [], parent: [], own: [], total: [], count: [], first: [] });
+    this.numbers = new Map();
+  }
+
+  get n() {
+    return this.site.length;
+  }
+
+  /** The tree of a flame graph of the page. */
+  static async decoded({ packed }) {
+    const text = packed.plain ? profkit.unbase64(packed.text) : await profkit.unpack(packed.text);
+    const [up, site, own, total, count, first] = profkit.columns(text, packed);
+    const parent = Array.from(up, (by, node) => (by === 0 ? -1 : node - by));
+    return Object.assign(new FlameTree(), { site, parent, own, total, count, first });
+  }
+
+  /** The node of a site below another one, created where it is new. */
+  node(parent, site) {
+    const key = `${parent}/${site}`;
+    if (!this.numbers.has(key)) {
+      this.numbers.set(key, this.n);
+      this.site.push(site);
+      this.parent.push(parent);
+      for (const column of [this.own, this.total, this.count]) column.push(0);
+      this.first.push(Infinity);
+    }
+    return this.numbers.get(key);
+  }
+
+  /** Add weights of a node of another tree. */
+  add(node, { own = 0, total = 0, count = 0, first = Infinity }) {
+    this.own[node] += own;
+    this.total[node] += total;
+    this.count[node] += count;
+    this.first[node] = Math.min(this.first[node], first);
+  }
+
+  weights(node) {
+    return {
+      own: this.own[node], total: this.total[node], count: this.count[node],
+      first: this.first[node],
+    };
+  }
+
+  /**
+   * The tree of some roots, without folded nodes: their own weights are those of their callers, and
+   * what they call is below these.
+   */
+  filtered(isShown, isFolded) {
+    const found = new FlameTree();
+    const target = [];
+    for (let node = 0; node < this.n; node += 1) {
+      const above = this.parent[node];
+      if (above < 0 ? !isShown(node) : target[above] === undefined) continue;
+      if (above >= 0 && isFolded(this.site[node])) {
+        target[node] = target[above];
+        found.add(target[node], { own: this.own[node] });
+      } else {
+        target[node] = found.node(above < 0 ? -1 : target[above], this.site[node]);
+        found.add(target[node], this.weights(node));
+      }
+    }
+    return found;
+  }
+
+  /** The outermost nodes of a site: a recursive call is a part of the first one. */
+  outermost(site) {
+    const isWithin = [];
+    const found = [];
+    for (let node = 0; node < this.n; node += 1) {
+      const above = this.parent[node];
+      const inside = above >= 0 && isWithin[above];
+      if (!inside && this.site[node] === site) found.push(node);
+      isWithin[node] = inside || this.site[node] === site;
+    }
+    return found;
+  }
+
+  /** What a function calls, wherever it is called: its calls as one, at the root. */
+  calleesOf(site) {
+    const found = new FlameTree();
+    const target = [];
+    for (const node of this.outermost(site)) target[node] = found.node(-1, site);
+    for (let node = 0; node < this.n; node += 1) {
+      const above = this.parent[node];
+      if (target[node] === undefined && above >= 0 && target[above] !== undefined) {
+        target[node] = found.node(target[above], this.site[node]);
+      }
+      if (target[node] !== undefined) found.add(target[node], this.weights(node));
+    }
+    return found;
+  }
+
+  /** Who calls a function: its calls as one, at the root, and its callers in turn below it. */
+  callersOf(site) {
+    const found = new FlameTree();
+    for (const node of this.outermost(site)) {
+      const { total, count, first } = this.weights(node);
+      let at = found.node(-1, site);
+      found.add(at, { total, count, first });
+      for (let above = this.parent[node]; above >= 0; above = this.parent[above]) {
+        at = found.node(at, this.site[above]);
+        found.add(at, { total, count, first });
+      }
+    }
+    return found;
+  }
+
+  /** The roots, and the children of each node: the heaviest first, or the first to begin. */
+  ordered(byTime) {
+    const children = Array.from({ length: this.n }, () => []);
+    const roots = [];
+    this.parent.forEach((above, node) => (above < 0 ? roots : children[above]).push(node));
+    const heaviest = (a, b) => this.total[b] - this.total[a] || a - b;
+    const earliest = (a, b) => this.first[a] - this.first[b] || heaviest(a, b);
+    for (const some of [roots, ...children]) some.sort(byTime ? earliest : heaviest);
+    return { roots, children };
+  }
+};
