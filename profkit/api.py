@@ -68,6 +68,7 @@ from profkit.model.last_steps import LastSteps, ProcessEnd
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
+from profkit.present.flame_difference import FlameDifference, flame_differences
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
 from profkit.readers.last_steps.read import last_steps_files, read_last_steps
@@ -282,6 +283,36 @@ def compare(
         return Side(report, ctx.snapshot, str(recording))
 
     return differ(side(before), side(after))
+
+
+def compared_flames(
+    before: Path, after: Path, *, limit_bytes: int | None = None
+) -> tuple[FlameDifference, ...]:
+    """The flame graphs that two recordings have, as differences per step.
+
+    Args:
+        before: A file with a recording, or the folder of one.
+        after: Another one.
+        limit_bytes: As for :func:`profkit.load`.
+
+    Returns:
+        Nothing for reports and for the ranks of a job, which have no single recording.
+
+    Raises:
+        LoadError: A file cannot be read.
+    """
+    contexts = []
+    for path in (before, after):
+        found = find_recordings([os.fspath(path)])
+        place = place_of(path)
+        is_report = not is_folder(place) and read_report(place, limit_bytes) is not None
+        if len(found) != 1 or is_report:
+            return ()
+        try:
+            contexts.append(context_of(found[0].paths, limit_bytes, no_stage, None))
+        except SeveralTracesError:
+            return ()
+    return flame_differences(*contexts)
 
 
 def what_if(

@@ -44,7 +44,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     Two memory snapshots are compared by stack, in bytes. Traces, folders of the ranks of a job, and
     reports that profkit analyze saved as JSON, are compared by step time, findings and kernels.
     """
-    from profkit.api import compare, render
+    from profkit.api import compare, compared_flames, render
     from profkit.cli._next_command import after_difference
     from profkit.cli._progress import progress
 
@@ -54,7 +54,12 @@ def command(  # noqa: PLR0913  (one argument per option)
     with progress() as shown:
         shown.reading(before)
         difference = compare(before, after, on_progress=shown.on_progress, **chosen)
-        product = render(difference, format_, **layout(output), top=top, verbose=verbose)
+        is_page = format_ == "html"
+        limit = chosen.get("limit_bytes")
+        graphs = compared_flames(before, after, limit_bytes=limit) if is_page else ()
+        product = render(
+            difference, format_, **layout(output), top=top, verbose=verbose, graphs=graphs
+        )
     deliver(product, output, force=force)
     after_difference(difference, before, after, output=output)
     severe = at_least(fail_on)

@@ -32,6 +32,10 @@ def render_result(result: Result, name: str, options: dict[str, Any]) -> bytes:
     """
     kind, what = _KINDS[type(result)]
     own = f"render_{kind}"
+    if name == "html" and options.get("graphs"):
+        tables = render_result(result, "fragment", options)
+        make = optional_function(renderer(name), own)
+        return bytes(make(result, tables, options["graphs"], options.get("base", "")))  # type: ignore[misc]
     if name == "html":  # the fragment as a page: there is no recording to draw
         name, options = "fragment", options | {"is_page": True}
     module = renderer(name)

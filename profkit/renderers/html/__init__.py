@@ -10,7 +10,9 @@ checks, faults and environment of the recording; glossary.
 
 from collections.abc import Sequence
 
+from profkit.model.difference import Difference
 from profkit.model.report import Report
+from profkit.present.flame_difference import FlameDifference
 from profkit.present.renderer import RendererInfo
 from profkit.renderers.html._options import Options
 
@@ -24,6 +26,15 @@ def render(report: Report, options: Options) -> bytes:
     from profkit.renderers.html._page import page  # noqa: PLC0415  (other formats load no templates)
 
     return page(report, options).encode()
+
+
+def render_difference(
+    difference: Difference, tables: bytes, graphs: Sequence[FlameDifference], base: str
+) -> bytes:
+    """A comparison with the flame graphs of its recordings as one page, with its tables."""
+    from profkit.renderers.html._difference import difference_page  # noqa: PLC0415  (as above)
+
+    return difference_page(difference, tables, graphs, base)
 
 
 def together(products: Sequence[bytes]) -> bytes:

@@ -13,18 +13,25 @@ profkit.Flame = class {
     this.roots = whole.parent.flatMap((above, node) => (above < 0 ? [node] : []));
     this.isFoldable = styles.some(({ isFolded }) => isFolded);
     this.isTimed = whole.first.some((first) => first > 0);
-    this.choose({ root: -1, withIdle: false, isUnfolded: false, byTime: false });
+    this.isDifference = whole.before !== whole.total;
+    this.choose({ side: 'total', root: -1, withIdle: false, isUnfolded: false, byTime: false });
   }
 
-  /** Show one root or all (-1), with idle threads, with library frames, in the order of time. */
-  choose({ root, withIdle, isUnfolded, byTime }) {
+  /**
+   * Show one root or all (-1), with idle threads, with library frames, in the order of time; `side`
+   * is the column of the widths: `total`, or `before` in the first of two recordings.
+   */
+  choose({ side, root, withIdle, isUnfolded, byTime }) {
+    this.side = side;
     const isAlone = this.roots.every((node) => this.idle.has(node));
     this.byTime = byTime;
     this.tree = this.whole.filtered(
       (node) => (root >= 0 ? node === root : withIdle || isAlone || !this.idle.has(node)),
       (site) => !isUnfolded && this.styles[this.sites.style[site]].isFolded);
-    this.order = this.tree.ordered(byTime);
-    this.weight = this.order.roots.reduce((sum, node) => sum + this.tree.total[node], 0);
+    this.order = this.tree.ordered(byTime, this.tree[side]);
+    this.weight = this.order.roots.reduce((sum, node) => sum + this.tree[side][node], 0);
+    this.mostChanged = this.tree.total.reduce(
+      (most, total, node) => Math.max(most, Math.abs(total - this.tree.before[node])), 1);
     this.show(-1);
   }
 
@@ -48,7 +55,7 @@ profkit.Flame = class {
       const [some, from, at] = waiting.pop();
       let left = from;
       for (const node of some) {
-        const share = tree.total[node] / whole;
+        const share = whole > 0 ? tree[this.side][node] / whole : 0;
         this.box(tree, node, left, share, at);
         waiting.push([children[node], left, at + down]);
         left += share;
@@ -70,7 +77,7 @@ profkit.Flame = class {
     above.slice(0, -1).forEach((each, row) => {
       this.box(tree, each, 0, 1, row).isAbove = true;
     });
-    this.place(tree, order, [node], tree.total[node], above.length - 1);
+    this.place(tree, order, [node], tree[this.side][node], above.length - 1);
   }
 
   /** Show who calls a function, above it, and what it calls, below it. */
@@ -78,14 +85,26 @@ profkit.Flame = class {
     const [callers, callees] = [this.tree.callersOf(site), this.tree.calleesOf(site)];
     this.chosen = site;
     this.boxes = [];
-    const whole = callees.total[0];
-    this.place(callees, callees.ordered(this.byTime), [0], whole, 0);
-    const order = callers.ordered(this.byTime);
+    const whole = callees[this.side][0];
+    this.place(callees, callees.ordered(this.byTime, callees[this.side]), [0], whole, 0);
+    const order = callers.ordered(this.byTime, callers[this.side]);
     this.place(callers, order, [0], whole, 0, -1);
     const top = this.boxes.reduce((least, { row }) => Math.min(least, row), 0);
     // The function itself is in both.
     this.boxes = this.boxes.filter(({ tree, row }) => tree === callees || row < 0);
     for (const box of this.boxes) box.row -= top;
+  }
+
+  /** A function from a change and the largest one to a colour: more, less, or neither. */
+  static changeColors() {
+    const parts = (name) => [1, 3, 5].map((at) => parseInt(profkit.color(name).slice(at, at + 2), 16));
+    const [none, more, less] = ['--line', '--series-4', '--series-1'].map(parts);
+    return (change, most) => {
+      const strength = Math.sqrt(Math.abs(change) / most);
+      const to = change > 0 ? more : less;
+      return `#${none.map((from, i) => Math.round(from + (to[i] - from) * strength)
+        .toString(16).padStart(2, '0')).join('')}`;
+    };
   }
 
   /** Rows of all boxes that are at least a pixel wide. */
@@ -130,6 +149,12 @@ profkit.Flame = class {
 
   /** Total and own weight of a box, its share, and its kind. */
   about({ tree, node, site }) {
+    if (this.isDifference) {
+      const [before, after] = [tree.before[node], tree.total[node]];
+      const sign = after < before ? '−' : '+';
+      return `${this.format(before)} before, ${this.format(after)} after: `
+        + `${sign}${this.format(Math.abs(after - before))}`;
+    }
     const share = profkit.formatShare(tree.total[node] / this.weight);
     return `${this.format(tree.total[node])}, ${share} of total; `
       + `self ${this.format(tree.own[node])}; `
@@ -160,6 +185,7 @@ profkit.Flame = class {
     const fills = this.styles.map(({ color }) => profkit.color(color));
     const textColors = fills.map(profkit.canvas.textColorOn);
     const muted = profkit.color('--muted');
+    const changes = this.isDifference && profkit.Flame.changeColors();
     for (const box of this.boxes) {
       const wide = box.share * width;
       if (wide < 0.7) continue;
@@ -167,11 +193,14 @@ profkit.Flame = class {
       const isMatch = matches === null || matches.has(box.site);
       const [x, y] = [box.left * width, box.row * rowHeight];
       context.globalAlpha = isMatch ? (box.isAbove ? 0.55 : 1) : 0.18;
-      context.fillStyle = fills[style];
+      const change = changes && changes(box.tree.total[box.node] - box.tree.before[box.node],
+        this.mostChanged);
+      context.fillStyle = change || fills[style];
       context.fillRect(x, y, Math.max(0.7, wide - 0.7), rowHeight - 1);
       context.globalAlpha = 1;
       if (wide > 26) {
-        context.fillStyle = isMatch ? textColors[style] : muted;
+        context.fillStyle = !isMatch ? muted
+          : (change ? profkit.canvas.textColorOn(change) : textColors[style]);
         profkit.canvas.write(context, this.text('short', box), x + 4, y + rowHeight / 2 - 0.5,
           wide - 8);
       }

@@ -1,11 +1,12 @@
 'use strict';
 /**
- * A weighted call tree in columns: `site`, `parent` (-1 for roots), `own`, `total`, `count` and
- * `first`, the order in which the nodes began. Parents precede their children.
+ * A weighted call tree in columns: `site`, `parent` (-1 for roots), `own`, `total`, `count`,
+ * `first`, the order in which the nodes began, and `before`, the total in the first of two
+ * recordings. Parents precede their children.
  */
 profkit.FlameTree = class FlameTree {
   constructor() {
-    Object.assign(this, { site: [], parent: [], own: [], total: [], count: [], first: [] });
+    Object.assign(this, { site: [], parent: [], own: [], total: [], count: [], first: [], before: [] });
     this.numbers = new Map();
   }
 
@@ -16,9 +17,9 @@ profkit.FlameTree = class FlameTree {
   /** The tree of a flame graph of the page. */
   static async decoded({ packed }) {
     const text = packed.plain ? profkit.unbase64(packed.text) : await profkit.unpack(packed.text);
-    const [up, site, own, total, count, first] = profkit.columns(text, packed);
+    const [up, site, own, total, count, first, before = total] = profkit.columns(text, packed);
     const parent = Array.from(up, (by, node) => (by === 0 ? -1 : node - by));
-    return Object.assign(new FlameTree(), { site, parent, own, total, count, first });
+    return Object.assign(new FlameTree(), { site, parent, own, total, count, first, before });
   }
 
   /** The node of a site below another one, created where it is new. */
@@ -28,14 +29,15 @@ profkit.FlameTree = class FlameTree {
       this.numbers.set(key, this.n);
       this.site.push(site);
       this.parent.push(parent);
-      for (const column of [this.own, this.total, this.count]) column.push(0);
+      for (const column of [this.own, this.total, this.count, this.before]) column.push(0);
       this.first.push(Infinity);
     }
     return this.numbers.get(key);
   }
 
   /** Add weights of a node of another tree. */
-  add(node, { own = 0, total = 0, count = 0, first = Infinity }) {
+  add(node, { own = 0, total = 0, count = 0, first = Infinity, before = 0 }) {
+    this.before[node] += before;
     this.own[node] += own;
     this.total[node] += total;
     this.count[node] += count;
@@ -45,7 +47,7 @@ profkit.FlameTree = class FlameTree {
   weights(node) {
     return {
       own: this.own[node], total: this.total[node], count: this.count[node],
-      first: this.first[node],
+      first: this.first[node], before: this.before[node],
     };
   }
 
@@ -102,23 +104,23 @@ profkit.FlameTree = class FlameTree {
   callersOf(site) {
     const found = new FlameTree();
     for (const node of this.outermost(site)) {
-      const { total, count, first } = this.weights(node);
+      const weights = { ...this.weights(node), own: 0 };
       let at = found.node(-1, site);
-      found.add(at, { total, count, first });
+      found.add(at, weights);
       for (let above = this.parent[node]; above >= 0; above = this.parent[above]) {
         at = found.node(at, this.site[above]);
-        found.add(at, { total, count, first });
+        found.add(at, weights);
       }
     }
     return found;
   }
 
   /** The roots, and the children of each node: the heaviest first, or the first to begin. */
-  ordered(byTime) {
+  ordered(byTime, weight = this.total) {
     const children = Array.from({ length: this.n }, () => []);
     const roots = [];
     this.parent.forEach((above, node) => (above < 0 ? roots : children[above]).push(node));
-    const heaviest = (a, b) => this.total[b] - this.total[a] || a - b;
+    const heaviest = (a, b) => weight[b] - weight[a] || a - b;
     const earliest = (a, b) => this.first[a] - this.first[b] || heaviest(a, b);
     for (const some of [roots, ...children]) some.sort(byTime ? earliest : heaviest);
     return { roots, children };

@@ -9,7 +9,7 @@
   const [crumbs, details, legend, search, found] = ['crumbs', 'selected', 'styles', 'search', 'found']
     .map(part);
   const [threads, idle, library, order] = ['threads', 'idle', 'library', 'order'].map(part);
-  const callers = part('callers');
+  const [callers, side] = ['callers', 'side'].map(part);
   const tables = document.querySelectorAll('.flame-table');
   const graphs = new Map();
   let flame = null;
@@ -73,7 +73,8 @@
   /** The colours that occur, those of the heaviest boxes first. */
   function drawLegend() {
     const used = new Set(Array.from(flame.tree.site, (site) => flame.sites.style[site]));
-    const labels = new Map(flame.styles.filter((_, style) => used.has(style))
+    const labels = flame.isDifference ? new Map([['more than before', '--series-4'],
+      ['less than before', '--series-1'], ['no change', '--line']]) : new Map(flame.styles.filter((_, style) => used.has(style))
       .map(({ label, color }) => [label, color]));
     legend.replaceChildren(...[...labels].map(([label, color]) => {
       const swatch = profkit.element('i', { class: 'swatch', style: `--color: var(${color})` });
@@ -116,7 +117,7 @@
   function apply() {
     flame.choose({
       root: Number(threads.value), withIdle: idle.checked, isUnfolded: library.checked,
-      byTime: order.value === 'time',
+      byTime: order.value === 'time', side: side?.value ?? 'total',
     });
     tip.hidden = true;
     drawLegend();
@@ -199,7 +200,9 @@
   ] });
   search.addEventListener('input', () => { if (flame) find(); });
   callers.addEventListener('click', () => showCallers(selected.site));
-  for (const control of [threads, idle, library, order]) control.addEventListener('change', apply);
+  for (const control of [threads, idle, library, order, side]) {
+    control?.addEventListener('change', apply);
+  }
   part('choice').addEventListener('change', (event) => {
     choose(Number(event.target.value));
   });

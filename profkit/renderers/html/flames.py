@@ -1,5 +1,6 @@
 """Flame graphs of host time, device time and memory, by stack, line and module."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import numbered_line
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
+from profkit.present.flame_difference import FlameDifference
 from profkit.present.flames import flames, idle_threads
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
@@ -72,6 +74,7 @@ def section(report: Report, options: Options) -> Section | None:
             flames=list(zip(every, tables, strict=True)),
             width=" or ".join(sorted(widths, reverse=True)),
             has_lines=report.source.lines_from is not None,
+            is_difference=False,
         ),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
@@ -81,9 +84,31 @@ def section(report: Report, options: Options) -> Section | None:
     )
 
 
-def _data(flame: Flame, ownership: Ownership, base: str) -> dict[str, Any]:
+def section_of_difference(graphs: Sequence[FlameDifference], base: str) -> Section:
+    """The flame graphs of two recordings, coloured by what takes more or less than before."""
+    ownership = ownership_of(None)
+    return Section(
+        id="flames",
+        title="Flame graphs",
+        body=fill(
+            "flames.html.j2",
+            flames=[(each.flame, None) for each in graphs],
+            width="time per step" if graphs[0].is_per_step else "time or bytes of memory",
+            has_lines=True,
+            has_threads=any(site.kind == "thread" for site in graphs[0].flame.sites),
+            is_difference=True,
+        ),
+        scripts=SCRIPTS,
+        data={"flames": [_data(each.flame, ownership, base, each.before) for each in graphs]},
+    )
+
+
+def _data(
+    flame: Flame, ownership: Ownership, base: str, before: Int64s | None = None
+) -> dict[str, Any]:
     """What ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
-    nodes = np.sort(np.lexsort((np.arange(len(flame)), -flame.total))[:MAX_NODES])
+    heaviest = flame.total if before is None else np.maximum(flame.total, before)
+    nodes = np.sort(np.lexsort((np.arange(len(flame)), -heaviest))[:MAX_NODES])
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
     parent = flame.parent[nodes]
@@ -106,7 +131,7 @@ def _data(flame: Flame, ownership: Ownership, base: str) -> dict[str, Any]:
             (
                 np.where(above == NO_ROW, 0, np.arange(len(nodes)) - above),
                 site, flame.own[nodes], flame.total[nodes], flame.n[nodes],
-                order,
+                order, *(() if before is None else (before[nodes],)),
             ),
             plain=len(nodes) <= _MAX_PLAIN_NODES,
         ),

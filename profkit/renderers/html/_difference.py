@@ -1,0 +1,30 @@
+"""The page of a comparison: its tables, and the flame graphs of both recordings."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from profkit.comparison.messages import headline
+from profkit.model.difference import Difference
+from profkit.present.flame_difference import FlameDifference
+from profkit.renderers.html import flames
+from profkit.renderers.html._page import Head, assembled
+from profkit.renderers.html._section import Section
+
+
+def difference_page(
+    difference: Difference, tables: bytes, graphs: Sequence[FlameDifference], base: str
+) -> bytes:
+    """The page of a comparison.
+
+    Args:
+        tables: The comparison as HTML without scripts.
+        graphs: At least one.
+    """
+    body = Markup(tables.decode())  # noqa: S704  (the format ``fragment`` has escaped its values)
+    sections = (
+        Section("comparison", "Comparison", body),
+        flames.section_of_difference(graphs, base),
+    )
+    head = Head("profkit diff", headline(difference), "", (), difference.profkit)
+    return assembled(head, sections).encode("utf-8", "backslashreplace")
