@@ -21,7 +21,8 @@ def difference_page(
         tables: The comparison as HTML without scripts.
         graphs: At least one.
     """
-    body = Markup(tables.decode())  # noqa: S704  (the format ``fragment`` has escaped its values)
+    # The format ``fragment`` has escaped its values.
+    body = Markup('<div class="tables-of-difference">{}</div>').format(Markup(tables.decode()))  # noqa: S704
     sections = (
         Section("comparison", "Comparison", body),
         flames.section_of_difference(graphs, base),
