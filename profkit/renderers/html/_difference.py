@@ -9,7 +9,7 @@ from profkit.model.difference import Difference
 from profkit.present.flame_difference import FlameDifference
 from profkit.renderers.html import flames
 from profkit.renderers.html._page import Head, assembled
-from profkit.renderers.html._section import Section
+from profkit.renderers.html._section import Section, fill
 
 
 def difference_page(
@@ -22,7 +22,8 @@ def difference_page(
         graphs: At least one.
     """
     # The format ``fragment`` has escaped its values.
-    body = Markup('<div class="tables-of-difference">{}</div>').format(Markup(tables.decode()))  # noqa: S704
+    escaped = Markup(tables.decode())  # noqa: S704
+    body = fill("tables_of_difference.html.j2", tables=escaped)
     sections = (
         Section("comparison", "Comparison", body),
         flames.section_of_difference(graphs, base),
