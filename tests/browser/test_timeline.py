@@ -422,6 +422,18 @@ def test_the_theme_redraws_the_canvases(page: Page) -> None:
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert pixels(page, ".slices") > 3
+    # What is printed is drawn at once, in the width and the colours of paper.
+    visible, dark = visible_range(page), page.locator(".slices").evaluate(image)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    widths = "(canvas) => [canvas.width, canvas.clientWidth]"
+    drawn_px, shown_px = page.locator(".slices").evaluate(widths)
+    assert drawn_px == shown_px < 704
+    printed = page.locator(".slices").evaluate(image)
+    assert printed not in (before[0], dark)
+    assert visible_range(page) == visible
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    visible_range(page)
+    assert page.locator(".slices").evaluate(image) == dark
 
 
 def test_a_flame_graph_zooms_in_and_out(page: Page) -> None:

@@ -708,10 +708,12 @@
     };
     window.addEventListener('beforeprint', () => {
       root.dataset.printed = '';
+      lanes.style.height = `${lanes.clientHeight}px`;
       paintNow();
     });
     window.addEventListener('afterprint', () => {
       delete root.dataset.printed;
+      lanes.style.height = '';
       paintNow();
     });
     new ResizeObserver(() => {
