@@ -32,6 +32,8 @@ else:
             return lambda kind: dataclass(kind, frozen=frozen, eq=eq)
         if any(map(dataclasses.is_dataclass, kind.__bases__)):
             return dataclasses.dataclass(frozen=frozen, eq=eq)(kind)
+        # Without a docstring the standard library writes one, from a signature.
+        kind.__doc__ = kind.__doc__ or kind.__name__
         dataclasses.dataclass(init=False, repr=False, eq=False)(kind)  # collects the fields
         params = kind.__dataclass_params__
         params.init, params.repr, params.eq, params.frozen = True, True, eq, frozen

@@ -17,7 +17,6 @@
 import contextlib
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from typing import Final, TextIO
@@ -128,6 +127,8 @@ def print_bug(error: BaseException) -> None:
 
 def _write_traceback(text: str) -> str | None:
     """Write a traceback to a new file and return its path, or None if that fails."""
+    import tempfile  # it is slow too
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="profkit-bug-", suffix=".txt", delete=False, encoding="utf-8",

@@ -4,7 +4,6 @@ import contextlib
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -143,6 +142,8 @@ def say(text: str) -> None:
 
 def _write_beside(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file in the same folder and rename it into place."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

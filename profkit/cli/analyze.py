@@ -85,8 +85,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from dataclasses import fields
 
     from profkit.analysis.several import Order
-    from profkit.api import render
-    from profkit.present.renderer import renderer, together
+    from profkit.present.renderer import accepted, renderer, together
 
     module = renderer(format_)
     options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
@@ -108,9 +107,12 @@ def command(  # noqa: PLR0913  (one argument per option)
             if each.product is None and draws:
                 files = each.paths[:1] if each.is_job else each.paths
                 recording = studied(files, chosen, shown).recording
-                products.append(render(each.report, format_, recording=recording, **options))
+                own = {**options, "recording": recording}
             else:
-                products.append(each.product or render(each.report, format_, **options))
+                own = options
+            products.append(
+                each.product or module.render(each.report, module.Options(**accepted(module, own)))
+            )
             shown.took["render"] += time.perf_counter_ns() - began
         product = together(module, products)
     deliver(product, output, force=force)

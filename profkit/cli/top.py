@@ -1,7 +1,6 @@
 """``profkit top``: what a running program does, live."""
 
 import itertools
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -144,7 +143,7 @@ def _row(one: Interval) -> tuple[str, ...]:
     if not one.steps_ns:
         since = "" if one.since_ns is None else f"none for {format_ns(one.since_ns)}"
         return (who, step, "-", since, "0", "-", "-", memory, growth)
-    mean_ns = statistics.fmean(one.steps_ns)
+    mean_ns = sum(one.steps_ns) / len(one.steps_ns)
     return (
         who,
         step,

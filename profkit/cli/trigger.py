@@ -1,6 +1,5 @@
 """``profkit trigger``: records the next steps of a program that is running."""
 
-import uuid
 from typing import TYPE_CHECKING
 
 import click
@@ -90,6 +89,8 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         conversation.forget_all_but(ranks)
         processes = counted(len(ranks), "process", "processes")
         echo(f"profkit: recording the next {counted(n_steps, 'step')} of {processes}.")
+        import uuid
+
         question = {"ask": "record", "id": uuid.uuid4().hex, "steps": n_steps, "memory": memory}
         answers = conversation.ask(question, timeout_s, refused)
         ended = [each for each in ranks if each in conversation.failed]

@@ -1,9 +1,7 @@
 """``profkit view``: opens the report in a browser."""
 
-import hashlib
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +65,8 @@ def command(
     if opens if opens is not None else has_screen():
         _open(page)
     elif opens is None and sys.stderr.isatty():
+        import socket
+
         copy = shlex.join(["scp", f"{socket.gethostname()}:{page}", "."])
         click.echo(f"profkit: no screen here; on your own machine run: {copy}", err=True)
     return 0
@@ -102,6 +102,8 @@ def _cached(name: str, paths: tuple[str, ...]) -> Path:
     Raises:
         OutputError: The cache cannot be used.
     """
+    import hashlib
+
     from profkit.errors import OutputError
 
     folder = cache_folder("pages")

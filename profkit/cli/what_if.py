@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from profkit.cli._options import Size, chosen_rules, no_cache_option, output_options
 from profkit.cli._output import check_target, deliver, layout
@@ -199,6 +198,8 @@ def _of_job(
 
 
 def _product(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
+    import msgspec
+
     from profkit.model.what_if import JOB_SCHEMA, SCHEMA, JobPrediction
     from profkit.present.what_if import what_if_text
     from profkit.present.what_if_ranks import job_what_if_text

@@ -56,6 +56,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, counted, known_locations
+from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
 from profkit.model.change import ProgramChange
@@ -102,12 +103,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     ops, last = np.unique(op[::-1], return_index=True)
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
     calls, work = _measured(ctx, ops, until_ns)
-    change = ProgramChange(calls=syncs, scaled=((np.union1d(calls, work), 0.0),))
+    change = ProgramChange(calls=syncs, scaled=((united(calls, work), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
-    n_steps = len(np.unique(ctx.step_of(syncs))) if len(ctx.steps) else 0
+    n_steps = len(distinct(ctx.step_of(syncs))) if len(ctx.steps) else 0
     is_repeated = n_steps >= thresholds.min_steps_count
     locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, ctx.events.dur_ns[syncs]))
     steps = f" in {counted(n_steps, 'step')} of {format_count(len(ctx.steps))}" if n_steps else ""

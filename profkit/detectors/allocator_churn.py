@@ -64,6 +64,7 @@ from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_
 from profkit.engine.needs import Need
 from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
 from profkit.engine.wording import known_locations, time_per_step
+from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.change import ProgramChange
@@ -125,7 +126,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     calls, is_free, n_frees = found.rows, found.is_free, found.n_frees
     if n_later < thresholds.min_later_steps_count or not len(calls):
         return
-    if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
+    if len(distinct(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
     if uncached_calls(ctx) is not None or growth_by_shapes(ctx) is not None:
         return

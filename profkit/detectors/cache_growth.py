@@ -63,6 +63,7 @@ from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_fix,
 )
 from profkit.engine.figures.snapshot import fragmentation_summary
+from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_trend import CacheTrend
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import Int32s, Rows
@@ -144,7 +145,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "active_bytes": int(memory.active_bytes.max()),
             "reserved_if_compact_bytes": requests.compact_bytes,
             "n_fragmented_requests": len(failed),
-            "n_pools": len(np.unique(requests.pool[later])),
+            "n_pools": len(distinct(requests.pool[later])),
             "largest_usable_block_bytes": int(segments.free_bytes.max(initial=0)),
             **(fragmentation_evidence(memory) if is_fragmented else {}),
         },
@@ -178,7 +179,7 @@ def _fragmentation(memory: DeviceMemory, failed: Rows, sites: Sequence[Fragmenta
 
 def _pools(memory: DeviceMemory) -> str:
     requests = memory.driver_requests
-    n_pools = len(np.unique(requests.pool))
+    n_pools = len(distinct(requests.pool))
     return (
         f"The allocations came from {format_count(n_pools)} pools (streams, private pools, small "
         "and large blocks), and one pool cannot use the free memory of another."

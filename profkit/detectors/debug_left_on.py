@@ -55,6 +55,7 @@ from profkit.engine.families.reads import anomaly_checks
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.launch_moments import LAUNCH_NS
+from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import HIP
 from profkit.model.capture_info import DEBUG_SETTINGS
@@ -121,9 +122,7 @@ def _anomaly(ctx: Context, checks: Rows) -> Finding:
     is_check[checks] = True
     within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
     work, _ = ctx.launched_by(checks)
-    change = ProgramChange(
-        calls=ctx.syncs.rows[within], scaled=((np.union1d(checks, work).astype(np.intp), 0.0),)
-    )
+    change = ProgramChange(calls=ctx.syncs.rows[within], scaled=((united(checks, work), 0.0),))
     tests = checks[: len(checks) // 3]
     spent = covered_by(ctx.events, checks)
     return INFO.finding(
@@ -172,7 +171,7 @@ def _blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
     waited = events.end_ns[work] <= events.end_ns[launch]
     if len(work) < thresholds.min_kernels_count or waited.mean() < thresholds.min_waited_share:
         return np.zeros(0, dtype=np.intp)
-    launch = np.unique(launch)
+    launch = distinct(launch)
     return np.asarray(launch[in_windows(ctx, launch)])
 
 

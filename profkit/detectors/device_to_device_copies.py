@@ -57,6 +57,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.model.change import ProgramChange
 from profkit.model.events import MISSING, NO_ROW, Rows
@@ -99,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     copies, op = _peer_copies(ctx)
     total_ns = windows_ns(ctx)
     least = max(thresholds.min_copies_count, len(ctx.steps))
-    for location, ops in ctx.by_line(np.unique(op)):
+    for location, ops in ctx.by_line(distinct(op)):
         own = copies[np.isin(op, ops)]
         spent = device_time(ctx, own)
         if len(own) < least or spent.total_ns < max(1, thresholds.min_copy_share * total_ns):

@@ -45,8 +45,6 @@ Source:
 import json
 from collections.abc import Iterator
 
-import numpy as np
-
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
@@ -54,6 +52,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import Growth, growth_by_shapes
 from profkit.engine.windows import WaitThresholds, costly_waits
 from profkit.engine.wording import at, counted, known_locations
+from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 
@@ -88,7 +87,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     first = int(growth.shapes[0])
     location = ctx.location(first)
-    n_steps = len(np.unique(ctx.step_of(growth.shapes)))
+    n_steps = len(distinct(ctx.step_of(growth.shapes)))
     yield wait.finding(
         ctx,
         INFO,

@@ -65,6 +65,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import busy_ns, event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_within, union
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Mask
@@ -141,7 +142,7 @@ def _avoidable(ctx: Context, found: Matmuls, min_kernel_ns: int) -> Mask:
         for ordinal, info in ctx.trace.devices.items()
         if info.compute_capability is not None and info.compute_capability >= _MIN_CAPABILITY
     ]
-    allowed = np.unique(device[found.is_tf32])
+    allowed = distinct(device[found.is_tf32])
     return np.asarray(
         np.isin(device, capable)
         & ~np.isin(device, allowed)
@@ -159,7 +160,7 @@ def _findings(
     share = spent_ns.sum() / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
-    devices = np.unique(events.device.at(found.rows)).tolist()
+    devices = distinct(events.device.at(found.rows)).tolist()
     capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
     change = ProgramChange(scaled=((found.rows, 1 / _RATIO if is_fast else 0.0),))

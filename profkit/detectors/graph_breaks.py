@@ -78,6 +78,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.compiled.compilations import gaps_between_graphs
+from profkit.index.distinct import distinct
 from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled
 from profkit.model.change import ProgramChange
@@ -328,7 +329,7 @@ def _finding(
     change = ProgramChange(host_time=between.pairs())
     cost = ctx.time_cost(change, "estimate")
     runs = ctx.compiled_runs
-    rows, calls = runs.rows[places], np.unique(runs.root[places])
+    rows, calls = runs.rows[places], distinct(runs.root[places])
     is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
     python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())

@@ -62,6 +62,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows
 from profkit.engine.wording import at, counted, known_locations, times_per_step
 from profkit.index.compute.inputs import inputs_of
+from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.index.trace_memory.graph_nodes import (
@@ -160,7 +161,7 @@ def _by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
     begin = nodes.row[first[-1 - int(nodes.run.max()) :][runs]]
     frame = ctx.source.frame[begin].astype(np.int64)
     key = np.where(frame != NO_FRAME, frame, -2 - ctx.events.name[begin].astype(np.int64))
-    return [runs[key == each] for each in np.unique(key)]
+    return [runs[key == each] for each in distinct(key)]
 
 
 def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, ...]:
@@ -170,7 +171,7 @@ def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, .
     """
     rows = nodes.row[here]
     frame = ctx.source.frame[rows]
-    trained = np.unique(ctx.source.frame[nodes.row[nodes.is_used]])
+    trained = distinct(ctx.source.frame[nodes.row[nodes.is_used]])
     own = rows[(frame != NO_FRAME) & ~np.isin(frame, trained)]
     if not len(own):
         return known_locations(ctx.location(int(rows[-1])))
@@ -183,7 +184,7 @@ def _trains(ctx: Context) -> bool | None:
     found = set()
     for pattern, place in _TRAINING_FLAGS.items():
         texts = events.concrete_inputs.at(np.flatnonzero(rows_named(events, pattern, Category.OP)))
-        for number in np.unique(texts[texts != MISSING]).tolist():
+        for number in distinct(texts[texts != MISSING]).tolist():
             inputs = inputs_of("[]", "", events.names[number])
             found.add(inputs.value(place) if inputs is not None else None)
     return None if not found & {True, False} else True in found

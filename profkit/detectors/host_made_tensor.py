@@ -62,6 +62,7 @@ from profkit.engine.windows import (
 )
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
+from profkit.index.distinct import distinct, united
 from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, creating_ops
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import COPY, EXPLICIT_SYNC, LAUNCH, rows_named
@@ -113,10 +114,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits, maker = waits.select(made_here), maker[made_here]
     lines = [
         (location, owners, np.isin(waits.owner, owners))
-        for location, owners in ctx.by_line(np.unique(waits.owner))
+        for location, owners in ctx.by_line(distinct(waits.owner))
         if len(owners) >= thresholds.min_copies_count
     ]
-    makers = [np.unique(maker[own]).astype(np.intp) for *_, own in lines]
+    makers = [distinct(maker[own]).astype(np.intp) for *_, own in lines]
     changes = [
         ProgramChange(calls=waits.rows[own], scaled=((made_by, 0.0),))
         for (*_, own), made_by in zip(lines, makers, strict=True)
@@ -126,7 +127,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if found is None:
             continue
         wait = found if ctx.has_device_work else _on_host(ctx, found, thresholds)
-        copies = np.unique(waits.copy[own])
+        copies = distinct(waits.copy[own])
         n_bytes = bytes_of(events, copies)
         size = f" of {format_bytes(n_bytes / len(copies))}" if n_bytes else ""
         made_ns = covered_by(events, made_by).total_ns
@@ -161,8 +162,8 @@ def _copies(ctx: Context) -> Syncs:
         waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
         return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
     owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
-    copying = np.unique(owner[COPY.rows(events)])
-    rows = np.union1d(COPY.rows(events), EXPLICIT_SYNC.rows(events)).astype(np.intp)
+    copying = distinct(owner[COPY.rows(events)])
+    rows = united(COPY.rows(events), EXPLICIT_SYNC.rows(events))
     rows = rows[in_windows(ctx, rows) & (owner[rows] != NO_ROW) & np.isin(owner[rows], copying)]
     kind = np.full(len(rows), SyncKind.TO_DEVICE, dtype=np.uint8)
     return Syncs(rows, kind, owner[rows], np.full(len(rows), NO_ROW, dtype=np.int32))

@@ -60,6 +60,7 @@ from profkit.index.compute.products import LOAD_BYTES, Products, misaligned, pad
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
+from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category, Float64s, Mask
 from profkit.model.finding import Basis, Finding
@@ -166,12 +167,12 @@ def _peaks(ctx: Context, odd: Products) -> Float64s:
     """
     found = np.zeros(len(odd.rows))
     devices = device_of(ctx.events, odd.kernel)
-    for ordinal in np.unique(devices).tolist():
+    for ordinal in distinct(devices).tolist():
         device = ctx.trace.devices.get(ordinal)
         peak = None if device is None else peak_of(device.name, device.n_sms)
         if peak is None:
             continue
-        for number in np.unique(odd.kind).tolist():
+        for number in distinct(odd.kind).tolist():
             precision = PRECISION_OF.get(odd.kinds[number], "tf32")
             own = (devices == ordinal) & (odd.kind == number)
             by_memory = peak.bytes_per_s * odd.flops[own] / odd.n_bytes[own]
@@ -198,7 +199,7 @@ def _finding(
         left = np.ceil(100 * odd.flops * unit / per_ns / now_ns) / 100
     slow = left <= _MOST_LEFT
     found, left, now_ns = odd.select(slow), left[slow], now_ns[slow]
-    factors = np.unique(left).tolist()
+    factors = distinct(left).tolist()
     change = ProgramChange(scaled=tuple((found.kernel[left == each], each) for each in factors))
     cost, total_ns = ctx.time_cost(change, basis), windows_ns(ctx)
     saved_ns = cost.ns or 0

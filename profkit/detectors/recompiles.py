@@ -77,6 +77,7 @@ from profkit.engine.families.compile import (
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within, intersect
 from profkit.model.capture_info import CodePlace, Compiled
 from profkit.model.change import ProgramChange
@@ -189,7 +190,7 @@ def _finding(
     functions = list(dict.fromkeys(users))
     versions = [version_of(one.compile_id) for one in group]
     n_versions = max((each + 1 for each in versions if each is not None), default=0)
-    n_steps = len(np.unique(ctx.step_of(rows)))
+    n_steps = len(distinct(ctx.step_of(rows)))
     is_repeated = n_steps > 1 or n_versions >= thresholds.min_versions_count
     is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
     is_sure = n_steps > 1 or bool(reasons)

@@ -52,8 +52,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
@@ -61,6 +59,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import busy_ns, device_time, event_ids, windows_ns
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
+from profkit.index.distinct import distinct, united
 from profkit.index.host.casts import RoundTrips, round_trips
 from profkit.index.runtime_calls import CUDA, HIP
 from profkit.model.change import ProgramChange
@@ -115,7 +114,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if share < thresholds.min_busy_share:
         return
     locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
-    change = ProgramChange(scaled=((np.union1d(trips.work, trips.owner), 0.0),))
+    change = ProgramChange(scaled=((united(trips.work, trips.owner), 0.0),))
     cost = ctx.time_cost(change)
     is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     yield INFO.finding(
@@ -147,6 +146,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _casts(ctx: Context, trips: RoundTrips) -> str:
     """The casts as the user wrote them, where that is known."""
-    rows = np.unique(trips.owner)[:_MAX_METHODS].tolist()
+    rows = distinct(trips.owner)[:_MAX_METHODS].tolist()
     methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
     return " and ".join(f"`.{method}()`" for method in methods) or "the casts"

@@ -54,6 +54,7 @@ from profkit.engine.families.collectives.messages import distributed_program
 from profkit.engine.families.collectives.waits import CollectiveWaits, waits_of_devices
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.ranks.delays import ELEMENT_BYTES
 from profkit.model.change import ProgramChange
@@ -140,7 +141,7 @@ def _finding(
     thresholds: Thresholds,
 ) -> Finding:  # fmt: skip
     rows, starter = waits.rows[own].astype(np.intp), waits.starter[own]
-    ops = np.unique(starter[starter != NO_ROW]).astype(np.intp)
+    ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
     cost = ctx.time_cost(change, "estimate")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)

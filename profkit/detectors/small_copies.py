@@ -50,6 +50,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, TO_DEVICE, bytes_of
+from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -98,8 +99,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     copying = ctx.tree.outermost(rows_named(ctx.events, COPYING, Category.OP))[op]
     of_copy = np.where(copying == NO_ROW, op, copying)
     _, kept = np.unique(ctx.step_of(op), return_index=True)
-    needless = np.setdiff1d(np.union1d(copies, of_copy), (copies[kept], of_copy[kept]))
-    owner = np.unique(of_copy).astype(np.intp)
+    needless = np.setdiff1d(united(copies, of_copy), (copies[kept], of_copy[kept]))
+    owner = distinct(of_copy).astype(np.intp)
     change = ProgramChange(scaled=((needless.astype(np.intp), 0.0),))
     cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
     saved_ns = cost.ns or 0

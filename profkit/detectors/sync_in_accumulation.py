@@ -61,6 +61,7 @@ from profkit.engine.families.collectives.waits import (
 )
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, intersect
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -129,8 +130,8 @@ def _found(
     own, of_pass, update = own[is_known], of_pass[is_known], update[is_known]
     if not len(own):
         return
-    passes = np.unique(of_pass)
-    updated = np.unique(update)
+    passes = distinct(of_pass)
+    updated = distinct(update)
     if len(passes) < thresholds.min_passes_count * len(updated):
         return
     last = np.zeros(len(updates), dtype=np.int64)

@@ -59,6 +59,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, uses_device, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -130,9 +131,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     names = np.array([ctx.events.name_of(row) for row in mark.tolist()], dtype=object)
     for name in sorted(set(names.tolist())):
         own = names == name
-        n_steps = len(np.unique(mark[own]))
+        n_steps = len(distinct(mark[own]))
         if own.sum() >= thresholds.min_operators_count * n_steps:
-            yield from _finding(ctx, thresholds, name, np.unique(mark[own]), ops[own])
+            yield from _finding(ctx, thresholds, name, distinct(mark[own]), ops[own])
 
 
 def _finding(

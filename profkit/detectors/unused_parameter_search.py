@@ -49,6 +49,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category
@@ -86,7 +87,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     rows = np.flatnonzero(rows_named(ctx.events, _SEARCH, Category.OP, Category.ANNOTATION))
     rows = rows[in_windows(ctx, rows)]
     # With static_graph=True the first step alone searches.
-    if not len(rows) or (len(ctx.steps) > 1 and len(np.unique(ctx.step_of(rows))) == 1):
+    if not len(rows) or (len(ctx.steps) > 1 and len(distinct(ctx.step_of(rows))) == 1):
         return
     change = ProgramChange(scaled=((rows, 0.0),))
     cost = ctx.time_cost(change)

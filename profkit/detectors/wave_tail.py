@@ -54,6 +54,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.distinct import distinct
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category
@@ -120,7 +121,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = int(lost_ns.sum()) / max(1, kernels_ns)
     if not len(rows) or share < thresholds.min_lost_share:
         return
-    change = ProgramChange(scaled=tuple((rows[left == each], each) for each in np.unique(left)))
+    change = ProgramChange(scaled=tuple((rows[left == each], each) for each in distinct(left)))
     cost = ctx.time_cost(change, "upper-bound")
     if (cost.ns or 0) < max(1, thresholds.min_lost_share / 10 * windows_ns(ctx)):
         return

@@ -47,14 +47,13 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import united
 from profkit.index.host.cast_parameters import cast_parameters
 from profkit.index.intervals import covered_by, unite
 from profkit.index.runtime_calls import names_matching
@@ -101,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
         return
     work, _ = ctx.launched_by(casts)
-    change = ProgramChange(scaled=((np.union1d(casts, work).astype(np.intp), 0.0),))
+    change = ProgramChange(scaled=((united(casts, work), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):

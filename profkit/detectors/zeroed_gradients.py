@@ -54,6 +54,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -99,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     adds = _adds_to_zeros(ctx, fills)
     ops = np.concatenate((fills, adds))
     work, _ = ctx.launched_by(ops)
-    change = ProgramChange(scaled=((np.unique(np.concatenate((ops, work))), 0.0),))
+    change = ProgramChange(scaled=((distinct(np.concatenate((ops, work))), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if not saved_ns or saved_ns < thresholds.min_time_share * total_ns:

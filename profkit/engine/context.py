@@ -21,6 +21,7 @@ from profkit.index.device.cold_calls import cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
+from profkit.index.distinct import distinct
 from profkit.index.host.modules import ModuleTree, module_tree
 from profkit.index.host.nesting import CallTree, call_tree, self_ns
 from profkit.index.host.source import NO_FRAME, SourceMap, forward_of_backward, map_source
@@ -384,7 +385,7 @@ class Context:
         for number in np.argsort(first, kind="stable").tolist():
             here = rows[group == number]
             location = self.location(int(here[0]))
-            steps = np.unique(self.step_of(here))
+            steps = distinct(self.step_of(here))
             if len(self.steps) > 1 and len(steps) == 1 and steps[0] != NO_STEP:
                 location = replace(location, step=self.steps.names[steps[0]])
             yield location, here
@@ -401,7 +402,7 @@ class Context:
         """
         total = np.zeros(len(self.events), dtype=np.int64)
         np.add.at(total, rows, 1 if spent_ns is None else spent_ns)
-        once = np.unique(rows).astype(np.intp)
+        once = distinct(rows).astype(np.intp)
         lines = sorted(self.by_line(once), key=lambda each: -int(total[each[1]].sum()))
         return tuple(location for location, _ in lines[:limit])
 

@@ -11,6 +11,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.critical_path import per_step_by_kind
 from profkit.errors import UsageError
+from profkit.index.distinct import distinct, united
 from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
 from profkit.index.launches import CALLS, DEVICE_WORK
 from profkit.index.replay.critical_path import critical_path
@@ -143,7 +144,7 @@ def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, Pr
     calls, work = _during(ctx, rows)
     change = ProgramChange(
         calls=calls if factor == 0 else calls[:0],
-        scaled=((np.union1d(rows, work).astype(np.intp), factor),),
+        scaled=((united(rows, work), factor),),
     )
     return AppliedChange("scale", pattern, factor, dict(matched)), change
 
@@ -160,7 +161,7 @@ def _matching(ctx: Context, pattern: str) -> Mask:
     found = np.fromiter(
         (expression.fullmatch(name) is not None for name in names), np.bool_, len(names)
     )
-    for number in np.unique(ctx.events.name[ctx.events.rows_of(Category.KERNEL)]).tolist():
+    for number in distinct(ctx.events.name[ctx.events.rows_of(Category.KERNEL)]).tolist():
         found[number] |= expression.fullmatch(short_kernel(names[number])) is not None
     return np.asarray(found[ctx.events.name])
 
@@ -266,7 +267,7 @@ def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     Raises:
         UsageError: The recording has no steps or no launches.
     """
-    launch = np.unique(ctx.launches.launch[ctx.launches.launch != NO_ROW])
+    launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
     step = ctx.step_of(launch) if len(launch) else launch
     if not len(ctx.steps):
         message = f"{ctx.path} has no steps, so it is unknown what one graph would launch."
@@ -285,7 +286,7 @@ def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
 def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
     """From the end of the first launch of each step to the end of its last one."""
     step, ends = ctx.step_of(launch), ctx.events.end_ns[launch]
-    for number in np.unique(step[step >= 0]).tolist():
+    for number in distinct(step[step >= 0]).tolist():
         of_step = ends[step == number]
         start, end = int(of_step.min()), int(of_step.max())
         yield of_pairs(((start, end),))

@@ -4,30 +4,43 @@ NumPy hashes integers to find the distinct ones, which takes many times longer t
 most of which are sorted already, or to look up rows in a table.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.model.events import Int64s, Mask, Rows
 
+_Integers = npt.NDArray[np.integer[Any]]
+_Number = TypeVar("_Number", bound=np.generic)
 _SMALL_TABLE: Final = 1 << 16
 _MAX_SPARSENESS: Final = 4
 _MAX_SHORT: Final = int(np.iinfo(np.uint16).max)
 
 
-def distinct(moments_ns: Int64s) -> Int64s:
-    """Some moments, ascending and without repetitions."""
-    moments = np.sort(moments_ns, kind="stable")
-    return np.asarray(moments[np.diff(moments, prepend=np.iinfo(np.int64).min) != 0])
+def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """Some numbers or moments, ascending and without repetitions.
+
+    ``np.unique`` without indices imports ``numpy.ma``, which takes a small file's analysis 10 ms.
+    """
+    ordered = np.sort(numbers, axis=None, kind="stable")
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[is_first])
 
 
-def common(one_ns: Int64s, other_ns: Int64s) -> Int64s:
-    """The moments that are among both, ascending and without repetitions."""
-    return np.intersect1d(distinct(one_ns), distinct(other_ns), assume_unique=True)
+def common(one: _Integers, other: _Integers) -> Int64s:
+    """The numbers or moments that are among both, ascending and without repetitions."""
+    found = np.intersect1d(distinct(one), distinct(other), assume_unique=True)
+    return found.astype(np.int64, copy=False)
 
 
-def marked(rows: npt.NDArray[np.integer[Any]], n: int) -> Mask:
+def united(one: _Integers, other: _Integers) -> Rows:
+    """The rows that are among either, ascending and without repetitions."""
+    return distinct(np.concatenate((one, other))).astype(np.intp, copy=False)
+
+
+def marked(rows: _Integers, n: int) -> Mask:
     """Which of ``n`` rows are among some. Shape ``(n + 1,)``: the last is that of ``NO_ROW``."""
     found = np.zeros(n + 1, dtype=np.bool_)
     found[rows] = True
@@ -35,7 +48,7 @@ def marked(rows: npt.NDArray[np.integer[Any]], n: int) -> Mask:
     return found
 
 
-def used(numbers: npt.NDArray[np.integer[Any]]) -> Rows:
+def used(numbers: _Integers) -> Rows:
     """Which small numbers, all 0 or more, occur, ascending: lanes, names, rows."""
     return np.flatnonzero(marked(numbers, int(numbers.max(initial=-1)) + 1))
 
@@ -58,7 +71,7 @@ def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
     return np.flatnonzero(is_used).astype(np.int64), (np.cumsum(is_used) - 1)[keys]
 
 
-def by_number(numbers: npt.NDArray[np.integer[Any]]) -> Rows:
+def by_number(numbers: _Integers) -> Rows:
     """The order of some numbers, all 0 or more; equal ones stay as they are.
 
     NumPy uses radix sort for 16 bits.

@@ -54,4 +54,5 @@ def together(changes: Iterable[ProgramChange]) -> ProgramChange:
 def _united(rows: Iterable[Rows]) -> Rows:
     import numpy as np
 
-    return np.unique(np.concatenate((no_rows(), *rows)))
+    ordered = np.sort(np.concatenate((no_rows(), *rows)))
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])

@@ -6,6 +6,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
 from profkit.index.trace_memory.live_bytes import device_label
@@ -127,7 +128,7 @@ def kernel_extremes(ctx: Context, kernels: tuple[KernelSummary, ...]) -> dict[st
     longest = np.zeros(len(events.names), dtype=np.int64)
     np.minimum.at(shortest, events.name[rows], events.dur_ns[rows])
     np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
-    numbers = {events.names[number]: number for number in np.unique(events.name[rows]).tolist()}
+    numbers = {events.names[number]: number for number in distinct(events.name[rows]).tolist()}
     return {
         each.name: (int(shortest[numbers[each.name]]), int(longest[numbers[each.name]]))
         for each in kernels
@@ -151,7 +152,7 @@ def operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:
         device = device_label(kind, number)
         found += [
             OperatorMemory(events.names[i], device, int(counts[i]), int(allocated[i]), int(net[i]))
-            for i in np.unique(name).tolist()
+            for i in distinct(name).tolist()
         ]
     return tuple(sorted(found, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MAX_ROWS]
 

@@ -10,7 +10,6 @@ the state of profkit's own sources, so that no entry outlives what it was made f
 """
 
 import contextlib
-import hashlib
 import mmap
 import os
 import shutil
@@ -142,7 +141,7 @@ class Cache:
         known = [each for each in states if each is not None]
         if code is None or len(known) < len(states):
             return None
-        found = hashlib.blake2b(digest_size=20)
+        found = _new_hash()
         for part in (*parts, code, *(each.digest for each in known)):
             found.update(len(part).to_bytes(8, "little") + part)
         written_ns = max(each.written_ns for each in known)
@@ -265,7 +264,7 @@ def _state_of(place: Place) -> _FileState | None:
     file, member = split_member(place)
     if not isinstance(file, Path) or not is_file(file):
         return None
-    found = hashlib.blake2b(digest_size=20)
+    found = _new_hash()
     try:
         with file.open("rb", buffering=0) as raw:
             status = os.fstat(raw.fileno())
@@ -285,7 +284,7 @@ def _state_of_code() -> bytes | None:
     """The state of profkit's sources; None if it was not installed as files."""
     folder = Path(__file__).parents[1]
     about = f"{__version__} {sys.version_info[:2]} {sys.byteorder} {folder}"
-    found = hashlib.blake2b(about.encode("utf-8", "surrogateescape"), digest_size=20)
+    found = _new_hash(about.encode("utf-8", "surrogateescape"))
     n_files = 0
     for state in sorted(_states_below(str(folder))):
         found.update(repr(state).encode("utf-8", "surrogateescape"))
@@ -301,6 +300,12 @@ def _states_below(folder: str) -> Iterable[tuple[str, int, int]]:
             elif each.is_file():
                 status = each.stat()
                 yield each.path, status.st_size, status.st_mtime_ns
+
+
+def _new_hash(text: bytes = b"") -> Any:  # noqa: ANN401  (hashlib's)
+    import hashlib  # noqa: PLC0415  (slow, and no small file needs it)
+
+    return hashlib.blake2b(text, digest_size=20)
 
 
 def _is_own(status: os.stat_result) -> bool:

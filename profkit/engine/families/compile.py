@@ -13,6 +13,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.index.distinct import distinct, marked
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import (
@@ -323,7 +324,9 @@ def compile_times(ctx: Context) -> dict[str, Intervals]:
     groups = recompilations(ctx, CompiledCode(ctx))
     again = [one.row for group in groups for one in group]
     again += [row for rows in backward_rows(ctx, groups) for row in rows]
-    first = compilations.rows[~np.isin(compilations.rows, again)]
+    first = compilations.rows[
+        ~marked(np.array(again, dtype=np.intp), len(events))[compilations.rows]
+    ]
     found = {"torch.compile": covered_by(events, first)}
     known = covered_by(events, compilations.rows)
     for name, pattern in _COMPILERS.items():
@@ -345,10 +348,10 @@ def _before_fallbacks(ctx: Context) -> Intervals:
     """
     events, tree = ctx.events, ctx.tree
     fallbacks = np.flatnonzero(rows_named(events, _FALLBACK, Category.OP))
-    calls = np.unique(tree.outermost_op[fallbacks])
+    calls = distinct(tree.outermost_op[fallbacks])
     pauses = [_pause_before(ctx, call) for call in calls.tolist()]
     found = []
-    for name in np.unique(events.name[calls]).tolist():
+    for name in distinct(events.name[calls]).tolist():
         own = [each for each, call in zip(pauses, calls, strict=True) if events.name[call] == name]
         own.sort()
         lengths = [end - start for start, end in own]

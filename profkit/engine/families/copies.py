@@ -9,6 +9,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
+from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
 from profkit.model.events import Int32s, Rows
 from profkit.model.finding import Finding
@@ -61,10 +62,10 @@ def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
 
 def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
     """The source lines whose copies block the host for longer than a threshold."""
-    lines = list(ctx.by_line(np.unique(waits.owner)))
+    lines = list(ctx.by_line(distinct(waits.owner)))
     sites = [waits.select(np.isin(waits.owner, owners)) for _, owners in lines]
     costs = costly_waits(ctx, [ProgramChange(calls=here.rows) for here in sites], thresholds)
     for (location, owners), here, wait in zip(lines, sites, costs, strict=True):
         if wait is not None:
-            copies = np.unique(here.copy)
+            copies = distinct(here.copy)
             yield CopySite(location, owners, copies, bytes_of(ctx.events, copies), wait)

@@ -13,6 +13,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.distinct import distinct
 from profkit.index.host.frames import parse_frame
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
@@ -87,7 +88,7 @@ def of_program(ctx: Context) -> Mask:
     events, tree = ctx.events, ctx.tree
     is_python = events.category == Category.PYTHON
     ops = events.rows_of(Category.OP)
-    lanes = np.unique(events.lane[ops[tree.nearest(is_python)[ops] != NO_ROW]])
+    lanes = distinct(events.lane[ops[tree.nearest(is_python)[ops] != NO_ROW]])
     is_wait = np.zeros(len(events), dtype=np.bool_)
     is_wait[ctx.data_waits] = True
     return np.asarray(np.isin(events.lane, lanes) & (tree.nearest(is_wait) == NO_ROW))

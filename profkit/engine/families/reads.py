@@ -14,6 +14,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, user_reads
+from profkit.index.distinct import common, distinct
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
@@ -89,7 +90,7 @@ def anomaly_checks(ctx: Context) -> Rows:
     if not len(asked):
         return asked
     caller = ctx.tree.op_around
-    nodes = np.intersect1d(caller[asked], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
+    nodes = common(caller[asked], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
     rows = np.flatnonzero(rows_named(events, _CHECK, Category.OP))
     return np.asarray(rows[np.isin(caller[rows], nodes)])
 
@@ -147,7 +148,7 @@ def _reads_of_scalers(ctx: Context) -> Rows:
 def read_rows(ctx: Context) -> Rows:
     """The operators that read in the steps, as the program calls them."""
     if uses_device(ctx):
-        return np.unique(_waits(ctx).owner).astype(np.intp)
+        return distinct(_waits(ctx).owner).astype(np.intp)
     rows = user_reads(ctx.events, ctx.tree)
     rows = rows[~ctx.source.in_library[rows]]
     return np.asarray(rows[in_windows(ctx, rows)])

@@ -9,6 +9,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.index.distinct import distinct
 from profkit.index.host.call_paths import TOP
 from profkit.index.host.modules import ModuleTree
 from profkit.index.host.source import NO_FRAME
@@ -91,7 +92,7 @@ class _Times:
 def _without_calls(ctx: Context) -> ModuleTree | None:
     """Modules of which only the operators are known, from another step: none is in another."""
     events, module = ctx.events, ctx.source.module
-    found = np.unique(module[module != NO_FRAME])
+    found = distinct(module[module != NO_FRAME])
     if not len(found):
         return None
     node = np.full(len(events), TOP, dtype=np.int64)

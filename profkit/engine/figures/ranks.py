@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.job_context import JobContext
+from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_within, subtract, union
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.matching import Matches, Unmatched, numbered
@@ -111,7 +112,7 @@ def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
     found = []
     for own in np.split(by_kind, begins[1:]):
         group = calls.groups[calls.group[leader[own[0]]]]
-        members = np.unique(calls.member[matches.calls_of(own)])
+        members = distinct(calls.member[matches.calls_of(own)])
         transfer = delays.transfer_ns[own]
         sized = ~np.isnan(delays.bus_bytes[own]) & (transfer > 0)
         speed = None

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.annotated_regions import annotated_regions
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -144,7 +145,7 @@ def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[Memory
         return
     times = snapshot.history.time_us[replay.rows]
     known = int(times.min()) != MISSING
-    bounds = np.unique(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
+    bounds = distinct(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
     starts = np.array([0, *bounds[:-1].tolist(), n])
     active = np.maximum.reduceat(replay.active_bytes, starts)
     reserved = np.maximum.reduceat(replay.reserved_bytes, starts)

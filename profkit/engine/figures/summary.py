@@ -31,6 +31,7 @@ from profkit.index.device.breakdown import (
     parts_of_steps,
 )
 from profkit.index.device.syncs import called_by_profiler, outermost_calls, user_reads
+from profkit.index.distinct import united
 from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
@@ -299,7 +300,7 @@ def _host_per_step_ns(ctx: Context) -> int | None:
 
 def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
-    named = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
+    named = united(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events))
     rows = outermost_calls(events, ctx.tree, named)
     return tuple(
         SyncSummary(call=group.name, n_calls=len(group.places), total_ns=group.total_ns)

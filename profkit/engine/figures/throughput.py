@@ -12,6 +12,7 @@ from profkit.index.compute.inputs import kernel_element_bytes
 from profkit.index.compute.op_work import UNKNOWN
 from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision
 from profkit.index.device.matmul_precision import matmul_precision
+from profkit.index.distinct import distinct
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Rows
 from profkit.model.report import Throughput
 
@@ -111,20 +112,20 @@ def _peak(ctx: Context, work: TimedWork, places: Rows) -> Peak | None:
     """The peaks of the device that ran some calls; None if it is unknown, or they are several."""
     if not ctx.has_device_work:
         return ctx.peak_of(None)
-    devices = np.unique(ctx.events.device.at(work.main_kernel[places]))
+    devices = distinct(ctx.events.device.at(work.main_kernel[places]))
     found = [ctx.peak_of(int(device)) for device in devices]
     return found[0] if all(each == found[0] for each in found) else None
 
 
 def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
     """The precision of some products; None for other work, several, or an unknown one."""
-    names = np.unique(ctx.events.name[work.rows[places]]).tolist()
-    kinds = np.unique(work.kind[places])
+    names = distinct(ctx.events.name[work.rows[places]]).tolist()
+    kinds = distinct(work.kind[places])
     if not all(is_product(ctx.events.names[name]) for name in names):
         return None
     if len(kinds) != 1 or kinds[0] == UNKNOWN:
         return None
-    kernels = np.unique(ctx.events.name[work.main_kernel[places]]).tolist()
+    kernels = distinct(ctx.events.name[work.main_kernel[places]]).tolist()
     found = {product_precision(ctx, int(kinds[0]), kernel) for kernel in kernels}
     return found.pop() if len(found) == 1 else None
 

@@ -10,7 +10,7 @@ from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
-from profkit.index.distinct import numbered
+from profkit.index.distinct import distinct, numbered
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, Mask, Rows
@@ -32,7 +32,7 @@ _PRODUCTS: Final = [WORK_CATEGORIES.index(each) for each in ("matmul", "convolut
 def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
     """The FLOPs of the steps; None where neither shapes nor tokens are known."""
     names = ctx.events.name[work.rows]
-    kinds = {name: is_product(ctx.events.names[name]) for name in np.unique(names).tolist()}
+    kinds = {name: is_product(ctx.events.names[name]) for name in distinct(names).tolist()}
     products = np.flatnonzero([kinds[name] for name in names.tolist()])
     products = products[in_windows(ctx, work.rows[products])]
     time_ns, flops = windows_ns(ctx), int(work.flops[products].sum())

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import complement, union
 from profkit.index.runtime_calls import rows_named
@@ -85,7 +86,7 @@ def compilations(events: EventTable, tree: CallTree) -> Compilations:
     outermost = tree.outermost(compiling)
     rows = np.flatnonzero(outermost == np.arange(len(events)))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    of_function = np.unique(outermost[_host(events, COMPILING_FUNCTION)])
+    of_function = distinct(outermost[_host(events, COMPILING_FUNCTION)])
     is_function = np.isin(rows, of_function)
     recorded = dict(_recorded_numbers(events, outermost))
     next_run = _next_runs(events, rows[is_function])
@@ -107,7 +108,7 @@ def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
     """The id of the first run on its thread after each, if nothing is compiled before it."""
     runs = np.flatnonzero(_host(events, COMPILED_REGION))
     found: dict[int, str] = {}
-    for lane in np.unique(events.lane[rows]).tolist():
+    for lane in distinct(events.lane[rows]).tolist():
         here = rows[events.lane[rows] == lane]
         there = runs[events.lane[runs] == lane]
         there = there[np.argsort(events.ts_ns[there], kind="stable")]
@@ -181,7 +182,7 @@ def gaps_between_graphs(
     begins, outer = found.rows[places], found.rows[found.root[places]]
     starts = np.zeros(len(places), dtype=np.int64)
     ends = np.zeros(len(places), dtype=np.int64)
-    for lane in np.unique(events.lane[begins]).tolist():
+    for lane in distinct(events.lane[begins]).tolist():
         here = np.flatnonzero(events.lane[begins] == lane)
         at_ns, calls = events.ts_ns[begins[here]], outer[here]
         ops = np.flatnonzero(found.computes & (events.lane == lane))

@@ -7,7 +7,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.compute.formulas import formula
 from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
-from profkit.index.distinct import numbered
+from profkit.index.distinct import distinct, numbered
 from profkit.index.host.nesting import CallTree
 from profkit.model.events import MISSING, NO_ROW, EventTable, Int64s, Mask, Rows, SparseColumn
 
@@ -47,7 +47,7 @@ def op_work(events: EventTable, tree: CallTree) -> OpWork:
     """
     rows = np.asarray(events.input_dims.rows, dtype=np.intp)
     known = np.zeros(len(events.names), dtype=np.bool_)
-    for name in np.unique(events.name[rows]).tolist():
+    for name in distinct(events.name[rows]).tolist():
         known[name] = formula(events.names[name]) is not None
     rows = rows[known[events.name[rows]]]
     first, call = _distinct_calls(events, rows)

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.source import forward_of_backward
 from profkit.index.launches import Launches
@@ -81,7 +82,7 @@ def attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attent
         if first is not None and last is not None and op[place] not in softmax[-1:]:
             softmax.append(int(op[place]))
             products.append(op[[first, last]])
-            between.append(np.unique(op[first + 1 : last]))
+            between.append(distinct(op[first + 1 : last]))
     return _with_backward(events, tree, launches, softmax, products, between)
 
 

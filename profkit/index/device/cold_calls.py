@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.device.syncs import outermost_calls
+from profkit.index.distinct import united
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_within
 from profkit.index.launches import CALLS
@@ -42,6 +43,6 @@ def cold_calls(events: EventTable, tree: CallTree, syncs: Rows, busy: Intervals)
     idle_ns = events.dur_ns[rows] - covered_within(busy, events.ts_ns[rows], events.end_ns[rows])
     allocates = np.isin(rows, ALLOCATOR.rows(events))
     is_cold = idle_ns >= np.where(allocates, _COLD_ALLOCATION_NS, COLD_CALL_NS)
-    is_cold &= ~np.isin(rows, np.union1d(syncs, _OTHER_WAIT.rows(events)))
+    is_cold &= ~np.isin(rows, united(syncs, _OTHER_WAIT.rows(events)))
     rows = outermost_calls(events, tree, rows[is_cold])
     return rows[np.argsort(events.ts_ns[rows], kind="stable")]

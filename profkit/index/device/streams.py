@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.distinct import by_number, numbered
+from profkit.index.distinct import by_number, distinct, numbered
 from profkit.index.intervals import Intervals, complement, covered_within, union
 from profkit.index.launches import Launches
 from profkit.model.events import MISSING, Category, EventTable, Int32s, Mask, Rows
@@ -100,7 +100,7 @@ def device_activity(
     device = device_of(events, launches.work)
     return tuple(
         _activity(events, int(number), launches.work[device == number], communication)
-        for number in np.unique(device)
+        for number in distinct(device)
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import common, distinct, united
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import (
@@ -241,7 +242,7 @@ def _copies(events: EventTable, launches: Launches) -> tuple[Int32s, Int32s]:
 def _blocking_rows(events: EventTable, launches: Launches) -> Rows:
     from_pageable = launches.launch[pageable_to_device(events, launches)]
     from_pageable = from_pageable[from_pageable != NO_ROW]
-    return np.union1d(blocking_calls(events, launches), from_pageable).astype(np.intp)
+    return united(blocking_calls(events, launches), from_pageable)
 
 
 def _copy_of(
@@ -265,7 +266,7 @@ def _copy_of(
     """
     own = np.full(len(events), NO_ROW, dtype=np.int32)
     own[copy_calls] = copies
-    launching = np.unique(launches.launch[launches.launch != NO_ROW])
+    launching = distinct(launches.launch[launches.launch != NO_ROW])
     before = _last_before(events, launching, rows)
     in_same_op = (before != NO_ROW) & (op_of[rows] != NO_ROW) & (op_of[before] == op_of[rows])
     return np.where(own[rows] != NO_ROW, own[rows], np.where(in_same_op, own[before], NO_ROW))
@@ -311,7 +312,7 @@ def blocking_calls(events: EventTable, launches: Launches) -> Rows:
     memory to pageable host memory return only once the copy has completed.
     """
     into_pageable = launches.launch[pageable_to_host(events, launches)]
-    copies = np.intersect1d(COPY.rows(events), into_pageable)
-    return np.unique(
+    copies = common(COPY.rows(events), into_pageable)
+    return distinct(
         np.concatenate((EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events), copies))
     )

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.distinct import by_number
+from profkit.index.distinct import by_number, distinct
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 
 HOST: Final = (
@@ -197,7 +197,7 @@ def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> No
         depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
         places = _parents_by_depth(depths)
         outlasts = (places != NO_ROW) & (ends > ends[places])
-        overlapping.append(np.unique(events.lane[here[outlasts]]))
+        overlapping.append(distinct(events.lane[here[outlasts]]))
         depth[here] = depths
         parent[here] = np.where(places == NO_ROW, NO_ROW, here[places])
         still_open = here[ends >= axis.spans(rows[last : last + 1])[0].min(initial=_MAX_TICKS)]

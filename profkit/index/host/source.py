@@ -12,6 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.host.frames import Ownership, is_library_function, ownership_of, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines
@@ -82,7 +83,7 @@ def python_frames(
     for began_before in (False, True):
         by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
         rows = np.flatnonzero(python & (is_open == began_before))
-        for name in np.unique(events.name[rows]).tolist():
+        for name in distinct(events.name[rows]).tolist():
             frame = _user_frame(events.names[name], ownership)
             if frame is not None:
                 lost = began_before or frame.function == MODULE_LEVEL
@@ -146,7 +147,7 @@ def call_stack_frames(
         return own
     by_stack = {
         stack: _innermost_user(events.names[stack], ownership, table)
-        for stack in np.unique(column.values).tolist()
+        for stack in distinct(column.values).tolist()
     }
     own[column.rows] = [by_stack[stack] for stack in column.values.tolist()]
     return _inherited(own, tree)
@@ -165,7 +166,7 @@ def _in_library(events: EventTable, tree: CallTree, ownership: Ownership) -> Mas
     functions = np.zeros(len(events.names), dtype=np.bool_)
     library = np.zeros(len(events.names), dtype=np.bool_)
     python = events.category == Category.PYTHON
-    for name in np.unique(events.name[python]).tolist():
+    for name in distinct(events.name[python]).tolist():
         frame = parse_frame(events.names[name])
         if frame is not None and is_library_function(frame.file, frame.function):
             functions[name] = True

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import StepOrigin
@@ -124,7 +125,7 @@ def complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) -> Ma
         return is_complete
     lengths_ns = ends_ns - starts_ns
     marks = rows_named(events, MARKS, Category.ANNOTATION, Category.OP)
-    names = np.unique(events.name[marks]).tolist()
+    names = distinct(events.name[marks]).tolist()
     of_marks = [np.sort(events.ts_ns[marks & (events.name == name)]) for name in names]
     has_marks = np.array([_number_between(each, starts_ns, ends_ns) > 0 for each in of_marks])
     for number in (0, len(counts) - 1):

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.model.events import Float64s, Int32s, Int64s, Rows
 
 MAD_TO_SIGMA: Final = 1.4826
@@ -93,7 +94,7 @@ def compare_clocks(n_clocks: int, *by_trust: EndDifferences) -> Clocks:
             component[moved] = component[one]
             error[other] = max(error[other], sigma)
             error[one] = max(error[one], sigma)
-    for own in np.unique(component).tolist():
+    for own in distinct(component).tolist():
         members = np.flatnonzero(component == own)
         offset[members] -= offset[members[0]]
         drift[members] -= drift[members[0]]
@@ -149,7 +150,7 @@ def mad(values: Int64s) -> int:
 
 def _slope(ns: Int64s, at_ns: Int64s) -> float:
     """The median slope of all pairs of points (Theil and Sen)."""
-    chosen = np.unique(np.linspace(0, len(ns) - 1, _MAX_DRIFT_SAMPLES).astype(np.int64))
+    chosen = distinct(np.linspace(0, len(ns) - 1, _MAX_DRIFT_SAMPLES).astype(np.int64))
     x, y = at_ns[chosen], ns[chosen]
     one, other = np.triu_indices(len(chosen), 1)
     apart = x[other] != x[one]

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.device.streams import DeviceActivity
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import data_waits
 from profkit.index.intervals import (
@@ -149,7 +150,7 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     """
     wanted = collective_rows(events)
     outermost = tree.outermost(wanted & (events.category == Category.OP))
-    ops = np.unique(outermost[outermost != NO_ROW])
+    ops = distinct(outermost[outermost != NO_ROW])
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
     kinds, op_kinds = collective_kinds(events, rows), collective_kinds(events, ops)
     found = np.full(len(rows), NO_ROW, dtype=np.int32)
@@ -203,9 +204,7 @@ def collective_kind(name: str) -> str:
 def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
     """The kind of each collective, as long as ``rows``."""
     numbers = events.name[rows]
-    kinds = {
-        number: collective_kind(events.names[number]) for number in np.unique(numbers).tolist()
-    }
+    kinds = {number: collective_kind(events.names[number]) for number in distinct(numbers).tolist()}
     return [kinds[number] for number in numbers.tolist()]
 
 

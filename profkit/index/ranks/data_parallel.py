@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.device.streams import device_of
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite
 from profkit.index.launches import Launches
@@ -89,8 +90,8 @@ def data_parallel_overhead(
     of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(events, _TO_DEVICE)[
         events.name[work]
     ]
-    own = subtract(own, covered_by(events, np.unique(launch[is_own & of_inputs])))
-    n_devices = len(np.unique(device_of(events, launched)))
+    own = subtract(own, covered_by(events, distinct(launch[is_own & of_inputs])))
+    n_devices = len(distinct(device_of(events, launched)))
     return DataParallelOverhead(calls, n_devices, own, np.sort(work[is_own & ~of_inputs]))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.ranks.calls import POINT_TO_POINT, CollectiveCalls
 from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
@@ -578,13 +579,13 @@ def _nearest_pairs(calls: JobCalls, rows: Rows, ends_ns: Int64s) -> Iterator[tup
     """
     is_pair = calls.is_pair
     kind = np.where(is_pair, -1, calls.kind)[rows]
-    for own in np.unique(kind).tolist():
+    for own in distinct(kind).tolist():
         here = rows[kind == own]
         here = here[np.argsort(ends_ns[here], kind="stable")]
         member = calls.member[here]
         leader = int(np.bincount(member).argmax())
         one = here[member == leader]
-        for each in np.unique(member[member != leader]).tolist():
+        for each in distinct(member[member != leader]).tolist():
             other = here[member == each]
             there = _nearest(ends_ns[other], ends_ns[one])
             back = _nearest(ends_ns[one], ends_ns[other])

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
 from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
@@ -174,4 +175,4 @@ def representative_places(level: Int64s, n: int) -> Rows:
         return np.arange(len(level))
     bounds = np.linspace(0, len(level), n + 1).astype(np.intp)
     inside = [a + int(level[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
-    return np.unique(np.array([0, *inside, last], dtype=np.intp))
+    return distinct(np.array([0, *inside, last], dtype=np.intp))

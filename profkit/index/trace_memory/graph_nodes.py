@@ -12,6 +12,7 @@ Source: ``aten/src/ATen/SequenceNumber.h``, ``aten/src/ATen/core/dispatch/Dispat
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree, rows_open_at
 from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations
@@ -66,7 +67,7 @@ def graph_nodes(events: EventTable, tree: CallTree) -> GraphNodes:
     rows = events.sequence.rows
     is_backward = backward_rows(events)
     numbers = events.sequence.at(rows)
-    used = np.unique(numbers[is_backward[rows]])
+    used = distinct(numbers[is_backward[rows]])
     within = tree.nearest(is_backward)[rows] != NO_ROW
     rows, numbers = rows[~within], numbers[~within]
     order = np.lexsort((tree.depth[rows], events.ts_ns[rows], events.lane[rows]))

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import distinct
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, MemoryTable, Rows
 
@@ -83,9 +84,9 @@ def peaks(table: MemoryTable) -> dict[str, int]:
     """The highest ``Total Allocated`` by device, in bytes; devices without figures are omitted."""
     found: dict[str, int] = {}
     known = table.total_allocated != MISSING
-    for device_type in np.unique(table.device_type[known]).tolist():
+    for device_type in distinct(table.device_type[known]).tolist():
         of_type = known & (table.device_type == device_type)
-        for device in np.unique(table.device[of_type]).tolist():
+        for device in distinct(table.device[of_type]).tolist():
             here = of_type & (table.device == device)
             found[device_label(device_type, device)] = int(table.total_allocated[here].max())
     return found

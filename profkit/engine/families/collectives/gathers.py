@@ -10,6 +10,7 @@ from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.engine.windows import windows_ns
 from profkit.index.device.streams import device_of
+from profkit.index.distinct import distinct
 from profkit.index.intervals import of_pairs, subtract, take_from_start
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -152,6 +153,6 @@ def _shortened(ctx: Context, rows: Rows, less_ns: Int64s) -> ProgramChange:
     return ProgramChange(
         scaled=tuple(
             (rows[parts == part].astype(np.intp), part / _N_FACTORS)
-            for part in np.unique(parts).tolist()
+            for part in distinct(parts).tolist()
         )
     )

@@ -8,6 +8,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import in_windows
+from profkit.index.distinct import distinct
 from profkit.index.host.varying_shapes import new_shapes
 from profkit.index.runtime_calls import ALLOCATOR, names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, Mask, Rows
@@ -76,7 +77,7 @@ def uncached_calls(ctx: Context) -> DriverCalls | None:
     n_empty = int(in_windows(ctx, np.flatnonzero(empty)).sum())
     op = ctx.innermost_op[calls.rows[~calls.is_free]]
     op = op[op != NO_ROW]
-    n_allocating = len(np.unique(op[empty[op]]))
+    n_allocating = len(distinct(op[empty[op]]))
     return None if n_allocating < _MIN_EMPTY_SHARE * n_empty else calls
 
 
@@ -84,7 +85,7 @@ def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
     """Frees before which the program allocated or launched something since the last one."""
     starts_ns = ctx.events.ts_ns[calls.rows]
     order = np.argsort(starts_ns, kind="stable")
-    launch = np.unique(ctx.launches.launch[ctx.launches.launch != NO_ROW])
+    launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
     n_launched = np.searchsorted(np.sort(ctx.events.ts_ns[launch]), starts_ns[order])
     is_free = calls.is_free[order]
     follows = np.append(False, is_free[:-1] & (np.diff(n_launched) == 0))
@@ -117,7 +118,7 @@ def growth_by_shapes(ctx: Context) -> Growth | None:
     count = np.bincount(found.group)
     many = np.flatnonzero(count > _MAX_SHAPES)
     rows = found.rows[np.isin(found.group, many)]
-    steps = np.unique(every[rows])
+    steps = distinct(every[rows])
     calls = later.rows[np.isin(every[later.rows], steps)]
     if len(steps) < _MIN_STEPS or len(calls) < _MIN_EXPLAINED_SHARE * len(later.rows):
         return None
