@@ -1,5 +1,6 @@
 """Sentences and rows on memory: of a snapshot, and over a monitored program's steps."""
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -36,6 +37,9 @@ _USES: Final = {
     "communication": "communication",
     "unknown": "",
 }
+_MIN_USE_SHARE: Final = 0.05
+"""A use of less memory is not in the headline."""
+_MAX_USE_LINES: Final = 2
 _OOM_REASONS: Final = {
     "exhaustion": ": all memory that PyTorch had reserved was active",
     "fragmentation": ": PyTorch had enough free memory, but in separate blocks",
@@ -241,9 +245,45 @@ def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
     active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.at_peak_bytes)
     at_peak = f" ({peak} at the peak)" if peak != active else ""
     yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} active{at_peak}."
+    if uses := _uses_sentence(fullest):
+        yield uses
     for device in memory.devices:
         if device.oom:
             yield _oom_sentence(device, device.oom[-1])
+
+
+def _uses_sentence(device: SnapshotDevice) -> str:
+    """What the live memory is used for, with the lines of the largest use; empty if unknown.
+
+    Blocks from before the history have no stack, so their use is not known.
+    """
+    total = sum(use.bytes for use in device.peak_uses)
+    earlier = sum(site.bytes for site in device.peak_sites if site.is_before_recording)
+    known = [(use.bytes, use_label(use.category), use.category) for use in device.peak_uses]
+    known = [each for each in known if each[1] and each[0] >= _MIN_USE_SHARE * total]
+    if not total or not known:
+        return ""
+    parts = [f"{format_share(n_bytes / total)} {label}" for n_bytes, label, _ in known]
+    parts[0] += _lines_of(device, known[0][2])
+    if earlier >= _MIN_USE_SHARE * total:
+        parts.append(f"{format_share(min(earlier / total, 1.0))} allocated before recording")
+    moment = "the peak" if device.has_peak else "the end"
+    shares = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"By use, inferred from stacks, the {format_bytes(total)} at {moment} are {shares}."
+
+
+def _lines_of(device: SnapshotDevice, category: str) -> str:
+    """`` (optimizers.py:82, :84)``: the lines that allocate most of a use; empty if unknown."""
+    places = [
+        (posixpath.basename(site.location.file.replace("\\", "/")), site.location.line)
+        for site in device.peak_sites
+        if site.category == category and site.location.file and site.location.line is not None
+    ]
+    shown = [
+        f":{line}" if n and places[n - 1][0] == file else f"{visible(file)}:{line}"
+        for n, (file, line) in enumerate(places[:_MAX_USE_LINES])
+    ]
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.model.location import Location
 from profkit.model.memory_summary import (
+    AllocationSite,
     MemoryPoint,
     MemorySummary,
     MemoryUse,
@@ -249,3 +251,35 @@ def test_shares_at_the_peak_are_of_the_blocks_that_were_live_then() -> None:
         replace(report, summary=Summary(0, memory=memory)), everything=True
     )
     assert (peak.title, peak.total_bytes) == ("cuda:0 at the peak", 34_000 * MIB)
+
+
+def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+
+    def text(*peak_uses: MemoryUse, sites: tuple[AllocationSite, ...]) -> str:
+        changed = replace(device, peak_uses=peak_uses, peak_sites=sites, oom=())
+        return memory_sentences(
+            replace(report, summary=Summary(0, memory=MemorySummary(devices=(changed,))))
+        )[-1]
+
+    def site(line: int, mib: int, category: str) -> AllocationSite:
+        where = Location("/home/me/optim.py", line, "step")
+        return AllocationSite(where, (), 1, mib * MIB, category)
+
+    uses = (
+        MemoryUse("optimizer-state", 3, 500 * MIB), MemoryUse("gradient", 1, 240 * MIB),
+        MemoryUse("unknown", 1, 220 * MIB), MemoryUse("workspace", 1, 40 * MIB),
+    )  # fmt: skip
+    earlier = AllocationSite(Location(), (), 4, 200 * MIB, is_before_recording=True)
+    state = [site(*each, "optimizer-state") for each in ((82, 300), (84, 150), (99, 50))]
+    sites = (state[0], site(7, 240, "gradient"), *state[1:], earlier)
+    assert text(*uses, sites=sites) == (
+        "By use, inferred from stacks, the 1,000 MiB at the peak are 50% optimizer state "
+        "(optim.py:82, :84), 24% gradients and 20% allocated before recording."
+    )
+    assert text(uses[1], sites=()) == (
+        "By use, inferred from stacks, the 240 MiB at the peak are 100% gradients."
+    )
+    assert "inferred" not in text(uses[2], sites=sites)

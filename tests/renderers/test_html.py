@@ -122,7 +122,7 @@ def test_the_page_of_a_small_recording_is_small() -> None:
             (made, ["Overview", "Findings", "Critical path", "Steps", "Memory", "Tables"])
             for made in (reports.gpu_report(), reports.cpu_report())
         ),
-        (reports.snapshot_report(), ["Overview", "Findings", "Memory"]),
+        (reports.snapshot_report(), ["Overview", "Memory", "Findings"]),
         (reports.watched_report(), ["Overview", "Findings", "Memory"]),
         (reports.empty_report(), ["Overview", "Findings"]),
     ],

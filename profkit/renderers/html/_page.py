@@ -70,6 +70,9 @@ def page(report: Report, options: Options) -> str:
         version=report.profkit,
     )
     sections = [found for each in SECTIONS if (found := each(report, options)) is not None]
+    if report.source.kind == "snapshot":
+        # It opens with its memory over time; the overview is still the first.
+        sections.sort(key=lambda section: section.id not in {"overview", "memory"})
     return assembled(head, sections, figures=overview.comparable_figures(report))
 
 

@@ -31,7 +31,8 @@ _COUNT_AND_BYTES: Final = (
     SortableColumn("Blocks", "count", "n"),
     SortableColumn("Bytes", "bytes", "bytes"),
 )
-_BY: Final = {"line": "by line", "use": "by use", "operator": "by operator"}
+_BY: Final = {"use": "by use", "line": "by line", "operator": "by operator"}
+"""The kinds of layers, the one that is shown first first."""
 
 
 def section(report: Report, options: Options) -> Section | None:
@@ -94,8 +95,8 @@ def _chart(number: int, series: MemorySeries) -> dict[str, Any]:
                 }
                 for layer in layers
             ]
-            for kind, layers in series.layers.items()
-            if layers
+            for kind in _BY
+            if (layers := series.layers.get(kind))
         },
     }
 
