@@ -60,6 +60,7 @@ from profkit.index.trace_memory.live_bytes import (
 )
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
+from profkit.model.growth import growth
 from profkit.model.location import Location
 from profkit.units import format_bytes, format_count
 
@@ -155,7 +156,9 @@ def _ops(ctx: Context, rows: Rows) -> tuple[str, ...]:
 def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Finding:
     step_bytes = sum(each.step_bytes for each in growing)
     n_blocks = sum(len(each.kept.place) for each in growing)
-    by_step = sum(each.kept.bytes_by_step(len(ctx.steps)) for each in growing)
+    every_step = np.concatenate([each.kept.step for each in growing])
+    n_by_step = np.bincount(every_step, minlength=len(ctx.steps))
+    by_step = np.sum([each.kept.bytes_by_step(len(ctx.steps)) for each in growing], axis=0)
     return INFO.finding(
         severity="warning" if step_bytes >= thresholds.warning_step_bytes else "note",
         confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
@@ -167,9 +170,10 @@ def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Fi
         locations=tuple(each.location for each in growing),
         n=n_blocks,
         cost=ctx.cost(n_bytes=step_bytes * len(ctx.steps)),
+        growth=growth(range(1, len(by_step) + 1), np.cumsum(by_step), np.cumsum(n_by_step)),
         evidence={
             "device": growing[0].device,
-            "bytes_by_step": [int(n) for n in np.atleast_1d(by_step)],
+            "bytes_by_step": by_step.tolist(),
             "events": [int(ctx.allocations.table.position[p]) for p in growing[0].kept.place[:20]],
         },
     )

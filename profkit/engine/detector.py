@@ -7,6 +7,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.needs import Need
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
+from profkit.model.growth import Growth
 from profkit.model.location import Location
 
 
@@ -45,6 +46,7 @@ class RuleInfo:
         cost: Cost | None = None,
         holders: tuple[tuple[str, ...], ...] = (),
         evidence: Mapping[str, EvidenceValue] | None = None,
+        growth: Growth | None = None,
         spans: tuple[tuple[int, int], ...] = (),
         change: ProgramChange | None = None,
         ranks: tuple[int, ...] = (),
@@ -67,6 +69,7 @@ class RuleInfo:
             cost=cost or Cost(),
             holders=holders,
             evidence=evidence or {},
+            growth=growth,
             spans=spans,
             change=change,
             ranks=ranks,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.change import ProgramChange
+from profkit.model.growth import Growth
 from profkit.model.location import Location
 
 Severity = Literal["note", "warning", "error"]
@@ -62,6 +63,7 @@ class Finding:
         cost: What a fix can save.
         holders: Reference chains to a live object.
         evidence: Figures and event ids that the finding is based on.
+        growth: Of growing memory, what grows over the steps, if it was measured.
         ranks: The ranks on which it was found, in a report over several; then all else is of the
             rank on which it costs most.
         spans: Parts of the window that the finding is about, as (start, end) in nanoseconds, for
@@ -82,6 +84,7 @@ class Finding:
     cost: Cost = field(default_factory=Cost)
     holders: tuple[tuple[str, ...], ...] = ()
     evidence: Mapping[str, EvidenceValue] = field(default_factory=dict)
+    growth: Growth | None = None
     ranks: tuple[int, ...] = ()
     spans: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     change: ProgramChange | None = field(default=None, repr=False, compare=False)

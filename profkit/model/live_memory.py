@@ -9,6 +9,7 @@ from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
 from profkit.dataclass import dataclass
+from profkit.model.growth import Growth
 from profkit.model.location import Frame
 
 if TYPE_CHECKING:
@@ -132,6 +133,9 @@ class Leak:
             0 to 1.
         made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
         operators: Of native growth, the operators that allocate it, the most bytes first.
+        growth: What was measured over the steps: of tensors those of the same device, type and
+            size, of which each allocation site has its share; of a graph its nodes and what they
+            saved; of host memory all that no tensor owns. None if it was not measured.
     """
 
     kind: LeakKind
@@ -155,6 +159,7 @@ class Leak:
     copied_share: float = 0.0
     made_share: float = 0.0
     operators: tuple[str, ...] = ()
+    growth: Growth | None = None
 
 
 @dataclass(frozen=True)

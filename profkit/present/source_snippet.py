@@ -1,6 +1,7 @@
 """Source lines around a location, if this machine has the file."""
 
 import os
+import re
 import stat
 import tokenize
 from pathlib import Path
@@ -11,6 +12,11 @@ from profkit.model.location import Location, SourceSnippet
 MAX_FILE_BYTES: Final = 1 << 20
 """A larger file is generated, and not worth reading."""
 MAX_LINE_CHARACTERS: Final = 300
+_LAST_NAME: Final = re.compile(r"[^\W\d]\w*$")
+_ADDS: Final = (
+    r"(\[[^]]*\]\s*=(?!=)|\+=|\|=|\.(append|appendleft|add|extend|insert|update|setdefault|put)\()"
+)
+"""What follows the name of a container to which something is added."""
 _SUFFIXES: Final = (".py", ".pyx", ".pyi")
 """A recording can name any file of this machine; only source code gets into a report, which may be
 shared."""
@@ -33,6 +39,23 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
     indent = min((len(line) - len(line.lstrip()) for line in shown if line), default=0)
     cut = tuple(line[indent:][:MAX_LINE_CHARACTERS] for line in shown)
     return SourceSnippet(first, cut, location.line)
+
+
+def line_that_adds_to(name: str, location: Location, base: str = "") -> int | None:
+    """The line of a location's file that adds to a container, nearest to the location; or None.
+
+    Args:
+        name: The container as the program calls it: ``history``, ``Net.seen``, ``self.log``.
+        base: The folder of relative paths.
+    """
+    last = _LAST_NAME.search(name)
+    if location.file is None or location.line is None or last is None:
+        return None
+    adds = re.compile(rf"(?<!\w){last[0]}\s*{_ADDS}")
+    lines = _lines_of(str(Path(base, location.file)))
+    found = [number for number, line in enumerate(lines, 1) if adds.search(line)]
+    at = location.line
+    return min(found, key=lambda number: (abs(number - at), number), default=None)
 
 
 def _lines_of(path: str) -> tuple[str, ...]:

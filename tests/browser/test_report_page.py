@@ -217,6 +217,21 @@ def test_pointer_and_keys_show_the_values_of_a_chart(opened: Opener, recorded: P
     expect(steps.locator(".slice-tip")).to_be_hidden()
 
 
+def test_growing_memory_has_a_picture_and_its_holder(opened: Opener, folder: Path) -> None:
+    path = folder / "growing.html"
+    path.write_bytes(render(reports.watched_report(), "html"))
+    finding = opened(path).locator("#finding-1")
+    chart = finding.get_by_role("application", name="Bytes: 0 B to 600 MiB, steps 1 to 300")
+    expect(chart).to_have_attribute("data-drawn", "true")
+    chart.press("End")
+    expect(chart.get_by_role("status")).to_have_text("step 300: bytes 600 MiB")
+    count = finding.get_by_role("application", name="Objects: 0 to 300, steps 1 to 300")
+    count.press("Home")
+    expect(count.get_by_role("status")).to_have_text("step 1: objects 0")
+    chain = finding.locator(".chain").first.get_by_role("listitem")
+    assert chain.all_inner_texts() == ["history", "[17]", " in main at train.py:12"]
+
+
 def test_tooltips_show_on_hover_and_focus_and_hide_on_escape(
     opened: Opener, recorded: Path
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.finding import Finding
+from profkit.model.growth import Growth
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder, TraceBuilder
 
@@ -56,6 +57,8 @@ def test_it_states_the_growth_of_a_line_in_every_step(
     assert finding.n == 4
     assert finding.severity == "warning"
     assert finding.evidence["bytes_by_step"] == [80 * KIB] * 4
+    n_bytes = tuple(80 * KIB * n for n in range(1, 5))
+    assert finding.growth == Growth((1, 2, 3, 4), n_bytes, (1, 2, 3, 4))
     assert (finding.locations[0].line, finding.locations[0].op) == (20, "aten::nll_loss")
     assert finding.message == (
         f"80.0 KiB per step {where}, allocated in line_20 (train.py:20) by `aten::nll_loss`, are "

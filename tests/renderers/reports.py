@@ -10,6 +10,7 @@ from profkit.model.critical_path import (
 )
 from profkit.model.device_summary import DeviceSummary, IdleTime
 from profkit.model.finding import Cost, Finding, Unchecked
+from profkit.model.growth import Growth
 from profkit.model.location import Frame, Location
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -291,6 +292,7 @@ def grown() -> Finding:
             ("functools.lru_cache of positional",),
         ),
         evidence={"container_len": 300},
+        growth=Growth((1, 150, 300), (0, 300 * MIB, 600 * MIB), (0, 150, 300)),
     )
 
 

@@ -165,6 +165,27 @@ def test_source_lines_are_shown_where_the_file_exists(tmp_path: Path) -> None:
     assert "&lt;here&gt;" not in page_of(report, source=False).decode()
 
 
+def test_the_line_to_edit_is_marked_beside_the_line_that_allocates(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    far = "\n" * 20
+    path.write_text(f"loss = step()\nnear[0] = loss\n{far}self.log.far.append(loss)\n")
+
+    def lines(holder: str) -> list[tuple[str, ...]]:
+        finding = replace(
+            reports.grown(),
+            locations=(Location(str(path), 1, "main"),),
+            evidence={"holder_name": holder},
+        )
+        page = page_of(replace(reports.watched_report(), findings=(finding,)), base=str(tmp_path))
+        found = r'<span class="line (\w+)"><i>(\d+)</i>[^<]*<b>([^<]*)</b>'
+        return re.findall(found, page.decode())
+
+    assert lines("near") == [("marked", "1", "allocates"), ("edited", "2", "edit")]
+    far_away = [("edited", "23", "edit"), ("marked", "1", "allocates")]
+    assert lines("self.log.far") == far_away
+    assert lines("missing") == []
+
+
 def test_findings_link_to_the_timeline_if_there_is_one() -> None:
     assert b"Show on the timeline" in recorded()
     assert b"Show on the timeline" not in page_of(reports.gpu_report())

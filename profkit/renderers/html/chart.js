@@ -68,6 +68,7 @@ profkit.chart = (() => {
      * @param {(index: number) => string} spec.name a place as text
      * @param {string[]} [spec.names] texts of the ticks of single bars
      * @param {boolean} [spec.holds] whether a value lasts until the next place
+     * @param {boolean} [spec.fromLowest] whether the scale of lines begins at the lowest value
      * @param {number} [spec.height]
      * @param {(index: number) => void} [spec.onSelect] a place is clicked, or Enter is pressed
      * @param {(span: number[] | null) => void} [spec.onSpan] first and last index of a dragged span
@@ -115,11 +116,12 @@ profkit.chart = (() => {
 
     /** The scales: pixels of places and of values. */
     layOut(width) {
-      const { at, series, scales, height } = this.spec;
+      const { at, series, scales, height, fromLowest } = this.spec;
       const values = series.filter(({ kind }) => kind === 'line').flatMap((line) => line.values);
       let top = 1;
+      const low = fromLowest ? values.reduce((a, b) => Math.min(a, b ?? a), Infinity) : 0;
       for (const value of [...values, ...this.totals]) if (value * 1.03 > top) top = value * 1.03;
-      this.yTicks = ticks(0, top, height / 60, scales);
+      this.yTicks = ticks(low, top, height / 60, scales);
       const left = Math.max(...this.yTicks.map(([, text]) => text.length)) * letter + 14;
       this.box = { left, right: width - margin.right, top: margin.top,
         bottom: height - margin.bottom };
@@ -129,7 +131,9 @@ profkit.chart = (() => {
       const perPlace = this.isBars ? this.band : (right - left) / (last - first || 1);
       const from = this.isBars ? left + this.band / 2 : left;
       this.x = (place) => rounded(from + (place - first) * perPlace);
-      this.y = (value) => rounded(bottom - (value / top) * (bottom - margin.top));
+      this.y = (value) => rounded(
+        bottom - ((value - low) / (top - low || 1)) * (bottom - margin.top),
+      );
     }
 
     axes() {

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import count, zip_longest
+from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -10,17 +11,18 @@ import numpy as np
 from profkit.engine.registry import rules
 from profkit.engine.wording import counted
 from profkit.model.finding import EvidenceValue, Finding
+from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.finding_events import times_of
 from profkit.present.headline import cost_text
 from profkit.present.rule_page import Passage, rule_page
-from profkit.present.source_snippet import source_snippet
+from profkit.present.source_snippet import line_that_adds_to, source_snippet
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._section import Section, fill
+from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
-from profkit.units import format_bytes, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_share
 
 MAX_CARDS: Final = 60
 """Findings with all their details; the others are rows of a table."""
@@ -29,6 +31,7 @@ MAX_SNIPPETS: Final = 3
 MAX_HOLDERS: Final = 6
 _MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
+_GROWTH_SCRIPT: Final = "growth.js"
 _UNIT: Final = re.compile(r"_(ns|bytes|share)$")
 _LABELS: Final = {"events": "event_ids"}
 _RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
@@ -44,10 +47,15 @@ def section(report: Report, options: Options) -> Section:
     rest = _rest(report, options)
     body = fill("findings.html.j2", cards=cards, rest=rest, n=len(report.findings),
                 n_unchecked=len(report.unchecked))  # fmt: skip
+    charts = [chart for card in cards for chart in card["growth"]]
+    data: dict[str, Any] = {"growth": charts} if charts else {}
+    scripts = (CHART_SCRIPT, _GROWTH_SCRIPT, _SCRIPT) if charts else (_SCRIPT,)
     if rest is None:
-        return Section("findings", "Findings", body, (_SCRIPT,))
-    data = {"tables": {rest.id: rest.data}}
-    return Section("findings", "Findings", body, (_SCRIPT, TABLE_SCRIPT), data)
+        return Section("findings", "Findings", body, scripts, data)
+    tables = {rest.id: rest.data}
+    return Section(
+        "findings", "Findings", body, (*scripts, TABLE_SCRIPT), data | {"tables": tables}
+    )
 
 
 def _card(
@@ -59,28 +67,85 @@ def _card(
 ) -> dict[str, Any]:
     """What ``findings.html.j2`` shows of a finding."""
     locations = finding.locations[:MAX_PLACES]
-    snippets = [
-        source_snippet(where, options.base)
-        for where in locations[: MAX_SNIPPETS if options.source else 0]
+    edited = _line_to_edit(finding, options)
+    places: list[dict[str, Any]] = [
+        {
+            "name": _long_place(where, options),
+            "lines": _lines(finding, where, edited, options)
+            if number < MAX_SNIPPETS and options.source
+            else [],
+        }
+        for number, where in enumerate(locations)
     ]
-    names = [_long_place(where, options) for where in locations]
+    if edited is not None and all(line["number"] != edited for line in places[0]["lines"]):
+        where = replace(locations[0], line=edited, op=None, module=None, step=None)
+        lines = _lines(finding, where, edited, options)
+        places.insert(0, {"name": _long_place(where, options), "lines": lines})
     return {
         "number": number,
         "finding": finding,
         "place": short_place(finding, options),
         "cost": cost_text(report, finding),
-        "places": [
-            {"name": name, "snippet": snippet} for name, snippet in zip_longest(names, snippets)
-        ],
+        "places": places,
         "n_more_places": len(finding.locations) - len(locations),
         "holders": [
-            cell("".join(chain), _MAX_CHARACTERS) for chain in finding.holders[:MAX_HOLDERS]
+            [cell(part, _MAX_CHARACTERS) for part in chain]
+            for chain in finding.holders[:MAX_HOLDERS]
         ],
+        "growth": list(_growth_charts(number, finding.growth)),
         "evidence": list(_evidence(finding)),
         "range_ns": _range(finding, options),
         "instead": page.get("Use instead", ()),
         "about": {title: page[title] for title in _RULE_SECTIONS if title in page},
     }
+
+
+def _line_to_edit(finding: Finding, options: Options) -> int | None:
+    """The line in the first location's file that adds to what grows, if it is found there."""
+    name = finding.evidence.get("holder_name")
+    if not (options.source and finding.locations and isinstance(name, str)):
+        return None
+    return line_that_adds_to(name, finding.locations[0], options.base)
+
+
+def _lines(
+    finding: Finding, where: Location, edited: int | None, options: Options
+) -> list[dict[str, Any]]:
+    """The source lines around a location; empty where this machine has no file.
+
+    Where memory grows, it is noted which line allocates and which adds to what grows.
+    """
+    snippet = source_snippet(where, options.base)
+    if snippet is None:
+        return []
+    is_first_file = bool(finding.locations) and where.file == finding.locations[0].file
+    known = {each.line for each in finding.locations if each.file == where.file}
+    found = []
+    for number, text in enumerate(snippet.lines, snippet.first):
+        is_edited = is_first_file and number == edited
+        allocates = number in known if edited is not None else number == snippet.marked
+        notes = ["edit"] * is_edited + ["allocates"] * (allocates and edited is not None)
+        kind = "edited" if is_edited else "marked" if allocates else ""
+        found.append({"number": number, "text": text, "kind": kind, "note": ", ".join(notes)})
+    return found
+
+
+def _growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]]:
+    """What ``growth.js`` draws: the bytes over the steps, and the number of objects."""
+    if grown is None:
+        return
+    for unit, title, values in (("bytes", "Bytes", grown.bytes), ("count", "Objects", grown.n)):
+        if values:
+            show = format_bytes if unit == "bytes" else format_count
+            least, most = (show(each(values)) for each in (min, max))
+            yield {
+                "id": f"growth-{number}-{unit}",
+                "title": f"{title}: {least} to {most}, steps {grown.steps[0]} to {grown.steps[-1]}",
+                "unit": unit,
+                "label": title.lower(),
+                "at": grown.steps,
+                "values": values,
+            }
 
 
 def short_place(finding: Finding, options: Options) -> str:

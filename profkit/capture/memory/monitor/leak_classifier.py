@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Final
 
+import numpy as np
+
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, with_site
 from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
@@ -12,12 +14,14 @@ from profkit.capture.memory.monitor.series import (
     Series,
     accumulation,
     graph_growth,
+    growing_kinds,
     growth_of,
     reallocated,
 )
 from profkit.capture.source.user_code import Place
 from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
+from profkit.model.growth import Growth, growth, together
 from profkit.model.live_memory import Graph, Leak
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
@@ -62,14 +66,16 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
         with_graph = len(leaks)
         leaks += _graph_leak(evidence, nodes, in_graph)
     if with_graph is not None and len(leaks) > with_graph:
-        leaks[with_graph] = _with_saved_bytes(leaks[with_graph], in_graph, nodes)
+        leaks[with_graph] = _with_saved_bytes(evidence.series, leaks[with_graph], in_graph, nodes)
     merged = _merge(leaks)
     merged += [leak for leak in (evidence.host, evidence.workers) if leak is not None]
     merged.sort(key=lambda leak: -leak.per_step_bytes)
     return tuple(merged[:_MAX_LEAKS])
 
 
-def _with_saved_bytes(leak: Leak, in_graph: list[Leak], nodes: Trend | None) -> Leak:
+def _with_saved_bytes(
+    series: Series, leak: Leak, in_graph: list[Leak], nodes: Trend | None
+) -> Leak:
     """A leak including what its graph saves.
 
     The nodes of a step save the average of all nodes, and at least the growth of those tensors that
@@ -87,7 +93,31 @@ def _with_saved_bytes(leak: Leak, in_graph: list[Leak], nodes: Trend | None) -> 
         bytes=leak.bytes + graph.saved_bytes,
         graph=graph,
         nodes_per_step=nodes_per_step,
+        growth=_with_saved(series, graph, leak.growth, together(one.growth for one in in_graph)),
     )
+
+
+def _with_saved(
+    series: Series, graph: Graph, of_tensors: Growth | None, in_graph: Growth | None
+) -> Growth | None:
+    """The growth of tensors with what their graphs save, between walks on a straight line.
+
+    Without tensors that grow, the nodes of all graphs and what these save; each saves the mean.
+
+    Args:
+        in_graph: The growth of those tensors that were seen in the graph.
+    """
+    steps, nodes = series.nodes()
+    saved = nodes * (graph.saved_bytes / max(graph.n_nodes, 1))
+    if in_graph is not None:
+        least = np.interp(steps, in_graph.steps, in_graph.bytes)
+        saved = np.maximum(saved, least)
+    if of_tensors is None:
+        return growth(steps, saved, nodes)
+    if not len(steps):
+        return of_tensors
+    more = np.interp(of_tensors.steps, steps, saved)
+    return replace(of_tensors, bytes=tuple(map(round, more + np.array(of_tensors.bytes))))
 
 
 def _grown(graph: Graph, nodes: Trend) -> Graph:
@@ -128,13 +158,15 @@ def _enlarged(
     if any(latest):
         latest.pop(None, None)
     total = sum(one.n_enlarged * one.storage_bytes for one in latest.values())
+    steps, values = evidence.series.bytes_of(device_dtype, growing_kinds(evidence.series))
     for site, inspection in latest.items():
         n = inspection.n_enlarged
         share = n * inspection.storage_bytes / max(total, 1)
         grown = round(trend.per_step * share * (trend.last_step - trend.first_step))
         of_site = replace(trend, per_step=trend.per_step * share)
         amount = max(grown, n * inspection.storage_bytes), n
-        yield _tensor_leak(device_dtype[0], of_site, amount, inspection, site), inspection
+        leak = _tensor_leak(device_dtype[0], of_site, amount, inspection, site)
+        yield replace(leak, growth=growth(steps, values * share)), inspection
 
 
 def _by_site(
@@ -149,11 +181,15 @@ def _by_site(
     if not stayed:
         return
     n_bytes, n = sum(storage.bytes for _, storage in stayed), len(stayed)
+    steps, aged_bytes = evidence.series.aged_bytes(kind)
+    aged_n = evidence.series.aged_n(kind)[1]
     for site, share in _shares(evidence, kind, stayed).items():
         inspection = _inspection_of(evidence, kind, site)
         of_site = replace(trend, per_step=trend.per_step * share)
         amount = round(n_bytes * share), max(round(n * share), 1)
-        yield _tensor_leak(kind.device, of_site, amount, inspection, site), inspection
+        leak = _tensor_leak(kind.device, of_site, amount, inspection, site)
+        grown = growth(steps, aged_bytes * share, aged_n * share)
+        yield replace(leak, growth=grown), inspection
 
 
 def _tensor_leak(
@@ -275,6 +311,7 @@ def _merge(leaks: list[Leak]) -> list[Leak]:
             first_step=min(known.first_step, leak.first_step),
             chains=tuple(chains.values())[:_MAX_CHAINS],
             graph=leak.graph if leak.nodes_per_step else known.graph or leak.graph,
+            growth=together((known.growth, leak.growth)),
             nodes_per_step=known.nodes_per_step + leak.nodes_per_step,
         )
         if leak.kind == "garbage":

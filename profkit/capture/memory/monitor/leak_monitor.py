@@ -32,6 +32,7 @@ from profkit.capture.memory.monitor.series import (
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 from profkit.capture.source.user_code import Place
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, Trend, is_rising
+from profkit.model.growth import growth
 from profkit.model.live_memory import Leak, LiveMemory
 
 _INTERVAL_DIVISOR: Final = 33
@@ -438,6 +439,9 @@ class LeakMonitor:
         steps = [one.step for one in self._series.samples]
         if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
             return (), 0
+        host = self._host.leak(self._host_trend(is_final=True))
+        if host is not None:
+            host = replace(host, growth=growth(*self._series.host(self._host.block_bytes)))
         evidence = leak_classifier.Evidence(
             self._series,
             self._live_tensors,
@@ -445,7 +449,7 @@ class LeakMonitor:
             self._inspections,
             self._bytes_at,
             self._deepest,
-            self._host.leak(self._host_trend(is_final=True)),
+            host,
             self._sampler.workers.leak(),
         )
         return leak_classifier.classify(evidence), steps[-1] - steps[0]

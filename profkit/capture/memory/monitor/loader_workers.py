@@ -27,6 +27,7 @@ from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
 from profkit.dataclass import dataclass
 from profkit.index.trend import median_slope
+from profkit.model.growth import growth
 from profkit.model.live_memory import Leak
 
 MIN_BYTES_PER_STEP: Final = 8192.0
@@ -141,6 +142,7 @@ class Workers:
             type="",
             copied_share=copied / trend.per_step,
             made_share=min(made / trend.per_step, 1.0),
+            growth=growth(steps, worker.n * grown),
         )
 
     def _update_longest(self) -> None:

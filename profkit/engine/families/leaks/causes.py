@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from profkit.engine.context import Context
+from profkit.model.growth import together
 from profkit.model.live_memory import Chain, Graph, Leak
 
 Cause = Literal[
@@ -73,6 +74,7 @@ def merged(group: tuple[Leak, ...]) -> Leak:
         graph=max(graphs, key=graph_bytes, default=None),
         nodes_per_step=sum(each.nodes_per_step for each in group),
         shape=most.shape if len({each.shape for each in group}) == 1 else None,
+        growth=together(each.growth for each in group),
     )
 
 

@@ -7,6 +7,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
+    container_name,
     is_estimate,
     leaks_of_cause,
     main_chain,
@@ -121,6 +122,7 @@ def _finding(
         ),
         holders=tuple(chains)[:_MAX_CHAINS],
         evidence=_evidence(leak, n_steps),
+        growth=leak.growth,
     )
 
 
@@ -153,6 +155,7 @@ def _evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
         "code": leak.code,
         "stack": [f"{f.file}:{f.line} {f.function}" for f in leak.stack[:_MAX_FRAMES]],
         "holder": chain.kind if chain else "",
+        "holder_name": container_name(chain) if chain else "",
         "container": chain.container if chain else "",
         "container_len": chain.container_len if chain else None,
         "graph_nodes": graph.n_nodes if graph else None,

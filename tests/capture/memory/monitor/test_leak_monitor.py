@@ -158,6 +158,15 @@ def test_the_holder_of_all_tensors_is_named_before_that_of_the_last() -> None:
     assert len(last) == 4096
 
 
+def growth_per_step(leak: Leak) -> tuple[float, float]:
+    """Objects and bytes per step from the first to the last point of what grows."""
+    grown = leak.growth
+    assert grown is not None
+    n_steps = grown.steps[-1] - grown.steps[0]
+    n = (grown.n[-1] - grown.n[0]) / n_steps if grown.n else 0.0
+    return n, (grown.bytes[-1] - grown.bytes[0]) / n_steps
+
+
 @pytest.mark.parametrize("interval", [3, 8])
 def test_an_occasional_leak_is_reported_with_line_and_holder(interval: int) -> None:
     def body(step: int) -> None:
@@ -166,6 +175,9 @@ def test_an_occasional_leak_is_reported_with_line_and_holder(interval: int) -> N
 
     leak = only(monitored(body, 30 * interval))
     assert leak.per_step_bytes == pytest.approx(16384, rel=0.1)
+    n, n_bytes = growth_per_step(leak)
+    assert n_bytes == pytest.approx(16384, rel=0.15)
+    assert n == pytest.approx(1 / interval, rel=0.15)
     assert code_of(leak).endswith("# allocated here")
     assert ".KEPT[" in holder_of(leak)
 
@@ -207,6 +219,9 @@ def test_outputs_saved_by_their_own_nodes_are_reported_with_the_holder_of_the_ou
     output, saved = 64 * 256 * 4, 64 * 256 * 4 + 64 * 16 * 4
     # Shared leaves are nodes too: a tenth of them if the inspection was after four steps.
     assert leak.per_step_bytes == pytest.approx(output + saved, rel=0.1)
+    n, n_bytes = growth_per_step(leak)
+    assert n == pytest.approx(1, rel=0.1)
+    assert n_bytes == pytest.approx(output + saved, rel=0.1)
     # tanh, the product, relu, the layer and its transpose; the two leaves are shared.
     n_walked = (leak.graph.n_nodes - 2) / 5
     assert leak.graph.saved_bytes == pytest.approx(n_walked * saved, rel=0.02)
@@ -226,6 +241,9 @@ def test_a_running_total_is_reported_as_one_growing_graph() -> None:
     assert "total" in holder_of(leak)
     assert leak.nodes_per_step == 3
     assert leak.per_step_bytes == pytest.approx(400, rel=0.1)  # saved by exp()
+    n, n_bytes = growth_per_step(leak)
+    assert n == pytest.approx(3, rel=0.1)
+    assert n_bytes == pytest.approx(400, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +317,8 @@ def test_two_longer_tensors_each_have_their_line_holder_and_share() -> None:
     leaks = {code_of(leak)[-6:].strip("# "): leak for leak in monitored(body).leaks}
     assert leaks.keys() == {"keys", "values"}
     assert all(leak.per_step_bytes == 8192 for leak in leaks.values())
+    for leak in leaks.values():
+        assert growth_per_step(leak)[1] == pytest.approx(8192, rel=0.05)
     assert all(f"['{name}']" in holder_of(leak) for name, leak in leaks.items())
 
 
