@@ -152,9 +152,15 @@ def _rank(plan: "Plan") -> "RankOfJob | None":
     """This process as a rank of a job, or None; imports nothing without a launcher of ranks."""
     if "RANK" not in os.environ:
         return None
-    from profkit.cli._ranks_report import rank_of_job
+    from profkit.capture import files
+    from profkit.capture.job import RankOfJob, launched_rank
+    from profkit.capture.options import IS_ON
 
-    return rank_of_job(plan)
+    launched = launched_rank()
+    if launched is None or launched[1] == 1 or not IS_ON:
+        return None
+    folder = Path.cwd() / files.trace_folder(plan.options.folder, plan.name)
+    return RankOfJob(folder, files.job_name(), *launched)
 
 
 def _options(
@@ -231,10 +237,10 @@ def _report_of_rank(
     is_killed: bool,
 ) -> None:
     """Print the report on all ranks, if this one does so for the job."""
-    from profkit.cli._ranks_report import takes_over, wait_for_ranks
+    from profkit.capture.job_end import reports, wait_for_ranks
 
     rank.end((*outcome.files, *outcome.flights), outcome.why_not)
-    if not rank.reports() and not takes_over(rank, is_killed=is_killed):
+    if not reports(rank, is_killed=is_killed):
         return
     states = wait_for_ranks(rank, is_killed=is_killed)
     if any(state.files for state in states):
@@ -262,9 +268,8 @@ def _print_report(
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
-    from profkit.cli._ranks_report import job_report
 
-    report = job_report(states, chosen) if states else None
+    report = _job_report(states, chosen) if states else None
     if report is None and outcome.files:
         with progress() as shown:
             shown.reading(outcome.files[0])
@@ -280,6 +285,15 @@ def _print_report(
     if json_file is not None:
         _write_json(render(report, "json"), json_file)
     after_run(report, outcome.files)
+
+
+def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
+    """The report over all ranks, or None if fewer than two have recorded at the same time."""
+    from profkit.api import report_on_ranks
+    from profkit.capture.job_end import files_of
+
+    files = files_of(states)
+    return report_on_ranks(files, chosen) if files else None
 
 
 def _write_json(product: bytes, json_file: str) -> None:

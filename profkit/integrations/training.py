@@ -20,6 +20,7 @@ from profkit.capture import (
     current,
     environment,
     files,
+    job_end,
     profiler,
     program_profilers,
     reporting,
@@ -36,8 +37,6 @@ from profkit.model.report import Report
 from profkit.model.torch_names import DATA_WAIT
 from profkit.present.main_figures import main_figures
 
-MAX_WAIT_S: Final = 60.0
-"""How long rank 0 waits at its end for the files of the other ranks, which may be validating."""
 _STEPS: Final = "trainer"
 """What a step is, in the recording."""
 _TURNED_OFF: Final = "the callback failed; the training goes on without it."
@@ -231,28 +230,22 @@ class _OpenTraining:
         written = [file for file in (self.block.path, memory, snapshot) if file is not None]
         if self._rank is not None:
             flight = self.block.flight
-            self._rank.end(written if flight is None else [*written, flight])
+            shared = written if flight is None else [*written, flight]
+            self._rank.end(shared, "Nothing was recorded.")
         return written
 
     def reports(self) -> bool:
-        """Whether this process reports: it is rank 0 or the only one."""
-        return self._rank is None or self._rank.rank == 0
+        """Whether this process reports: it is the only one, or that of the job."""
+        return self._rank is None or job_end.reports(self._rank)
 
     def job_report(self) -> Report | None:
         """The report on all ranks of a job, or None if no other one has recorded the same steps."""
         if self._rank is None:
             return None
-        states = self._rank.wait(self._is_over)
-        self._rank.remove()
         from profkit.api import report_on_ranks
 
-        return report_on_ranks([state.files for state in states if state.files], {})
-
-    def _is_over(self, seconds: float, pending: list[int]) -> bool:
-        is_over = seconds > MAX_WAIT_S
-        if is_over:
-            console.warn(f"ranks {', '.join(map(str, pending))} have not ended; the others have.")
-        return is_over
+        files = job_end.files_of(job_end.wait_for_ranks(self._rank, is_killed=False))
+        return report_on_ranks(files, {}) if files else None
 
     def _write_memory(self) -> str | None:
         """Write the monitored memory beside the trace."""

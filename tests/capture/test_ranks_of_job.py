@@ -11,9 +11,9 @@ import pytest
 
 from profkit.capture import environment, files, job, shared_steps
 from profkit.capture.job import RankOfJob, launched_rank
+from profkit.capture.job_end import takes_over
 from profkit.capture.shared_steps import SharedSteps
 from profkit.capture.torchrun import is_torchrun, with_profkit
-from profkit.cli._ranks_report import takes_over
 from profkit.errors import UsageError
 
 

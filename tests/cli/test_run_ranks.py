@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import profkit
+from profkit.capture import job_end
 from profkit.capture.job import RankOfJob
-from profkit.cli import _ranks_report
 from profkit.readers.open import load
 
 LIMIT_S = 240
@@ -274,10 +274,10 @@ def test_the_interface_names_files_by_rank(tmp_path: Path) -> None:
 def test_the_last_rank_does_not_wait_for_one_that_has_reported_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_ranks_report, "MAX_WAIT_S", 5.0)
+    monkeypatch.setattr(job_end, "MAX_WAIT_S", 5.0)
     ranks = [RankOfJob(tmp_path, "job", rank, 2) for rank in range(2)]
     ranks[1].end([])
     ranks[0].remove()  # it has ended and reported between two looks of the other one
     began = time.monotonic()
-    assert not _ranks_report.takes_over(ranks[1], is_killed=False)
+    assert not job_end.takes_over(ranks[1], is_killed=False)
     assert time.monotonic() - began < 4

@@ -8,9 +8,8 @@ from torch.utils.data import DataLoader
 
 import profkit
 from profkit.integrations.training import figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, _fresh, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
 
-__all__ = ["_fresh"]
 EXAMPLE = "accelerate_slow_dataset"
 # Importing it alone takes seconds.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_accelerate", "_fresh")]

@@ -12,12 +12,11 @@ from torch.utils.data import Dataset
 
 from profkit.integrations.training import figures
 from tests.docs.blocks import ROOT
-from tests.integrations.trainings import LOADER, OPTIMIZER, _fresh, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.huggingface import ProfkitTrainerCallback
 
-__all__ = ["_fresh"]
 EXAMPLE = "huggingface_slow_dataset"
 # Importing it alone takes seconds.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_transformers", "_fresh")]

@@ -9,12 +9,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from profkit.integrations.training import figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, _fresh, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.ignite import ProfkitHandler
 
-__all__ = ["_fresh"]
 EXAMPLE = "ignite_outputs_kept"
 # Importing it alone takes seconds.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_ignite", "_fresh")]

@@ -12,12 +12,11 @@ import profkit
 from profkit.capture import console
 from profkit.errors import UsageError
 from profkit.integrations.training import Training, figures
-from tests.integrations.trainings import LOADER, OPTIMIZER, _fresh, findings_of, steps_of
+from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of
 
 if TYPE_CHECKING:
     from profkit.integrations.lightning import ProfkitCallback
 
-__all__ = ["_fresh"]
 EXAMPLE = "lightning_losses_kept"
 pytestmark = [
     pytest.mark.usefixtures("_lightning", "_fresh"),

@@ -34,15 +34,15 @@ dist.barrier()
 """
 
 
-@pytest.mark.slow
-def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
+def run_ranks(folder: Path, program: str) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of two ranks that run a program."""
     shared = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-              "STORE": str(tmp_path / "store"), "MASTER_PORT": "9"}  # fmt: skip
+              "STORE": str(folder / "store"), "MASTER_PORT": "9"}  # fmt: skip
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", program],
             env={**shared, "RANK": str(rank)},
-            cwd=tmp_path,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -50,15 +50,33 @@ def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     ended = [rank.communicate(timeout=200) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], ended
-    first, second = (json.loads(out) for out, _ in ended)
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, ended, strict=True)]
+
+
+@pytest.mark.slow
+def test_rank_0_reports_on_all_ranks(tmp_path: Path) -> None:
+    ended = run_ranks(tmp_path, PROGRAM)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    first, second = (json.loads(out) for _, out, _ in ended)
     assert "_rank0." in first["path"]
     assert "_rank1." in second["path"]
     assert (first["kind"], first["ranks"]) == ("ranks", [0, 1])
     assert second["kind"] == "trace"
     assert first["logged"]["profkit/step_ms"] > 20
     assert second["logged"] == {}
-    assert "A step of the job takes" in ended[0][1]
-    assert "next: profkit view traces/train\n" in ended[0][1]
-    assert "next:" not in ended[1][1]
+    (_, _, errors), (_, _, others) = ended
+    assert "A step of the job takes" in errors
+    assert "next: profkit view traces/train\n" in errors
+    assert "next:" not in others
+    assert not list(tmp_path.glob("traces/train/.ranks-*"))
+
+
+@pytest.mark.slow
+def test_another_rank_reports_if_rank_0_has_died(tmp_path: Path) -> None:
+    dies = "if rank == 0:\n    os._exit(1)\ntraining.end("
+    program = PROGRAM.replace("training.end(", dies).replace("dist.barrier()", "")
+    (code, _, _), (_, out, errors) = run_ranks(tmp_path, program)
+    assert code == 1
+    assert json.loads(out)["ranks"] == [0, 1], errors
+    assert "rank 0 died; what was recorded until then is in the report." in errors
     assert not list(tmp_path.glob("traces/train/.ranks-*"))

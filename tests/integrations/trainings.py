@@ -1,17 +1,15 @@
-"""What the tests of callbacks share: a fresh process, and what a trace says of its steps."""
+"""What the tests of callbacks share: what a trace says of its steps, what an example shows."""
 
 import gzip
 import json
 import runpy
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from profkit.capture import console, current, session
 from profkit.integrations.training import Training
 from profkit.model.report import Report
 from tests.docs.blocks import ROOT
@@ -31,17 +29,6 @@ class Step:
     def count(self, start: str) -> int:
         """How many events begin with some text."""
         return sum(name.startswith(start) for name in self.names)
-
-
-@pytest.fixture
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing was recorded and no warning was printed; files are the test's."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
-    for cache in (current.n_recorded, session._known_lines, console._printed):
-        cache.clear()
-    yield
-    assert current.session is None, "a test left a recording open"
 
 
 def steps_of(path: str | None) -> list[Step]:

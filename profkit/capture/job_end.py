@@ -1,22 +1,18 @@
-"""The report at the end of ``profkit run`` on the ranks of a job: one rank prints it over all."""
+"""How the ranks of a job end: one of them waits for the others, to report on all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import click
-
+from profkit.capture import console, files, signals
+from profkit.capture.job import RankOfJob, RankState
 from profkit.units import format_count
 
-if TYPE_CHECKING:
-    from profkit.capture.job import RankOfJob, RankState
-    from profkit.capture.plan import Plan
-    from profkit.model.report import Report
-
 MAX_WAIT_S: Final = 60.0
-"""How long rank 0 waits after its own end; other ranks may save a checkpoint then."""
+"""How long the rank that reports waits after its own end; others may save a checkpoint then, or
+validate."""
 MAX_WAIT_KILLED_S: Final = 10.0
 """The same when it is about to be killed: torchrun allows 30 s."""
 _TELL_AFTER_S: Final = 2.0
@@ -24,21 +20,16 @@ _MAX_RANKS: Final = 64
 """Recordings of more ranks take too long at the end of a program."""
 
 
-def rank_of_job(plan: "Plan") -> "RankOfJob | None":
-    """This process as a rank of a job, if its launcher says that it is one of several."""
-    from profkit.capture.job import RankOfJob, launched_rank
-    from profkit.capture.options import IS_ON
+def reports(rank: RankOfJob, *, is_killed: bool = False) -> bool:
+    """Whether this rank, which has ended, reports on the job: the first one, or one after its end.
 
-    launched = launched_rank()
-    if launched is None or launched[1] == 1 or not IS_ON:
-        return None
-    from profkit.capture import files
-
-    folder = Path.cwd() / files.trace_folder(plan.options.folder, plan.name)
-    return RankOfJob(folder, files.job_name(), *launched)
+    Args:
+        is_killed: Whether this process is about to end by a signal.
+    """
+    return rank.reports() or takes_over(rank, is_killed=is_killed)
 
 
-def takes_over(rank: "RankOfJob", *, is_killed: bool) -> bool:
+def takes_over(rank: RankOfJob, *, is_killed: bool) -> bool:
     """Whether this rank, which ends while another one is to report, has to do it instead.
 
     The last rank to end waits for that one: if it dies then, nobody else is left.
@@ -56,12 +47,10 @@ def takes_over(rank: "RankOfJob", *, is_killed: bool) -> bool:
 
 def _limit_s(*, is_killed: bool) -> float:
     """How long to wait for other ranks."""
-    from profkit.capture import signals
-
     return MAX_WAIT_KILLED_S if is_killed or signals.is_pending() else MAX_WAIT_S
 
 
-def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
+def wait_for_ranks(rank: RankOfJob, *, is_killed: bool) -> list[RankState]:
     """Wait until the other ranks have ended too, and say which ones are missing.
 
     Args:
@@ -74,7 +63,7 @@ def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
         nonlocal told
         if seconds > _TELL_AFTER_S and not told:
             told = True
-            _say(f"waiting for {_ranks(pending)} to end, for at most {limit_s:.0f} s.")
+            console.note(f"waiting for {_ranks(pending)} to end, for at most {limit_s:.0f} s.")
         return seconds > _limit_s(is_killed=is_killed)
 
     states = rank.wait(until)
@@ -85,40 +74,34 @@ def wait_for_ranks(rank: "RankOfJob", *, is_killed: bool) -> "list[RankState]":
     running = [state.rank for state in states if not state.ended_ns and state.rank not in died]
     empty = [state for state in states if state.ended_ns and not state.files]
     if unseen:
-        _say(f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun.")
+        console.note(
+            f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun."
+        )
     if died:
-        _say(f"{_ranks(died)} died; what was recorded until then is in the report.")
+        console.note(f"{_ranks(died)} died; what was recorded until then is in the report.")
     if running:
-        _say(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
+        console.note(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
     for why in {state.why_not for state in empty}:
-        _say(f"{_ranks([each.rank for each in empty if each.why_not == why])}: {why}")
+        console.note(f"{_ranks([each.rank for each in empty if each.why_not == why])}: {why}")
     if not running:
         rank.remove()
     return states
 
 
-def job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
-    """The report over all ranks, or None if fewer than two have recorded at the same time.
-
-    Args:
-        chosen: More arguments for :func:`profkit.api.study`.
-    """
-    recorded = [state for state in states if state.files]
+def files_of(states: Sequence[RankState]) -> list[tuple[str, ...]]:
+    """The files of each rank that has recorded; of too many ranks none, which a line says."""
+    recorded = [state.files for state in states if state.files]
     if len(recorded) > _MAX_RANKS:
-        folder = Path(recorded[0].files[0]).parent
+        folder = Path(recorded[0][0]).parent
         n = format_count(len(recorded))
-        _say(f"{n} ranks have recorded; profkit analyze {folder} reports on all of them.")
-        return None
-    from profkit.api import report_on_ranks
-
-    return report_on_ranks([state.files for state in recorded], chosen)
+        console.note(f"{n} ranks have recorded; profkit analyze {folder} reports on all of them.")
+        return []
+    return recorded
 
 
-def _with_files(state: "RankState", folder: Path) -> "RankState":
+def _with_files(state: RankState, folder: Path) -> RankState:
     """What a rank that died has written before, by the names of the files."""
-    from profkit.capture.files import safe_name
-
-    name = f"{safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
+    name = f"{files.safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
     with suppress(OSError):
         found = sorted(folder.glob(name))
         own = (path for path in found if path.stat().st_mtime_ns >= state.began_ns)
@@ -130,7 +113,3 @@ def _ranks(ranks: Sequence[int]) -> str:
     from profkit.engine.wording import the_ranks
 
     return the_ranks(ranks)
-
-
-def _say(text: str) -> None:
-    click.echo(f"profkit: {text}", err=True)
