@@ -11,6 +11,7 @@ import pytest
 from profkit.testing import SnapshotBuilder
 from tests.detectors.jobs import MS, JobBuilder
 from tests.docs.blocks import ROOT, blocks, commands
+from tests.processes import start
 from tests.tensorboard.server import serving
 
 TENSORBOARD = "profkit.integrations.tensorboard"
@@ -125,6 +126,29 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path)
     assert finished.returncode == 0, finished.stderr
     assert "Warning" not in finished.stderr
     assert list((tmp_path / "traces").rglob("*.json.gz"))
+
+
+@pytest.mark.slow
+def test_the_callbacks_of_the_page_on_trainers_are_accepted(tmp_path: Path) -> None:
+    for package in ("lightning", "transformers", "ignite", "accelerate"):
+        pytest.importorskip(package)
+    names = "model = network\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\nrows = [batch]"
+    parts = [PRELUDE, names, *(block.text for block in blocks("docs/trainers.md", "python"))]
+    (tmp_path / "page.py").write_text("\n\n".join(parts))
+    ended = start(tmp_path, "page.py")
+    assert ended.code == 0, ended.err
+    assert list((tmp_path / "traces").rglob("*.json.gz"))  # of the loop with Accelerate
+
+
+@pytest.mark.slow
+def test_the_suite_of_the_page_on_tests_passes_with_its_commands(tmp_path: Path) -> None:
+    (suite,) = blocks("docs/pytest.md", "python")
+    text = f"{PRELUDE}\n\nmodel = network\n\n{suite.text}"
+    (tmp_path / "test_training.py").write_text(text)
+    for command, place in commands("docs/pytest.md"):
+        ended = start(tmp_path, "-m", *command.split(), "-p", "no:cacheprovider")
+        assert ended.code == 0, f"{place}: {ended.out}"
+        assert "= profkit =" in ended.out
 
 
 def test_the_readme_shows_a_finding_and_its_fix() -> None:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from profkit.cli.main import main
 from profkit.errors import DamagedFileError, LoadError, NotATraceError
 from profkit.model.flight_record import FlightRecord
+from profkit.model.trace import Trace
 from profkit.readers.flight_recorder import flight_record, is_dump, rank_in
 from profkit.readers.open import load
 from tests.flight import NS, S, dump, entry, own, waiting, written
+from tests.processes import start
 
 
 def record_of(path: Path) -> FlightRecord:
@@ -179,3 +181,35 @@ def test_other_json_is_no_dump(tmp_path: Path) -> None:
     path.write_text('{"flight_recorder_of": {')
     with pytest.raises(DamagedFileError):
         load(path)
+
+
+DEBUG_SERVER = """
+import os, sys, urllib.request
+import torch
+import torch.distributed as dist
+import torch.distributed.debug._handlers
+from torch._C._distributed_c10d import _WorkerServer
+
+store = dist.FileStore(sys.argv[1], 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+server = _WorkerServer("::", 0)
+for question, file in (("fr_trace_json", "fr_rank0.json"),
+                       ("torch_profile?duration=0.1", "rank0.pt.trace.json")):
+    url = f"http://localhost:{server.port}/handler/{question}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
+        open(file, "wb").write(answer.read())
+server.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_what_the_debug_server_of_torch_answers_is_read(tmp_path: Path) -> None:
+    ended = start(tmp_path, "-c", DEBUG_SERVER, str(tmp_path / "store"))
+    assert ended.code == 0, ended.err
+    record = load(tmp_path / "fr_rank0.json")
+    assert isinstance(record, FlightRecord)
+    assert [call.name for call in record.calls] == ["gloo:all_reduce"] * 3
+    assert [call.inputs for call in record.calls] == [((4,),)] * 3
+    assert isinstance(load(tmp_path / "rank0.pt.trace.json"), Trace)
