@@ -1,5 +1,6 @@
 """The profile for loops that use Accelerate, in real loops."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,9 +16,15 @@ EXAMPLE = "accelerate_slow_dataset"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_accelerate", "_fresh")]
 
 
-@pytest.fixture(scope="module")
-def _accelerate() -> None:
+@pytest.fixture
+def _accelerate() -> Iterator[None]:
+    """Accelerate without the state of an earlier accelerator, which all later ones share."""
     pytest.importorskip("accelerate", reason="Accelerate is not installed")
+    yield
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
 
 
 class Loop:
