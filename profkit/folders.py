@@ -18,6 +18,9 @@ def cache_folder(name: str) -> Path:
     It is in ``$PROFKIT_CACHE``, or else ``$XDG_CACHE_HOME/profkit``, or else ``~/.cache/profkit``.
 
     Source: "XDG Base Directory Specification": a path that is not absolute is ignored.
+
+    Raises:
+        RuntimeError: None of them is known.
     """
     own = Path(os.environ.get("PROFKIT_CACHE", ""))
     if own.is_absolute():

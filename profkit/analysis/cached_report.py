@@ -18,6 +18,7 @@ from profkit.readers.cache import Cache, Entry, Key
 from profkit.readers.stream import place_of
 
 _KIND: Final = b"report"
+_OURS: Final = "profkit."
 
 
 class _Change(msgspec.Struct, array_like=True):
@@ -46,7 +47,8 @@ def report_key(
     """
     try:
         given = msgspec.msgpack.encode((paths, [rule.INFO.id for rule in rules], options))
-        plugins = repr([_state_of(rule) for rule in rules]).encode("utf-8", "surrogateescape")
+        others = [rule for rule in rules if not rule.__name__.startswith(_OURS)]
+        plugins = repr(list(map(_state_of, others))).encode("utf-8", "surrogateescape")
     except (
         TypeError,
         ValueError,

@@ -120,8 +120,11 @@ class Cache:
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
+        try:
+            self._folder = cache_folder("recordings")
+        except RuntimeError:  # the user has no home
+            self._folder, max_bytes = Path(), 0
         self._max_bytes = max_bytes
-        self._folder = cache_folder("recordings")
 
     def key(self, places: Sequence[Place], *parts: bytes) -> Key | None:
         """The key of what is made from some files.

@@ -137,6 +137,7 @@ def test_a_changed_rule_of_another_package_makes_another_report(
 ) -> None:
     source = tmp_path / "rule.py"
     source.write_text("a = 1")
+    monkeypatch.setattr(rules()[0], "__name__", "another.rule")
     monkeypatch.setattr(rules()[0], "__file__", str(source))
     study(path)
     study(path)

@@ -474,3 +474,13 @@ def test_the_environment_turns_it_off_with_a_zero(
     is_on = (tmp_path / "home" / "profkit" / "recordings").exists()
     assert is_on == (setting != "0"), "a path that is not absolute is ignored"
     assert not (tmp_path / "unused").exists()
+
+
+def test_a_user_without_a_home_has_no_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(cache, "MIN_TEXT_BYTES", 0)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", unknown)
+    assert same(read_trace(path), read_kineto(path))
