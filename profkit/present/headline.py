@@ -64,8 +64,8 @@ _MIN_UNRECORDED_SHARE: Final = 0.05
 _MAX_NAME: Final = 40
 _MIN_PART_SHARE: Final = 0.1
 """A smaller part of the critical path is not in the headline."""
-_MIN_SAMPLES: Final = 20
-"""Fewer samples name no function in the headline."""
+MIN_SAMPLES: Final = 20
+"""Fewer samples of running threads name no function in the headline, nor on a screen of text."""
 _MIN_IDLE_SHARE: Final = 0.1
 """Less idle time is not explained in the headline."""
 _MIN_TOLD_SHARE: Final = 0.5
@@ -276,7 +276,7 @@ def _sampled_function(report: Report) -> str:
     Where no stacks were recorded, those that were sampled tell more than the names of regions.
     """
     sampled = report.summary.sampled
-    if sampled is None or n_running(sampled) < _MIN_SAMPLES:
+    if sampled is None or n_running(sampled) < MIN_SAMPLES:
         return ""
     first = next((each for each in sampled.functions if each.location.file), None)
     if first is None or first.share < _MIN_PART_SHARE:

@@ -51,6 +51,7 @@ from profkit.present.document import (
     table_section,
 )
 from profkit.present.headline import (
+    MIN_SAMPLES,
     breakdown_title,
     busiest_ops,
     categories_title,
@@ -210,7 +211,7 @@ def _critical_path(report: Report, options: ReadersOptions) -> Iterator[Document
 
 def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     sampled = report.summary.sampled
-    if sampled is None:
+    if sampled is None or (n_running(sampled) < MIN_SAMPLES and not options.verbose):
         return
     shown = [each for each in sampled.functions if options.verbose or each.share >= _MIN_SHARE]
     rows = (

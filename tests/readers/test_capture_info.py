@@ -249,7 +249,7 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
         "service.py:9",
     ]
     assert "Python, sampled most in tokenize at service.py:31 (60%), " in headline(report)
-    text = render(report, "md").decode()
+    text = render(report, "text").decode()
     assert "50 samples of running threads, every 20.0 ms" in text
     assert ">tokenize<" in render(report, "html").decode()
     assert [row[:3] for row in table(report, "functions").rows] == [
@@ -257,10 +257,12 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_few_samples_are_not_in_the_headline(tmp_path: Path) -> None:
+def test_few_samples_are_shown_to_who_asks_for_all(tmp_path: Path) -> None:
     few = [{"place": ["/service.py", 31, "tokenize"], "n": 3, "ns": 600}]
-    text = headline(analyze(of_service(tmp_path / "t.json", functions=few)))
-    assert "tokenize" not in text
+    report = analyze(of_service(tmp_path / "t.json", functions=few))
+    assert "tokenize" not in headline(report)
+    assert "running threads" not in render(report, "text").decode()
+    assert "3 samples of running threads" in render(report, "text", verbose=True).decode()
 
 
 @pytest.mark.parametrize(
