@@ -698,7 +698,8 @@
     /** The timeline is as wide as the window, whatever the width of the text. */
     function fit() {
       const { clientWidth } = document.documentElement;
-      root.style.setProperty('--wide', `${clientWidth - 2 * Math.min(32, clientWidth * 0.025)}px`);
+      const wide = Math.max(root.parentElement.clientWidth, clientWidth - 64);
+      root.style.setProperty('--wide', `${wide}px`);
     }
     window.addEventListener('resize', fit);
     // A printed canvas cannot be drawn again: it is drawn with the width and colours of the paper.
