@@ -59,11 +59,11 @@ profkit.SliceArguments = class {
     const found = [];
     for (let i = 0; i < shared.length; i += 2) found.push([texts[shared[i]], texts[shared[i + 1]]]);
     for (const [name, label] of Object.entries(profkit.SliceArguments.labels)) {
-      const own = this.columns[name]?.[slice];
-      const launch = this.launchOf(slice);
-      const value = name === 'correlation' && !(own >= 0 || own < 0) && launch >= 0
-        ? this.columns[name]?.[launch] : own;
-      if (value !== undefined && !Number.isNaN(value)) found.push([label, String(value)]);
+      const column = this.columns[name] ?? [];
+      // A correlation that the launch has is not repeated.
+      const launch = name === 'correlation' ? this.launchOf(slice) : -1;
+      const value = [column[slice], column[launch]].find((each) => Number.isFinite(each));
+      if (value !== undefined) found.push([label, String(value)]);
     }
     if (!isWhole) found.push(['Other arguments', 'left out to limit the size of the page']);
     return found;
