@@ -152,6 +152,7 @@ class StackSampler:
         self._last_ns = self._elapsed_ns = self._looked_ns = 0
         self._cost_s = 0.0
         self._turn = 0
+        self._has_given_way = False
 
     @property
     def is_on(self) -> bool:
@@ -159,12 +160,15 @@ class StackSampler:
         return self in _running
 
     def start(self) -> bool:
-        """Begin to sample; returns whether it does: the program's debugger or profiler wins."""
-        if self.is_on:
-            return True
-        if sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None:
-            return False
-        if program_profilers.python_profiler():
+        """Begin to sample; returns whether it does: a debugger or profiler wins, for good."""
+        if self.is_on or self._has_given_way:
+            return self.is_on
+        is_traced = (
+            sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None
+        )
+        # For good: to look for profilers may take a tenth of a second, and this is called often.
+        self._has_given_way |= is_traced or bool(program_profilers.python_profiler())
+        if self._has_given_way:
             return False
         self._turn += 1
         self._last_ns, self._seen = time.perf_counter_ns(), {}
@@ -207,6 +211,7 @@ class StackSampler:
                 _without_collection(count)
                 self._pace(time.thread_time() - began_s)
         except Exception:  # noqa: BLE001  (no error of ours is shown in the program)
+            self._has_given_way = True
             _leave(self)
         finally:
             _own_threads.discard(_thread.get_ident())

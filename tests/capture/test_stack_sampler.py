@@ -249,6 +249,10 @@ def test_a_debugger_of_the_program_wins(sampler: StackSampler) -> None:
         assert not sampler.start()
     finally:
         sys.settrace(None)
+    assert not sampler.start()
+
+
+def test_a_debugger_that_comes_later_wins(sampler: StackSampler) -> None:
     assert sampler.start()
 
     def debugged() -> None:
@@ -260,6 +264,7 @@ def test_a_debugger_of_the_program_wins(sampler: StackSampler) -> None:
 
     debugged()
     assert not sampler.is_on
+    assert not sampler.start()
     assert sys.getswitchinterval() != pytest.approx(stack_sampler.SWITCH_S)
 
 
