@@ -8,7 +8,9 @@ thread that waits for a lock, a timer or I/O does not count, nor one that has no
 Python lets another thread in after its switch interval or when a thread waits. With the default of
 5 ms, functions that take less between two waits would never be seen. So it is :data:`SWITCH_S`
 while a single thread of the program runs and stacks are sampled, unless the program sets another
-one; several would take turns so often that they lose a fifth of their time. Threads that were not
+one; several would take turns so often that they lose a fifth of their time. A function that calls
+operators, which let the sampler in at once, is still sampled more often than one of the same time
+that does not: measured 44% for 25% beside functions of a millisecond. Threads that were not
 started by ``threading`` have no known clock: they run where their stack has changed.
 
 What a sample allocates must not begin a garbage collection: that would run finalizers of the
