@@ -7,6 +7,7 @@ look, as a share of the two seconds between two of them.
 Run it with ``python benchmarks/listening.py``.
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -68,6 +69,7 @@ def asked(folder: str, question: dict[str, object]) -> float:
 
 def main() -> None:
     """Measure and print."""
+    os.environ["PROFKIT_QUIET"] = "1"  # or else a line for each round
     with tempfile.TemporaryDirectory() as folder:
         added_us, own_us = idle(folder)
         look_s = asked(folder, {"ask": "figures", "after": 500})

@@ -38,7 +38,7 @@ class Traced(Training):
 
     def begin(self) -> None:
         """Enter the block."""
-        self.block = profkit.trace("train", wait=2, warmup=2, active=3, quiet=True)
+        self.block: Any = profkit.trace("train", wait=2, warmup=2, active=3, quiet=True)
         self.block.__enter__()
 
     def step(self) -> None:
@@ -46,8 +46,10 @@ class Traced(Training):
         self.block.step()
 
     def end(self, *_given: object, **_named: object) -> None:
-        """Leave the block."""
-        self.block.__exit__(None, None, None)
+        """Leave the block, once."""
+        block, self.block = self.block, None
+        if block is not None:
+            block.__exit__(None, None, None)
 
 
 class Unreported(Training):

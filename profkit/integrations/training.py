@@ -26,7 +26,7 @@ from profkit.capture import (
     reporting,
 )
 from profkit.capture.job import RankOfJob
-from profkit.capture.live import last_steps
+from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
@@ -54,7 +54,15 @@ class Training:
         name: As for :class:`RecordsTraining`, and so are the others.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], *, leaks: bool, quiet: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        *,
+        leaks: bool,
+        quiet: bool,
+        last_steps: bool = False,
+    ) -> None:
         self.path: str | None = None
         self._name = name
         self._options = {
@@ -63,6 +71,7 @@ class Training:
         given = options.get("dir")
         self._dir = None if given is None else os.fspath(given)
         self._leaks = leaks
+        self._last_steps = last_steps
         self._quiet = quiet
         self._open: _OpenTraining | None = None
         self._files: list[str] = []
@@ -87,7 +96,14 @@ class Training:
         block = profkit.trace(self._name, **{**self._options, "quiet": True})
         if isinstance(block, TraceCapture):
             self._n += 1
-            self._open = _OpenTraining(self._name, self._n, block, self._dir, leaks=self._leaks)
+            self._open = _OpenTraining(
+                self._name,
+                self._n,
+                block,
+                self._dir,
+                leaks=self._leaks,
+                last_steps=self._last_steps,
+            )
             atexit.register(self._end_at_exit)
 
     def step(self) -> None:
@@ -164,6 +180,7 @@ class _OpenTraining:
         number: How many trainings the callback has seen, this one included.
         folder: That for files as it was given, or None.
         leaks: Whether memory is monitored.
+        last_steps: Whether the last steps are retained for the case of a crash.
     """
 
     def __init__(
@@ -174,6 +191,7 @@ class _OpenTraining:
         folder: str | None,
         *,
         leaks: bool,
+        last_steps: bool,
     ) -> None:
         self.block = block
         self.wait: Any = None
@@ -184,7 +202,7 @@ class _OpenTraining:
         self._closing = contextlib.ExitStack()
         self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
-        self._last_steps = last_steps.begin(name, self._folder)
+        self._last_steps = retain_last_steps(name, self._folder) if last_steps else None
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
         if leaks:
@@ -312,6 +330,7 @@ class RecordsTraining:
         name: A name for the folder and the report.
         leaks: Whether memory is monitored over all steps.
         quiet: Whether the report is not printed.
+        last_steps: Whether the last steps are retained in a file, for the case of a crash.
         **options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
 
     Raises:
@@ -324,9 +343,10 @@ class RecordsTraining:
         *,
         leaks: bool = True,
         quiet: bool = False,
+        last_steps: bool = False,
         **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
     ) -> None:
-        self.training = Training(name, options, leaks=leaks, quiet=quiet)
+        self.training = Training(name, options, leaks=leaks, quiet=quiet, last_steps=last_steps)
 
     @property
     def report(self) -> Report | None:
