@@ -225,10 +225,11 @@ class ListItem:
 
 @dataclass(frozen=True)
 class ListBlock:
-    """A list; ``sentence`` is what a screen of text shows instead of it, empty for the list."""
+    """A list; ``sentence`` and ``sentence_if_full`` are as those of a table."""
 
     items: tuple[ListItem, ...]
     sentence: str = ""
+    sentence_if_full: str = ""
 
 
 @dataclass(frozen=True)
@@ -402,9 +403,15 @@ def table_section(
 
 
 def list_section(
-    title: str, lines: Iterable[str], *, is_detail: bool = True, sentence: str = ""
+    title: str,
+    lines: Iterable[str],
+    *,
+    is_detail: bool = True,
+    sentence: str = "",
+    sentence_if_full: str = "",
 ) -> Iterator[DocumentSection]:
     """A section with a list, unless it is empty."""
     items = tuple(ListItem(one_line(line)) for line in lines)
     if items:
-        yield DocumentSection(title, (ListBlock(items, sentence),), is_detail=is_detail)
+        block = ListBlock(items, sentence, sentence_if_full)
+        yield DocumentSection(title, (block,), is_detail=is_detail)

@@ -470,7 +470,6 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         if device.span_ns and (everything or len(summary.devices) > 1)
     ]
     lines += flop_facts(report, everything=everything)
-    lines += _processor_time(report, everything=everything)
     lines += memory_facts(report, everything=everything)
     lines += _sync_sites(summary, None if everything else _MAX_SYNC_SITES)
     return [*lines, *_counts(report)] if everything else lines
@@ -515,8 +514,8 @@ def _processor_time(report: Report, *, everything: bool) -> Iterator[str]:
     if everything or delayed >= _MIN_DELAYED_SHARE:
         ran, waited = (format_share(ns / cpu.window_ns) for ns in (cpu.thread_ns, cpu.waiting_ns))
         yield (
-            f"processor time: the recorded thread ran {ran} of the recording, waited {waited}, and "
-            f"had no core for {format_share(delayed)}, while others used the machine"
+            f"The recorded thread ran {ran} of the recording, waited {waited}, and had no core for "
+            f"{format_share(delayed)}, while others used the machine."
         )
 
 
@@ -618,8 +617,10 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     overhead = source.overhead_ratio
     if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or everything):
         yield _overhead_text(overhead)
-    if source.run_cost is not None:
-        yield _run_cost_text(source.run_cost, source.cpu)
+    cost = source.run_cost
+    if cost is not None and (cost.share >= _NOTABLE_OVERHEAD or everything):
+        yield _run_cost_text(cost, source.cpu)
+    yield from _processor_time(report, everything=everything)
     if report.summary.memory is not None:
         yield from report.summary.memory.not_measured
     if source.lines_from == "other-step":

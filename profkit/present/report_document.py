@@ -131,7 +131,9 @@ def _work(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     yield from _operators(report, options)
     yield from _kernels(report, options)
     yield from _lines(report, options)
-    yield from list_section("Details", facts(report, everything=options.verbose))
+    figures = facts(report, everything=options.verbose)
+    hint = f"{counted(len(figures), 'figure')} with --verbose"
+    yield from list_section("Details", figures, sentence_if_full=hint)
 
 
 def _place(where: Location | None, base: str) -> SourceLine | None:

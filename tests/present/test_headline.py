@@ -151,7 +151,7 @@ def test_it_says_that_the_host_mostly_waited(
     assert (expected or "") in text
     assert ("child processes" in text) == (expected is not None and children > 0)
     # A core that others used is no wait of the program's.
-    lines = facts(replace(report, source=replace(report.source, cpu=cpu)), everything=False)
+    lines = list(remarks(replace(report, source=replace(report.source, cpu=cpu)), everything=False))
     assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
     of_gpu = reports.gpu_report()
     assert "waited" not in headline(replace(of_gpu, source=replace(of_gpu.source, cpu=cpu)))
@@ -299,6 +299,12 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
         "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
         "300 ms: 10% of the run."
     ) in list(remarks(report, everything=False))
+    little = replace(cost, run_ns=120_000_000_000)
+    report = replace(report, source=replace(report.source, run_cost=little))
+    assert not [each for each in remarks(report, everything=False) if "of the run" in each]
+    assert [
+        each for each in remarks(report, everything=True) if each.endswith(": 1.0% of the run.")
+    ]
 
 
 def with_one_operator(*, stacks: bool) -> TraceBuilder:

@@ -123,20 +123,21 @@ def render_document(document: Document, options: Options) -> bytes:
 
 
 def _ever_shorter(document: Document) -> Iterator[Document]:
-    """The document; then with sentences for tables; then with fewer findings and notes in full."""
+    """The document; then with sentences for tables, notes in brief, and fewer findings in full."""
     yield document
     sections = tuple(map(_with_sentences, document.sections))
+    yield replace(document, sections=sections)
+    sections = tuple(map(_with_short_notes, sections))
     yield replace(document, sections=sections)
     for n_whole in _N_WHOLE_FINDINGS:
         shorter = tuple(_with_first_findings(each, n_whole) for each in sections)
         yield replace(document, sections=shorter)
-        sections = tuple(map(_with_short_notes, sections))
 
 
 def _with_sentences(section: DocumentSection) -> DocumentSection:
     match section.blocks:
-        case (TableBlock(sentence_if_full=sentence) as table, *_) if sentence:
-            return replace(section, blocks=(replace(table, sentence=sentence),))
+        case ((TableBlock() | ListBlock()) as block, *_) if block.sentence_if_full:
+            return replace(section, blocks=(replace(block, sentence=block.sentence_if_full),))
     return section
 
 
