@@ -389,11 +389,14 @@ def categories_title(report: Report) -> str:
 
 
 def _highest_costs(report: Report) -> list[str]:
-    """The finding with the highest cost in time, and the one in memory that is no mere note."""
+    """The finding with the highest cost in time, and the one in memory.
+
+    Of memory, a note is named only where nothing else has a cost.
+    """
     in_time = next((each for each in report.findings if _is_costly(report, each)), None)
-    in_bytes = next(
-        (each for each in report.findings if each.cost.bytes and each.severity != "note"), None
-    )
+    of_memory = [each for each in report.findings if each.cost.bytes]
+    serious = [each for each in of_memory if each.severity != "note"]
+    in_bytes = next(iter(serious or (of_memory if in_time is None else ())), None)
     sentences = []
     if in_time is not None:
         sentences.append(f"Highest cost: {_summarized(report, in_time)}.")
