@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator
 from functools import cache
 from inspect import iscode
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from profkit.capture import devices, program_profilers
@@ -74,14 +73,10 @@ def _is_in_optimizer() -> bool:
     """
     from torch.optim import Optimizer
 
+    from profkit.capture.objects import running_frames
+
     steps = [code for code in Optimizer.profile_hook_step.__code__.co_consts if iscode(code)]
-    for innermost in sys._current_frames().values():  # noqa: SLF001  (CPython's only way)
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code in steps:
-                return True
-            frame = frame.f_back
-    return not steps
+    return not steps or any(frame.f_code in steps for frame in running_frames())
 
 
 def _harmless_kind(*, all_threads: bool) -> bool | None:

@@ -7,9 +7,11 @@ That dict is emptied here again, unless the program itself refers to it.
 import inspect
 import sys
 from collections.abc import Iterator
+from itertools import filterfalse
 from types import CodeType, FrameType
 from typing import Final
 
+from profkit.capture.objects import running_frames
 from profkit.capture.source.user_code import is_profkit_frame
 
 _LOCALS_ARE_A_VIEW: Final = (3, 13)
@@ -18,13 +20,7 @@ _LOCALS_ARE_A_VIEW: Final = (3, 13)
 
 def running() -> Iterator[FrameType]:
     """The frames of all threads except profkit's own, the innermost of each thread first."""
-    frame: FrameType | None
-    # This generator's frame is among them: another variable with it would form a cycle.
-    for frame in sys._current_frames().values():  # noqa: SLF001  (there is no other way)
-        while frame is not None:
-            if not is_profkit_frame(frame):
-                yield frame
-            frame = frame.f_back  # noqa: PLW2901
+    return filterfalse(is_profkit_frame, running_frames())
 
 
 def describe_code(code: CodeType) -> str:

@@ -1,0 +1,62 @@
+"""Whoever looks at the frames of running functions keeps none of them, nor what they refer to."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from profkit.capture import profiler
+from profkit.capture.live import stacks
+from profkit.capture.memory.holders import frames
+
+
+class Gradients:
+    """What a frame refers to."""
+
+
+@pytest.fixture(autouse=True)
+def without_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        profiler._is_in_optimizer,
+        frames.local_values,
+        frames.clear_cached_locals,
+        partial(stacks.stacks, None),
+    ],
+)
+def test_no_frame_is_kept_beyond_the_look(look: Callable[[], object]) -> None:
+    seen: list[object] = []
+    alive: list[weakref.ref[Gradients]] = []
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+            gradients = Gradients()
+            alive.append(weakref.ref(gradients))
+            seen.append(bool(look()))
+            super().step(closure)
+
+    Optimizer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+    assert seen
+    assert alive[0]() is None
+
+
+def test_the_step_of_an_optimizer_is_recognized() -> None:
+    found: list[bool] = []
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+            found.append(profiler._is_in_optimizer())
+
+    Optimizer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+    assert found == [True]
+    assert not profiler._is_in_optimizer()
