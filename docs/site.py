@@ -16,9 +16,10 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 REPOSITORY: Final = "https://github.com/profkit/profkit/blob/main/"
 PAGES: Final = (
-    "*.md", "docs/*.md", "docs/reference/**/*.md", "examples/**/*.md", "traces/README.md",
+    "*.md", "docs/*.md", "docs/tutorials/*.md", "docs/reference/**/*.md", "examples/**/*.md",
+    "traces/README.md",
 )  # fmt: skip
-IMAGES: Final = "docs/images/*.png"
+IMAGES: Final = "docs/images/*.[ps][nv]g"
 HOME: Final = ("README.md", "index.md")
 _LINK: Final = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 

@@ -5,20 +5,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced code block: its page, language and text, and the line it begins in, from 1."""
+    """A fenced code block: its page, language and text, and the line it begins in, from 1.
+
+    ``title`` is the file that it is the content of, or empty.
+    """
 
     page: str
     language: str
     text: str
     line: int
+    title: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+
+def all_blocks(page: str) -> list[Block]:
+    """The blocks of a page, in order.
+
+    Args:
+        page: Its path below the checkout.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(page, found[1], found[3], text[: found.start()].count("\n") + 1, found[2] or "")
+        for found in _FENCE.finditer(text)
+    ]
 
 
 def blocks(page: str, language: str) -> list[Block]:
@@ -28,12 +45,7 @@ def blocks(page: str, language: str) -> list[Block]:
         page: Its path below the checkout.
         language: What stands after the fence.
     """
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [
-        Block(page, found[1], found[2], text[: found.start()].count("\n") + 1)
-        for found in _FENCE.finditer(text)
-        if found[1] == language
-    ]
+    return [block for block in all_blocks(page) if block.language == language]
 
 
 def commands(page: str) -> list[tuple[str, str]]:

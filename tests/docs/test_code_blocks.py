@@ -1,6 +1,8 @@
 """The commands and the Python of the pages run as they are written."""
 
+import html
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -152,7 +154,12 @@ def test_the_suite_of_the_page_on_tests_passes_with_its_commands(tmp_path: Path)
 
 
 def test_the_readme_shows_a_finding_and_its_fix() -> None:
-    shown = blocks("README.md", "text")[0].text
-    assert shown.startswith("$ profkit run examples/starved_loader.py\n\nStep time is ")
+    picture = (ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")
+    lines = re.findall(r"<text [^>]*>([^<]*)</text>", picture)
+    shown = " ".join(html.unescape("".join(lines)).split())
+    assert "$ profkit run examples/starved_loader.py profkit " in shown
     assert "starved-by-loader DAT001" in shown
     assert "Fix: " in shown
+    assert "url(" not in picture.replace("url(#", "")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert page.index("docs/images/run.svg") < page.index("```")

@@ -1,0 +1,57 @@
+"""The tutorials: their files are written and their commands run, one after the other."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from profkit.testing import SnapshotBuilder
+from tests.docs.blocks import ROOT, all_blocks
+from tests.docs.test_code_blocks import environment
+
+TUTORIALS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/tutorials/*.md"))
+SHOWN = re.compile(r"[a-z-]+ [A-Z]{3}\d{3}|\b\w+\.py:\d+|held by: \S+")
+"""What the shown output shares with that of another run: rules, source lines and holders."""
+FAILS = "  # exit code 1"
+
+
+def test_there_is_one_for_each_topic() -> None:
+    assert [Path(page).stem for page in TUTORIALS] == [
+        "ci-gate", "leak", "many-ranks", "out-of-memory", "slow-step", "starved-gpu",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
+    snapshot = SnapshotBuilder()
+    with snapshot.frame("train.py", 31, "main"):
+        snapshot.alloc(1 << 30)
+    snapshot.write(tmp_path / "oom.pickle")
+    said = ""
+    for block in all_blocks(page):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text)
+        elif block.language == "console":
+            for line in block.text.splitlines():
+                said += run(line.removeprefix("$ "), tmp_path)
+        elif block.language == "text":
+            missing = [shown for shown in SHOWN.findall(block.text) if shown not in said]
+            assert not missing, f"{block}: {missing} in\n{said}"
+
+
+def run(command: str, folder: Path) -> str:
+    """What a command prints, without the line ends at which a report breaks its sentences."""
+    finished = subprocess.run(  # noqa: S602  (the tutorials are ours)
+        command.removesuffix(FAILS),
+        shell=True,
+        cwd=folder,
+        env={**environment(), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = 1 if command.endswith(FAILS) else 0
+    assert finished.returncode == expected, f"{command}\n{finished.stdout}{finished.stderr}"
+    return " ".join((finished.stdout + finished.stderr).split()) + " "
