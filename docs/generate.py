@@ -1,4 +1,4 @@
-"""Generates ``docs/reference/``, the glossary page and the first block of the README.
+"""Generates ``docs/reference/``, the glossary page and the picture of a terminal.
 
 Rule pages come from docstrings, commands from ``--help``, the JSON layouts from dataclasses, and
 Python names from signatures and docstrings.
@@ -8,6 +8,7 @@ Run: ``python docs/generate.py`` writes the files; ``--check`` lists those that 
 
 import dataclasses
 import inspect
+import io
 import re
 import sys
 import textwrap
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 import profkit
 from profkit.cli.main import group
@@ -33,10 +36,11 @@ if typing.TYPE_CHECKING:
     from profkit.engine.detector import Rule
 
 REFERENCE: Final = Path(__file__).parent / "reference"
-README: Final = Path(__file__).parents[1] / "README.md"
+TRACES: Final = Path(__file__).parents[1] / "traces"
+PICTURE: Final = Path(__file__).parent / "images" / "run.svg"
 GLOSSARY_PAGE: Final = Path(__file__).parent / "glossary.md"
 SHOWN: Final = "starved_loader"
-SHOWN_WIDTH: Final = 90
+SHOWN_WIDTH: Final = 100
 FAMILIES: Final = {
     "SYN": "host-device synchronization",
     "DAT": "data loading and copies",
@@ -48,6 +52,7 @@ FAMILIES: Final = {
     "CPU": "Python code and threads on the host",
     "PRF": "the recording itself",
 }
+_FONT: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 _SECTION: Final = re.compile(r"^(\S[^\n]*)\n(?=    )", re.MULTILINE)
 _CODE: Final = re.compile(
     r"^( *)(?:\.\. code-block:: *(\w+)|::)\n\n((?:\1 +[^\n]*\n|\n)+)", re.MULTILINE
@@ -307,21 +312,23 @@ def _listed(text: str) -> str:
     return "\n\n".join(shown)
 
 
-def readme() -> str:
-    """The README with the start of a recorded trace's report in its first block."""
-    (trace,) = (README.parent / "traces" / SHOWN).glob("*.pt.trace.json.gz")
-    text = profkit.render(profkit.analyze(trace), "text", width=SHOWN_WIDTH).decode()
-    report = text[text.index("Step time is") : text.index("\nOperators ")].rstrip()
-    block = f"```text\n$ profkit run examples/{SHOWN}.py\n\n{report}\n```"
-    written = README.read_text(encoding="utf-8")
-    return re.sub(r"(?ms)^```text\n.*?^```$", lambda _: block, written, count=1)
+def picture() -> str:
+    """What a terminal shows of a run, as SVG: the report on a recorded trace, in colours."""
+    (trace,) = (TRACES / SHOWN).glob("*.pt.trace.json.gz")
+    report = profkit.analyze(trace)
+    report = dataclasses.replace(report, source=dataclasses.replace(report.source, path=""))
+    text = profkit.render(report, "text", width=SHOWN_WIDTH, color=True).decode()
+    console = Console(record=True, width=SHOWN_WIDTH, file=io.StringIO())
+    console.print(Text.from_ansi(f"$ profkit run examples/{SHOWN}.py\n{text.rstrip()}"))
+    # Without the font of another server: pages load nothing from a network.
+    return _FONT.sub("", console.export_svg(title="profkit", unique_id="profkit"))
 
 
 def stale() -> list[str]:
     """The generated files that are out of date."""
     wanted = {REFERENCE / path: text for path, text in pages().items()}
-    wanted |= {README: readme(), GLOSSARY_PAGE: glossary()}
-    there = {*REFERENCE.rglob("*.md"), README, GLOSSARY_PAGE}
+    wanted |= {PICTURE: picture(), GLOSSARY_PAGE: glossary()}
+    there = {*REFERENCE.rglob("*.md"), PICTURE, GLOSSARY_PAGE}
     return sorted(
         path.name
         for path in wanted.keys() | there
@@ -339,7 +346,7 @@ def main() -> int:
         differing = stale()
         print("\n".join([*differing, "Run `make docs`."] if differing else ["up to date"]))
         return int(bool(differing))
-    README.write_text(readme(), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")
     GLOSSARY_PAGE.write_text(glossary(), encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):

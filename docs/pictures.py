@@ -1,26 +1,17 @@
-"""Takes the pictures in ``docs/images``: a terminal, the report and the tab.
+"""Takes the screenshots in ``docs/images``: the report and the tab, on recorded traces.
 
-The terminal's is of a run of an example on this machine, which should have nothing else to do; the
-others show recorded traces. Check them before committing. Run: ``python docs/pictures.py``, with
-``--terminal`` for that one alone; the others need Chromium.
+Check them before committing. Run: ``python docs/pictures.py``; it needs Chromium.
 """
 
 import gzip
-import io
-import os
-import pty
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from rich.console import Console
-from rich.text import Text
 
 from profkit.api import render, study
 from tests.tensorboard.server import serving
@@ -34,22 +25,14 @@ OTHERS: Final = ("starved_loader_cured", "zeroed_gradients", "zeroed_gradients_c
 RECORDED_AT: Final = b"/home/user/profkit"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT_MS: Final = 120_000
-COMMAND: Final = f"profkit run examples/{SHOWN}.py"
-COLUMNS: Final = 100
-_FONT: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
-_OF_TORCH: Final = re.compile(r"^\[W\d{4} ")
 
 
 def main() -> None:
-    """Take all pictures.
+    """Take all screenshots.
 
     Raises:
         SystemExit: There is no browser.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        terminal_picture(Path(folder))
-    if sys.argv[1:] == ["--terminal"]:
-        return
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
         raise SystemExit(f"No browser found on PATH: {', '.join(BROWSERS)}.")
@@ -59,36 +42,6 @@ def main() -> None:
         report_screenshots(browser, Path(folder))
         tab_screenshot(browser, Path(folder))
         browser.close()
-
-
-def terminal_picture(folder: Path) -> None:
-    """What a terminal shows of a run, as SVG; it loads no font, so that it needs no network."""
-    (folder / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / f"{SHOWN}.py", folder / "examples")
-    controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", *COMMAND.split()],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm", "PYTHONPATH": str(ROOT)},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    shown = b""
-    # A terminal whose programs have all ended is a read error on Linux.
-    try:
-        while part := os.read(controller, 1 << 16):
-            shown += part
-    except OSError:
-        process.wait()
-    os.close(controller)
-    lines = [line.rpartition("\r")[2] for line in shown.decode().replace("\r\n", "\n").split("\n")]
-    lines = [line for line in lines if not _OF_TORCH.match(line)]
-    console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text.from_ansi("\n".join((f"$ {COMMAND}", *lines)).rstrip()))
-    picture = _FONT.sub("", console.export_svg(title="profkit", unique_id="profkit"))
-    (IMAGES / "run.svg").write_text(picture, encoding="utf-8")
 
 
 def report_screenshots(browser: Browser, folder: Path) -> None:

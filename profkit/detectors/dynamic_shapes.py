@@ -49,7 +49,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.device_memory.driver_calls import Growth, growth_by_shapes
+from profkit.engine.families.device_memory.driver_calls import ShapeGrowth, growth_by_shapes
 from profkit.engine.windows import WaitThresholds, costly_waits
 from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct
@@ -107,7 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _shape(ctx: Context, growth: Growth) -> str:
+def _shape(ctx: Context, growth: ShapeGrowth) -> str:
     """The shape of the first tensor of the last call: ``32 x 117``."""
     events = ctx.events
     text = events.names[int(events.input_dims.at(growth.shapes[-1:])[0])]

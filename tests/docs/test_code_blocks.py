@@ -157,7 +157,7 @@ def test_the_readme_shows_a_finding_and_its_fix() -> None:
     picture = (ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")
     lines = re.findall(r"<text [^>]*>([^<]*)</text>", picture)
     shown = " ".join(html.unescape("".join(lines)).split())
-    assert "$ profkit run examples/starved_loader.py profkit " in shown
+    assert "$ profkit run examples/starved_loader.py" in shown
     assert "starved-by-loader DAT001" in shown
     assert "Fix: " in shown
     assert "url(" not in picture.replace("url(#", "")

@@ -75,7 +75,9 @@ def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> Non
     title, sentence, rest = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
     assert title == "# profkit"
     assert re.fullmatch(r"[^.\n]+\.", sentence)
-    assert rest.startswith("```text\n$ profkit run")
+    assert rest.startswith(
+        "![A terminal with the report of `profkit run examples/starved_loader.py`"
+    )
     assert len(blocks("README.md", "console")[0].text.splitlines()) == 3
 
 

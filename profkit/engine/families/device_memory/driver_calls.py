@@ -93,7 +93,7 @@ def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
 
 
 @dataclass(frozen=True)
-class Growth:
+class ShapeGrowth:
     """Allocations in steps in which shapes of inputs are new.
 
     Attributes:
@@ -107,7 +107,7 @@ class Growth:
     n_shapes: int
 
 
-def growth_by_shapes(ctx: Context) -> Growth | None:
+def growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
     """Allocations in later steps, if nothing is freed and shapes change in most of these steps."""
     later = driver_calls(ctx)
     later = later.select(ctx.step_of(later.rows) > 0)
@@ -123,4 +123,4 @@ def growth_by_shapes(ctx: Context) -> Growth | None:
     if len(steps) < _MIN_STEPS or len(calls) < _MIN_EXPLAINED_SHARE * len(later.rows):
         return None
     first = found.group[found.rows == rows[0]]
-    return Growth(calls, rows, int(count[first[0]]))
+    return ShapeGrowth(calls, rows, int(count[first[0]]))
