@@ -7,7 +7,7 @@ thread that waits for a lock, a timer or I/O does not count, nor one that has no
 
 Python lets another thread in after its switch interval or when a thread waits. With the default of
 5 ms, functions that take less between two waits would never be seen. So it is :data:`SWITCH_S`
-while a single thread of the program runs and stacks are sampled, unless the program sets another
+while a single thread of the program runs and functions are counted, unless the program sets another
 one; several would take turns so often that they lose a fifth of their time. A function that calls
 operators, which let the sampler in at once, is still sampled more often than one of the same time
 that does not: measured 44% for 25% beside functions of a millisecond. Threads that were not
@@ -126,8 +126,11 @@ class StackSampler:
         interval_s: Mean time between samples.
         on_sample: Called in the sampling thread with the stacks of all threads at one time, also of
             those that wait.
+        has_short_turns: Whether the switch interval is shortened: shares of functions need it, and
+            what a thread did last does not.
 
     Attributes:
+        has_short_turns: As above.
         n_samples: Times at which the stacks of all threads were read.
         sampled_ns: Time from the first start to the last sample, without the time between a stop
             and the next start.
@@ -140,6 +143,8 @@ class StackSampler:
         self,
         interval_s: float = INTERVAL_S,
         on_sample: Callable[[list[StackSample]], object] = lambda _samples: None,
+        *,
+        has_short_turns: bool = True,
     ) -> None:
         self.interval_s = self._least_s = interval_s
         self.n_samples = self.sampled_ns = self.n_left_out = 0
@@ -147,6 +152,7 @@ class StackSampler:
         self._counts: dict[tuple[int, Calls], list[int]] = {}
         self._stacks: dict[Calls, Calls] = {}
         self._on_sample = on_sample
+        self.has_short_turns = has_short_turns
         self._seen: dict[int, _Look] = {}
         self._looks: list[_Look] = []
         self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
@@ -249,7 +255,8 @@ class StackSampler:
             look.is_running = clock_ns is None and (before is None or before.position != position)
             looks.append(look)
             n_active += not is_parked
-        _set_switch_interval(is_short=n_active <= 1)
+        if self.has_short_turns:
+            _set_switch_interval(is_short=n_active <= 1)
         self._looked_ns = time.perf_counter_ns()
 
     def _count(self) -> None:
@@ -395,9 +402,9 @@ def _set_switch_interval(*, is_short: bool) -> None:
 
 
 def _leave(sampler: StackSampler) -> None:
-    """Forget a sampler. The last one restores the switch interval."""
+    """Forget a sampler. The last one that shortens the switch interval restores it."""
     _running.discard(sampler)
-    if not _running:
+    if not any(each.has_short_turns for each in _running):
         _set_switch_interval(is_short=False)
 
 

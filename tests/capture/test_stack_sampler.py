@@ -160,6 +160,26 @@ def test_a_switch_interval_that_the_program_sets_stays(sampler: StackSampler) ->
         sys.setswitchinterval(switch_s)
 
 
+def test_a_sampler_that_counts_no_functions_leaves_the_switch_interval(
+    sampler: StackSampler,
+) -> None:
+    switch_s = sys.getswitchinterval()
+    seen = StackSampler(0.002, has_short_turns=False)
+    try:
+        seen.start()
+        time.sleep(0.05)
+        assert seen.n_samples > 0
+        assert sys.getswitchinterval() == switch_s
+        sampler.start()
+        time.sleep(0.05)
+        assert sys.getswitchinterval() == pytest.approx(stack_sampler.SWITCH_S)
+        sampler.stop()
+        assert sys.getswitchinterval() == switch_s
+        assert seen.is_on
+    finally:
+        seen.stop()
+
+
 def test_it_adds_to_its_counts_after_another_start(sampler: StackSampler) -> None:
     sampler.start()
     tokenize(0.25)

@@ -67,7 +67,7 @@ class LastStepsRecorder:
         self._clock.on_step = self._step_ended
         self._ends = StepEnds(self._clock)
         self._torch_import = TorchImport(self._on_torch_import)
-        self._sampler = StackSampler(INTERVAL_S, on_sample=self._sampled)
+        self._sampler = StackSampler(INTERVAL_S, self._sampled, has_short_turns=False)
         self._hooks = _ErrorHooks(self)
         self._torch_import.watch()
         self._sampler.start()
