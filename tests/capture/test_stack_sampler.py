@@ -143,7 +143,10 @@ def test_nothing_of_the_program_is_changed_once_it_has_stopped(sampler: StackSam
     n_samples = sampler.n_samples
     assert sys.getswitchinterval() == switch_s
     assert gc.isenabled()
-    time.sleep(0.02)
+    # The thread ends when it wakes up: later where samples are expensive.
+    deadline_s = time.monotonic() + 10
+    while len(sys._current_frames()) > n_stacks and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert len(sys._current_frames()) <= n_stacks
     assert sampler.n_samples == n_samples
 
