@@ -346,6 +346,7 @@ def main() -> int:
         differing = stale()
         print("\n".join([*differing, "Run `make docs`."] if differing else ["up to date"]))
         return int(bool(differing))
+    PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture(), encoding="utf-8")
     GLOSSARY_PAGE.write_text(glossary(), encoding="utf-8")
     wanted = pages()

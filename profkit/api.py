@@ -71,7 +71,8 @@ from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.flame_difference import FlameDifference, flame_differences
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
-from profkit.readers.last_steps.read import last_steps_files, read_last_steps
+from profkit.readers.last_steps.layout import last_steps_files
+from profkit.readers.last_steps.read import read_last_steps
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import read_report

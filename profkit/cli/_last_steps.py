@@ -17,8 +17,7 @@ def files_of_last_steps(paths: "Sequence[str]") -> list[str]:
         LoadError: A folder cannot be read.
     """
     from profkit.errors import MissingFileError
-    from profkit.readers.last_steps.layout import SUFFIX
-    from profkit.readers.last_steps.read import last_steps_files
+    from profkit.readers.last_steps.layout import SUFFIX, last_steps_files
     from profkit.readers.recordings import find_recordings
 
     found = [each for path in paths for each in last_steps_files(path)]

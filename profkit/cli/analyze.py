@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from profkit.cli._inputs import analyzed, studied
-from profkit.cli._last_steps import files_of_last_steps, show_last_steps
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
@@ -70,6 +69,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     recording, or one over the ranks of a job. It needs neither a GPU nor torch. Of a program that
     crashed, a file that ends in .laststeps has the last steps.
     """
+    from profkit.cli._last_steps import files_of_last_steps, show_last_steps
     from profkit.readers.snapshot.worker_process import start_early
 
     entered = time.perf_counter_ns()

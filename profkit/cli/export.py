@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
-from profkit.cli._last_steps import files_of_last_steps, show_last_steps
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
@@ -85,6 +84,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
     a timeline nor stacks.
     """
+    from profkit.cli._last_steps import files_of_last_steps, show_last_steps
+
     files_left = files_of_last_steps(paths)
     if files_left:
         target = output or f"{plain_name(files_left[0])}.{format_}.json"

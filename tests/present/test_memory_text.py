@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.model.finding import Cost
 from profkit.model.location import Location
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -77,9 +78,11 @@ def test_too_few_steps_to_find_leaks_are_not_reported_as_no_leak() -> None:
     )
 
 
-def test_a_report_with_notes_only_says_so() -> None:
+def test_a_report_with_notes_only_names_the_one_with_the_highest_cost() -> None:
     note = replace(reports.grown(), severity="note")
     report = replace(reports.watched_report(), findings=(note,))
+    assert headline(report).endswith(", about 2.00 MiB per step.")
+    report = replace(report, findings=(replace(note, cost=Cost()),))
     assert headline(report).endswith("All findings are notes.")
 
 

@@ -44,6 +44,7 @@ def test_no_value_of_a_report_is_lost(path: Path) -> None:
             assert not tree.pop(key)
     for finding in (*upgraded["findings"], *upgraded["health"]):
         assert finding.pop("id").startswith(finding["rule"])
+        assert finding.pop("growth") is None
     assert upgrade_report(old) == upgraded
 
 

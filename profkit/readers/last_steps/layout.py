@@ -11,7 +11,9 @@ checksum before it; records refer to it by its offset and its serial number, so 
 written over is recognized. Numbers are little-endian.
 """
 
+import contextlib
 import struct
+from pathlib import Path
 from typing import Final
 
 from profkit.dataclass import dataclass
@@ -60,3 +62,13 @@ LINES: Final = "\n"
 """Between the frames of a stack, the innermost last; each has three parts."""
 PARTS: Final = "\t"
 """Between file, line and function."""
+
+
+def last_steps_files(path: str) -> list[str]:
+    """A file of last steps itself, or those of a folder and the folders in it."""
+    found = Path(path)
+    with contextlib.suppress(OSError):
+        if found.is_dir():
+            return sorted(str(each) for each in found.rglob(f"*{SUFFIX}"))
+        return [path] if path.endswith(SUFFIX) and found.is_file() else []
+    return []

@@ -3,11 +3,9 @@
 A file is input like any other: what is not as profkit writes it is left out.
 """
 
-import contextlib
 import sys
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -73,16 +71,6 @@ class Error(msgspec.Struct):
 def is_last_steps(start: bytes) -> bool:
     """Whether a file that begins like this has last steps."""
     return start.startswith(MAGIC)
-
-
-def last_steps_files(path: str) -> list[str]:
-    """A file of last steps itself, or those of a folder and the folders in it."""
-    found = Path(path)
-    with contextlib.suppress(OSError):
-        if found.is_dir():
-            return sorted(str(each) for each in found.rglob(f"*{SUFFIX}"))
-        return [path] if path.endswith(SUFFIX) and found.is_file() else []
-    return []
 
 
 def read_last_steps(place: Place) -> ProcessEnd:
