@@ -1,5 +1,6 @@
 """Last steps that are written are read again, whatever was written over, cut off or made up."""
 
+import os
 import random
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def test_the_last_steps_are_those_that_fit(file: LastStepsFile) -> None:
     assert {each.dur_ns for each in process.steps[1:]} == {10 * MS}
     assert {each.data_wait_ns for each in process.steps[1:]} == {MS}
     assert process.steps[0].dur_ns is None  # when the step before it ended is written over
+
+
+def test_a_system_that_reserves_no_space_has_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")  # as on macOS and Windows
+    path = tmp_path / "a.laststeps"
+    LastStepsFile(path, header()).step(BEGAN + MS, 0)
+    assert read_last_steps(path).n_steps == 1
+    monkeypatch.setattr(os, "write", lambda _file, data: len(data) // 2)
+    with pytest.raises(OSError, match="No space left"):
+        LastStepsFile(tmp_path / "b.laststeps", header())
+    assert not (tmp_path / "b.laststeps").exists()
 
 
 def test_a_stack_lasts_over_the_samples_that_have_it(file: LastStepsFile) -> None:

@@ -4,6 +4,7 @@ Its layout is in :mod:`profkit.readers.last_steps.layout`.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 import zlib
@@ -52,8 +53,7 @@ class LastStepsFile:
         self.path = path
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # A page that the disk has no room for would end the program with SIGBUS.
-            os.posix_fallocate(descriptor, 0, SIZE)
+            _reserve(descriptor)
             with contextlib.suppress(OSError, ImportError):
                 import fcntl
 
@@ -169,6 +169,18 @@ class _Stack:
         self.number = self.n_samples = 0
         self.half = -1
         self.texts: tuple[int, ...] = ()
+
+
+def _reserve(descriptor: int) -> None:
+    """Have the disk's space: a page without any would end the program with SIGBUS.
+
+    Raises:
+        OSError: There is too little.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, SIZE)
+    elif os.write(descriptor, bytes(SIZE)) < SIZE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _text_of(calls: Calls) -> str:
