@@ -7,7 +7,8 @@ What it finds:
 
 Why it matters:
     Anomaly detection tests each gradient for values that are not a number, and on a GPU the host
-    waits for each test. A launch that waits leaves the GPU idle until the next one. The cost is
+    waits for each test. It also takes a stack trace of each operator in the forward pass, which no
+    event shows. A launch that waits leaves the GPU idle until the next one. The cost is
     what the steps take less in a replay of the recording: without the tests, or with launches of
     five microseconds. Of the other settings it is not known.
 
@@ -36,7 +37,8 @@ When to ignore this:
 
 Source:
     "Disable debugging APIs" in PyTorch's Performance Tuning Guide; "Anomaly detection" in
-    PyTorch's documentation of ``torch.autograd``; ``CUDA_LAUNCH_BLOCKING`` in the CUDA C++
+    PyTorch's documentation of ``torch.autograd``; ``PyAnomalyMetadata::store_stack`` in
+    ``torch/csrc/autograd/python_anomaly_mode.cpp``; ``CUDA_LAUNCH_BLOCKING`` in the CUDA C++
     Programming Guide; "Debugging ``torch.distributed`` applications".
 """
 
@@ -130,7 +132,8 @@ def _anomaly(ctx: Context, checks: Rows) -> Finding:
         message=(
             f"Anomaly detection tests {times_per_step(ctx, len(tests))} whether a gradient is not "
             f"a number: {time_per_step(ctx, spent.total_ns)} on the host "
-            f"({format_share(spent.total_ns / windows_ns(ctx))})."
+            f"({format_share(spent.total_ns / windows_ns(ctx))}). The stack trace that it takes of "
+            "each operator in the forward pass is not included."
         ),
         fix="Remove `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()`.",
         locations=known_locations(*ctx.costliest_lines(checks, _MAX_LINES)),
