@@ -252,9 +252,10 @@ class StackSampler:
                 if len(self._stacks) < _MAX_STACKS:
                     calls = self._stacks.setdefault(calls, calls)
             look = _Look(ident, name, clock, clock_ns, position, calls)
-            look.is_running = clock_ns is None and (before is None or before.position != position)
+            has_moved = before is None or before.position != position
+            look.is_running = clock_ns is None and has_moved
             looks.append(look)
-            n_active += not is_parked
+            n_active += has_moved if clock_ns is None else not is_parked
         if self.has_short_turns:
             _set_switch_interval(is_short=n_active <= 1)
         self._looked_ns = time.perf_counter_ns()

@@ -1,5 +1,6 @@
 """Sampled stacks: of the threads that run, with nothing of the program changed."""
 
+import _thread
 import asyncio
 import gc
 import os
@@ -82,6 +83,26 @@ def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler
     every_ns = sum(one.ns for one in sampler.counts())
     assert ns_of(sampler)["tokenize"] > 0.5 * every_ns
     assert every_ns < 0.6e9 * took_s
+
+
+def test_a_parked_thread_without_a_known_clock_leaves_turns_short(sampler: StackSampler) -> None:
+    release = _thread.allocate_lock()
+    release.acquire()
+
+    def parked() -> None:
+        release.acquire()
+
+    _thread.start_new_thread(parked, ())
+    deadline_s = time.monotonic() + 5
+    try:
+        sampler.start()
+        while (
+            sys.getswitchinterval() > 2 * stack_sampler.SWITCH_S and time.monotonic() < deadline_s
+        ):
+            tokenize(0.02)
+        assert sys.getswitchinterval() == pytest.approx(stack_sampler.SWITCH_S)
+    finally:
+        release.release()
 
 
 def test_a_thread_that_waits_is_seen_and_not_counted() -> None:
