@@ -43,7 +43,6 @@ profkit.chart = (() => {
       this.place = place;
       this.width = 0;
       this.cursor = null;
-      this.span = null;
       this.status = profkit.element('p', { class: 'unseen', role: 'status' });
       this.tip = profkit.element('div', { class: 'slice-tip', hidden: true });
       this.picture = profkit.element('div');
@@ -71,7 +70,6 @@ profkit.chart = (() => {
      * @param {boolean} [spec.fromLowest] whether the scale of lines begins at the lowest value
      * @param {number} [spec.height]
      * @param {(index: number) => void} [spec.onSelect] a place is clicked, or Enter is pressed
-     * @param {(span: number[] | null) => void} [spec.onSpan] first and last index of a dragged span
      */
     update(spec) {
       this.spec = { height: 300, atScales: [[1, '']], ...spec };
@@ -99,16 +97,14 @@ profkit.chart = (() => {
 
     draw() {
       this.layOut(this.width);
-      const { spec, box } = this;
+      const { spec } = this;
       const id = `${this.place.id}-idle`;
       const idle = svg('pattern', { id, width: 7, height: 7, patternUnits: 'userSpaceOnUse',
         patternTransform: 'rotate(45)' }, svg('rect', { width: 3, height: 7, class: 'stripe' }));
       this.mark = svg('path', { class: 'cursor' });
-      this.chosen = svg('rect', { class: 'span', y: box.top, height: box.bottom - box.top });
       this.picture.replaceChildren(svg('svg', {
         viewBox: `0 0 ${this.width} ${spec.height}`, 'aria-hidden': 'true',
-      }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.chosen, this.mark));
-      this.drawSpan();
+      }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.mark));
       this.hide();
       if (!this.place.dataset.drawn) performance.mark('profkit:chart');
       this.place.dataset.drawn = 'true';
@@ -285,52 +281,23 @@ profkit.chart = (() => {
       this.mark.setAttribute('d', '');
     }
 
-    /** Select a span of places, or none. */
-    select(span) {
-      const isOther = String(span) !== String(this.span);
-      this.span = span;
-      this.drawSpan();
-      if (isOther) this.spec.onSpan?.(span);
-    }
-
-    drawSpan() {
-      const { at } = this.spec;
-      const [from, to] = (this.span ?? [0, 0]).map((index) => this.x(at[index]));
-      this.chosen.setAttribute('x', from);
-      this.chosen.setAttribute('width', Math.max(0, to - from));
-    }
-
     listen() {
       const { place, picture } = this;
-      let start = null;
+      let isDown = false;
       picture.addEventListener('pointerdown', (event) => {
         if (event.button !== 0) return;
-        start = this.indexAt(event);
+        isDown = true;
         if (event.pointerType === 'mouse') picture.setPointerCapture(event.pointerId);
       });
       picture.addEventListener('pointermove', (event) => {
-        const index = this.indexAt(event);
-        this.point(index, false);
-        if (start === null || !this.spec.onSpan || event.pointerType !== 'mouse') return;
-        if (index !== start) this.dragged = [Math.min(start, index), Math.max(start, index)];
-        if (this.dragged) {
-          this.span = this.dragged;
-          this.drawSpan();
-        }
+        this.point(this.indexAt(event), false);
       });
       picture.addEventListener('pointerup', (event) => {
-        if (start === null) return;
-        const span = this.dragged;
-        [start, this.dragged] = [null, null];
-        if (span) {
-          this.span = null;
-          this.select(span);
-        } else {
-          if (this.spec.onSpan) this.select(null);
-          this.spec.onSelect?.(this.indexAt(event));
-        }
+        if (!isDown) return;
+        isDown = false;
+        this.spec.onSelect?.(this.indexAt(event));
       });
-      picture.addEventListener('pointercancel', () => { [start, this.dragged] = [null, null]; });
+      picture.addEventListener('pointercancel', () => { isDown = false; });
       picture.addEventListener('pointerleave', () => this.hide());
       place.addEventListener('blur', () => this.hide());
       place.addEventListener('keydown', (event) => this.onKey(event));
@@ -343,22 +310,13 @@ profkit.chart = (() => {
       const places = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last };
       if (event.key in places) {
         const index = Math.max(0, Math.min(last, places[event.key]));
-        if (event.shiftKey && this.spec.onSpan) this.extend(Math.max(from, 0), index);
         this.point(index, true);
       } else if (event.key === 'Enter' && this.cursor !== null && this.spec.onSelect) {
         this.spec.onSelect(this.cursor);
       } else if (event.key === 'Escape') {
         this.hide();
-        if (this.span) this.select(null);
       } else return;
       event.preventDefault();
-    }
-
-    /** Move the end of the selected span that is at the cursor. */
-    extend(from, to) {
-      const [low, high] = this.span ?? [from, from];
-      const fixed = from === low ? high : low;
-      this.select(to === fixed ? null : [Math.min(fixed, to), Math.max(fixed, to)]);
     }
   }
 
