@@ -35,9 +35,6 @@ _MAX_ERRORS: Final = 3
 _NEGLIGIBLE: Final = 0.01
 """The share of the shortest call by which its end may differ if ids say that it is the same
 collective: the time that ranks wait is longer."""
-_HOST_TOLERANCE_NS: Final = 10_000_000
-"""The same of calls that threads of the host run, which may have to wait for a core: several time
-slices of Linux's scheduler."""
 _NEAR_NS: Final = 2_000_000
 """How far apart ends may be to be taken for the same collective where nothing identifies it."""
 _ENOUGH: Final = 0.8
@@ -490,10 +487,11 @@ class _Candidates:
         ends_once = calls.is_kind(SYNCHRONIZING)[leader] | (~is_certain[leader] & ~is_pair)
         may_differ = ~ends_once & ~is_pair
         shortest = np.minimum.reduceat((ends_ns - starts_ns)[self.rows], self.first)
-        on_host = ~calls.column("on_device")[leader].astype(np.bool_)
-        negligible = np.maximum(_NEGLIGIBLE * shortest, np.where(on_host, _HOST_TOLERANCE_NS, 0))
-        negligible = np.where(is_certain[leader], negligible, 0)
+        negligible = np.where(is_certain[leader], _NEGLIGIBLE * shortest, 0)
         allowed = _allowed_ns(spread, series, ends_once & together & (self.sizes > 1))
+        # A thread of the host can wait for a core, however long, before it sees its call end.
+        on_host = ~calls.column("on_device")[leader].astype(np.bool_)
+        ends_once &= ~(on_host & is_certain[leader])
         together[ends_once] &= (spread <= np.maximum(allowed, negligible))[ends_once]
         reason[~together & ~may_differ] = Unmatched.ENDS_APART
         differs = (self.spread(calls.kind) != 0) & ~is_pair

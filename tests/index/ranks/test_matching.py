@@ -166,6 +166,21 @@ def test_what_does_not_end_together_is_not_matched() -> None:
     assert len(found.first) == 11
 
 
+def test_a_thread_of_the_host_may_see_the_end_of_its_call_late() -> None:
+    """As it does where it has to wait for a core."""
+    calls = [
+        replace(c, end_ns=c.end_ns + 50 * MS) if c.collective == 6 and c.rank == 0 else c
+        for c in job()
+    ]
+    ranks = ranks_of(calls, hosts=["a"] * 4)
+    assert reasons(match_collectives(ranks)) == {Unmatched.ENDS_APART: 4}, "on GPUs"
+    on_host = [
+        replace(each, calls=replace(each.calls, on_device=np.zeros(len(each.calls), np.bool_)))
+        for each in ranks
+    ]
+    assert match_collectives(on_host).matched_share == 1
+
+
 def test_coalesced_operations_share_a_number_and_an_id() -> None:
     calls = job()
     for call in job():
