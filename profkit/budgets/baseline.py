@@ -9,7 +9,7 @@ import msgspec
 
 from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measured, rule_ids
 from profkit.dataclass import dataclass
-from profkit.errors import DamagedFileError
+from profkit.errors import DamagedFileError, MissingFileError
 from profkit.model.report import Report
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.report import read_report
@@ -108,7 +108,11 @@ def read_baseline(path: str) -> Baseline:
         DamagedFileError: It is neither, or incomplete.
         LoadError: It cannot be read.
     """
-    report = read_report(place_of(path))
+    try:
+        report = read_report(place_of(path))
+    except MissingFileError as error:
+        error.hint = error.hint or "Add --update-baseline to write it."
+        raise
     if report is not None:
         return baseline_of([report])
     return _read(

@@ -1,7 +1,7 @@
 """The commands and the Python of the pages run as they are written."""
 
 import html
-import os
+import json
 import re
 import shutil
 import subprocess
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit.testing import SnapshotBuilder
+from profkit.testing import SnapshotBuilder, TraceBuilder
 from tests.detectors.jobs import MS, JobBuilder
 from tests.docs.blocks import ROOT, blocks, commands
+from tests.docs.shell import environment, shell
 from tests.processes import start
 from tests.tensorboard.server import serving
 
@@ -40,12 +41,6 @@ def train_step(batch):
     network(batch).sum().backward()
 """
 MAKE = shutil.which("make")
-
-
-def environment() -> dict[str, str]:
-    """This Python's own commands first, and the package from the checkout."""
-    search = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    return {**os.environ, "PATH": search, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(autouse=True)
@@ -99,19 +94,9 @@ def test_a_command_does_what_the_page_says(
             where = ["--target", "installed", "--no-deps", "--no-build-isolation", str(ROOT)]
             command = " ".join([sys.executable, "-m", "pip", "install", "--quiet", *where])
             assert arguments == ["install", "."]
-        elif tool == "profkit":
-            command = command.replace("profkit", f"{sys.executable} -m profkit", 1)
-        finished = subprocess.run(  # noqa: S602  (the pages are ours and use wildcards)
-            command,
-            shell=True,
-            cwd=folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
-        assert finished.stdout or finished.stderr or set(folder.iterdir()) > before
+        ended = shell(command, folder)
+        assert ended.code == 0, ended.err
+        assert ended.out or ended.err or set(folder.iterdir()) > before
 
 
 @pytest.mark.parametrize(
@@ -119,14 +104,11 @@ def test_a_command_does_what_the_page_says(
     [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow) for page in PAGES],
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
-    program = tmp_path / "page.py"
-    program.write_text("\n\n".join([PRELUDE, *(block.text for block in blocks(page, "python"))]))
-    command = [sys.executable, str(program)]
-    finished = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "Warning" not in finished.stderr
+    parts = [PRELUDE, *(block.text for block in blocks(page, "python"))]
+    (tmp_path / "page.py").write_text("\n\n".join(parts))
+    ended = start(tmp_path, "page.py")
+    assert ended.code == 0, ended.err
+    assert "Warning" not in ended.err
     assert list((tmp_path / "traces").rglob("*.json.gz"))
 
 
@@ -163,3 +145,65 @@ def test_the_readme_shows_a_finding_and_its_fix() -> None:
     assert "url(" not in picture.replace("url(#", "")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert page.index("docs/images/run.svg") < page.index("```")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_budgets_work_in_its_project(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    (project,) = blocks("docs/check.md", "toml")
+    (folder / "pyproject.toml").write_text(project.text)
+    shutil.copytree(folder / "traces", folder / "reports")
+    shutil.rmtree(folder / "traces" / "train")
+    for command, place in commands("docs/check.md"):
+        ended = shell(command, folder)
+        # Steps may take longer than the baseline's while others use the machine.
+        assert ended.code == 0 or "median step time" in ended.out, f"{place}: {ended.err}"
+    assert "<table" in (folder / "history.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_agents_explain_a_finding(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 41, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=MS)
+            b.item()
+    (tmp_path / "traces" / "train").mkdir(parents=True)
+    b.write(tmp_path / "traces" / "train" / "t.pt.trace.json.gz")
+    *read, install, serve = [command for command, _ in commands("docs/agents.md")]
+    outputs = [shell(command.replace("findings:5", "findings:0"), tmp_path) for command in read]
+    assert [ended.code for ended in outputs] == [0, 0, 0], outputs
+    whole, rest, finding = (json.loads(ended.out) for ended in outputs)
+    assert [each["id"] for each in rest["rows"]] == [each["id"] for each in whole["findings"]]
+    assert finding["change"] == "SYN001@train.py:41"
+    assert install == "pip install 'profkit[mcp]'"
+    assert serve.startswith("profkit mcp --root ")  # served in tests/integrations/mcp
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_running_jobs_answer(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        PRELUDE + "import itertools, time\n"
+        "optimizer = torch.optim.SGD(network.parameters(), 0.1)\n"
+        "for _ in itertools.count():\n"
+        "    train_step(batch)\n    optimizer.step()\n    time.sleep(0.02)\n"
+    )
+    listen, *asked, analyze, export = [command for command, _ in commands("docs/jobs.md")]
+    run = str(tmp_path / "traces" / "train")
+    with subprocess.Popen(
+        ["/usr/bin/env", *listen.split()], cwd=tmp_path, env=environment(), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stderr is not None
+            assert next(iter(process.stderr)).endswith(f"profkit top {run}\n")
+            for command in asked:
+                once = " --once" if command.startswith("profkit top") else ""
+                ended = shell(command.replace("/home/me/traces/train", run) + once, tmp_path)
+                assert ended.code == 0, f"{command}: {ended.err}"
+                assert "train.py" in ended.out or once, ended.out
+        finally:
+            process.kill()
+    (left,) = (tmp_path / "traces" / "train").glob("*.laststeps")
+    for command in (analyze, re.sub(r"\S+\.laststeps", str(left), export)):
+        assert shell(command, tmp_path).code == 0

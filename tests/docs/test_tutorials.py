@@ -1,14 +1,13 @@
 """The tutorials: their files are written and their commands run, one after the other."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from profkit.testing import SnapshotBuilder
 from tests.docs.blocks import ROOT, all_blocks
-from tests.docs.test_code_blocks import environment
+from tests.docs.shell import shell
 
 TUTORIALS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/tutorials/*.md"))
 SHOWN = re.compile(r"[a-z-]+ [A-Z]{3}\d{3}|\b\w+\.py:\d+|held by: [\w.]+")
@@ -43,15 +42,7 @@ def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
 
 def run(command: str, folder: Path) -> str:
     """What a command prints, without the line ends at which a report breaks its sentences."""
-    finished = subprocess.run(  # noqa: S602  (the tutorials are ours)
-        command.removesuffix(FAILS),
-        shell=True,
-        cwd=folder,
-        env={**environment(), "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = shell(command.removesuffix(FAILS), folder)
     expected = 1 if command.endswith(FAILS) else 0
-    assert finished.returncode == expected, f"{command}\n{finished.stdout}{finished.stderr}"
-    return " ".join((finished.stdout + finished.stderr).split()) + " "
+    assert ended.code == expected, f"{command}\n{ended.out}{ended.err}"
+    return " ".join((ended.out + ended.err).split()) + " "
