@@ -1,6 +1,7 @@
 """Flame graphs: weights by stack, as a call tree in columns."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from functools import cached_property
 from typing import Final, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
 from profkit.model.location import Frame
+from profkit.model.memory_series import LiveGroups
 
 FlameUnit = Literal["ns", "bytes"]
 SiteKind = Literal[
@@ -60,6 +62,8 @@ class Flame:
         total: Weight of the node and its descendants. Shape ``(k,)``.
         first_ns: When the node or one of its descendants first began, in nanoseconds from the
             trace's start; None where that is not known. Shape ``(k,)``.
+        lives: By device the blocks of its whole history, whose groups are nodes; so some nodes have
+            no weight. Empty unless asked for.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Flame:
     own: Int64s
     total: Int64s
     first_ns: Int64s | None = None
+    lives: Mapping[str, LiveGroups] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.site)

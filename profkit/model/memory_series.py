@@ -29,6 +29,29 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class LiveGroups:
+    """Blocks by what they belong to and by the moments between which they were live.
+
+    A block was live at some time from moment ``i`` to moment ``j`` if ``first <= j`` and
+    ``last > i``.
+
+    Attributes:
+        group: What they belong to: their use, or their node of a flame graph. Shape ``(g,)``.
+        first: Index of the first moment that is not before they are live.
+        last: Index of the first moment at which they are no longer live; the number of moments if
+            there is none.
+        n: Number of blocks.
+        n_bytes: Sum of their sizes.
+    """
+
+    group: Int64s
+    first: Int64s
+    last: Int64s
+    n: Int64s
+    n_bytes: Int64s
+
+
+@dataclass(frozen=True)
 class MemorySeries:
     """One device's memory over time.
 
@@ -42,6 +65,8 @@ class MemorySeries:
         layers: By kind (``line``, ``use`` or ``operator``) the stacked layers, the one with the
             most bytes at the peak first. They add up to the allocated bytes, except for rounding
             and for allocations that were not recorded.
+        uses: The labels of the groups of ``by_use``.
+        by_use: All blocks by use; None where their lifetimes were not recorded.
     """
 
     device: str
@@ -50,6 +75,8 @@ class MemorySeries:
     allocated_bytes: Int64s
     reserved_bytes: Int64s | None = None
     layers: dict[str, tuple[Layer, ...]] = field(default_factory=dict)
+    uses: tuple[str, ...] = ()
+    by_use: LiveGroups | None = None
 
     @property
     def highest(self) -> int:

@@ -1,6 +1,9 @@
 """The sites of flame graph nodes: threads, lines, modules, operators, kernels."""
 
-from typing import Final, get_args
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, TypeVar, get_args
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from profkit.index.host.frames import parse_frame
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
 from profkit.model.location import Frame
+from profkit.model.memory_series import LiveGroups
 from profkit.model.torch_names import MODULE_PREFIX
 
 KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
@@ -89,6 +93,7 @@ class FlameSiteTable:
         node: Int64s,
         weight: Int64s,
         at_ns: Int64s | None = None,
+        lives: Mapping[str, LiveGroups] = MappingProxyType({}),
     ) -> Flame:
         """The flame graph of weights at nodes.
 
@@ -97,12 +102,16 @@ class FlameSiteTable:
             node: The node of each weight in ``paths``. Shape ``(k,)``.
             weight: Shape ``(k,)``.
             at_ns: When each began, where that is known. Shape ``(k,)``.
+            lives: Blocks by node in ``paths``, whose nodes are in the graph too.
         """
         parent, site = paths.columns()
         own = np.zeros(len(paths), dtype=np.int64)
         np.add.at(own, node, weight)
         n = np.bincount(node, minlength=len(paths))
-        used = _over_subtrees(np.add, n, parent) > 0
+        is_end = n > 0
+        for each in lives.values():
+            is_end[each.group] = True
+        used = over_subtrees(np.logical_or, is_end, parent)
         number = np.cumsum(used) - 1
         above = np.where(parent == NO_ROW, NO_ROW, number[parent])[used].astype(np.int32)
         used_sites, site_index = np.unique(site[used], return_inverse=True)
@@ -116,8 +125,11 @@ class FlameSiteTable:
             parent=above,
             n=n[used],
             own=own[used],
-            total=_over_subtrees(np.add, own[used], above),
+            total=over_subtrees(np.add, own[used], above),
             first_ns=None if at_ns is None else _first_ns(node, at_ns, len(paths), used, above),
+            lives={
+                device: replace(each, group=number[each.group]) for device, each in lives.items()
+            },
         )
 
 
@@ -125,12 +137,15 @@ def _first_ns(node: Int64s, at_ns: Int64s, n: int, used: Mask, parent: Int32s) -
     """When each used node or one of its descendants first began."""
     first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(first, node, at_ns)
-    return _over_subtrees(np.minimum, first[used], parent)
+    return over_subtrees(np.minimum, first[used], parent)
 
 
-def _over_subtrees(join: np.ufunc, own: Int64s, parent: Int32s) -> Int64s:
+_Values = TypeVar("_Values", Int64s, Mask)
+
+
+def over_subtrees(join: np.ufunc, own: _Values, parent: Int32s) -> _Values:
     """A value of each node joined with those of its descendants; parents precede children."""
-    total: Int64s = own.copy()
+    total: _Values = own.copy()
     depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1

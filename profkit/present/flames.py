@@ -22,13 +22,21 @@ _DEVICE_TIME: Final = (
 )
 
 
-def flames(ctx: Context, names: Iterable[str] = FLAMES) -> tuple[Flame, ...]:
+def flames(
+    ctx: Context, names: Iterable[str] = FLAMES, *, over_time: bool = False
+) -> tuple[Flame, ...]:
     """The flame graphs for which the recording has data.
 
     Args:
         names: Keys of :data:`~profkit.model.flame.FLAMES`.
+        over_time: Whether those of a snapshot have :attr:`~profkit.model.flame.Flame.lives`.
     """
-    every = (_MAKERS[name](ctx) for name in names)
+    makers: dict[str, Callable[[Context], Flame | None]] = {
+        **_MAKERS,
+        "memory-stack": partial(memory_by_stack, over_time=over_time),
+        "memory-use": partial(memory_by_use, over_time=over_time),
+    }
+    every = (makers[name](ctx) for name in names)
     return tuple(each for each in every if each is not None and each.weight)
 
 
@@ -190,6 +198,4 @@ _MAKERS: Final[dict[str, Callable[[Context], Flame | None]]] = {
     "device-stack": _device_stack,
     "device-line": _device_line,
     "device-module": _device_module,
-    "memory-stack": memory_by_stack,
-    "memory-use": memory_by_use,
 }

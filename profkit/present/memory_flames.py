@@ -1,5 +1,6 @@
 """Flame graphs of memory at its peak, by stack and by use."""
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -7,15 +8,16 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_stacks, paths_of_tree
 from profkit.index.host.nesting import rows_open_at
-from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
-from profkit.model.events import NO_ROW, Int32s, Int64s
+from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import NO_SOURCE_LINE
+from profkit.model.memory_series import LiveGroups
 from profkit.model.snapshot import NO_STACK
 from profkit.present.flame_sites import FlameSiteTable, host_sites
+from profkit.present.memory_series import USE_LABELS, live_groups, moments_of
 
 _OF_SNAPSHOT: Final = "Active memory of each device at the peak of the snapshot's history."
 _OF_TRACE: Final = (
@@ -24,70 +26,85 @@ _OF_TRACE: Final = (
 )
 
 
-def memory_by_stack(ctx: Context) -> Flame | None:
-    """Memory at its peak, along the stacks that allocated it."""
-    return _of_snapshot(ctx, "memory-stack") if ctx.device_memories else _of_trace(ctx)
+def memory_by_stack(ctx: Context, *, over_time: bool = False) -> Flame | None:
+    """Memory at its peak, along the stacks that allocated it.
+
+    Args:
+        over_time: Whether the graph of a snapshot has the nodes of all blocks of the history too.
+    """
+    if not ctx.device_memories:
+        return _of_trace(ctx)
+    return _of_snapshot(ctx, "memory-stack", _by_stack, over_time=over_time)
 
 
-def memory_by_use(ctx: Context) -> Flame | None:
-    """Memory at its peak by use, then by line; only of a snapshot."""
-    return _of_snapshot(ctx, "memory-use") if ctx.device_memories else None
+def memory_by_use(ctx: Context, *, over_time: bool = False) -> Flame | None:
+    """Memory at its peak by use, then by line; only of a snapshot.
+
+    Args:
+        over_time: As in :func:`memory_by_stack`.
+    """
+    if not ctx.device_memories:
+        return None
+    return _of_snapshot(ctx, "memory-use", _by_use, over_time=over_time)
 
 
-def _of_snapshot(ctx: Context, name: str) -> Flame:
+def _of_snapshot(
+    ctx: Context,
+    name: str,
+    nodes_of: Callable[[DeviceMemory, FlameSiteTable, Paths, int], Int64s],
+    *,
+    over_time: bool,
+) -> Flame:
     sites, paths = FlameSiteTable(), Paths()
     nodes, weights = [], []
+    lives: dict[str, LiveGroups] = {}
     for memory in ctx.device_memories:
-        live = memory.live_blocks_at(memory.replay.peak)
+        blocks, peak = memory.lifetimes, memory.replay.peak
         device = sites.number(FlameSite("device", memory.label))
-        top = paths.children(np.array([TOP]), np.array([device]))[0]
-        above = np.full(len(live.stack), top, dtype=np.int64)
-        if name == "memory-use":
-            nodes.append(_by_use(memory, sites, paths, above))
-        else:
-            nodes.append(_by_stack(memory, sites, paths, above, live.stack))
-        weights.append(live.n_bytes)
-        peak = int(memory.replay.active_bytes[memory.replay.peak])
-        if unattributed := max(0, peak - int(live.n_bytes.sum())):
+        top = int(paths.children(np.array([TOP]), np.array([device]))[0])
+        node, is_live = nodes_of(memory, sites, paths, top), blocks.live_at(peak)
+        nodes.append(node[is_live])
+        weights.append(blocks.n_bytes[is_live])
+        if over_time and memory.replay.end:
+            lives[memory.label] = live_groups(node, blocks, moments_of(memory))
+        active = int(memory.replay.active_bytes[peak])
+        if unattributed := max(0, active - int(weights[-1].sum())):
             rest = sites.unknown("rounding and unrecorded allocations")
             nodes.append(paths.children(np.array([top]), np.array([rest])))
             weights.append(np.array([unattributed]))
     node, weight = np.concatenate(nodes), np.concatenate(weights)
-    return sites.flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight)
+    return sites.flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight, lives=lives)
 
 
-def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: Int64s) -> Int64s:
-    """Use, then source line."""
-    at_peak = memory.sites_at(memory.replay.peak)
-    uses = np.array([sites.number(FlameSite("use", use)) for use in USES], dtype=np.int64)
+def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
+    """The node of each block: its use, then its source line."""
+    blocks = memory.lifetimes
+    uses = np.array([sites.number(FlameSite("use", label)) for label in USE_LABELS], dtype=np.int64)
     frames = memory.lines.stacks.frames
     lines = [sites.number(FlameSite("line", frame.function, frame)) for frame in frames]
     by_line = np.array([*lines, sites.unknown(NO_SOURCE_LINE)], dtype=np.int64)
-    node = paths.children(above, uses[at_peak.use[at_peak.of_block]])
-    return paths.children(node, by_line[at_peak.line[at_peak.of_block]])
+    node = paths.children(np.full(len(blocks.use), top), uses[blocks.use])
+    return paths.children(node, by_line[blocks.line])
 
 
-def _by_stack(
-    memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: Int64s, stack: Int32s
-) -> Int64s:
-    """The Python frames of the stacks, or all frames if there are no Python frames."""
-    stacks = memory.lines.stacks
+def _by_stack(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
+    """The node of each block: the Python frames of its stack, or all frames without Python ones."""
+    stacks, stack = memory.lines.stacks, memory.lifetimes.stack
     numbers = np.array(
         [sites.number(FlameSite("python", frame.function, frame)) for frame in stacks.frames],
         dtype=np.int64,
     )
     python = np.array([is_python(frame) for frame in stacks.frames], dtype=np.bool_)
-    known = np.flatnonzero(stack != NO_STACK)
-    unknown = np.flatnonzero(stack == NO_STACK)
-    node: Int64s = above.copy()
-    node[unknown] = paths.children(
-        above[unknown], np.full(len(unknown), sites.unknown(NO_SOURCE_LINE))
-    )
+    is_known = stack != NO_STACK
+    node: Int64s = np.full(len(stack), top, dtype=np.int64)
+    unknown = np.full(int((~is_known).sum()), sites.unknown(NO_SOURCE_LINE))
+    node[~is_known] = paths.children(node[~is_known], unknown)
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
-    wanted, inverse = np.unique(stack[known], return_inverse=True)
+    wanted, inverse = np.unique(stack[is_known], return_inverse=True)
     if len(wanted):
-        top = np.full(len(wanted), above[0], dtype=np.int64)
-        node[known] = paths_of_stacks(paths, stacks, numbers, keep, top, wanted)[inverse]
+        above = np.full(len(wanted), top, dtype=np.int64)
+        found = paths_of_stacks(paths, stacks, numbers, keep, above, wanted)
+        node[is_known] = found[inverse]
     return node
 
 

@@ -6,17 +6,18 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.index.distinct import numbered
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
-from profkit.index.snapshot.allocation_use import USES, makes_optimizer_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import USES
+from profkit.index.snapshot.block_lifetimes import BlockLifetimes
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import bytes_over_time, representative_places
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.trace_memory.live_bytes import device_label
-from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
+from profkit.model.events import MISSING, NO_ROW, Int64s, Mask, Rows
 from profkit.model.location import NO_SOURCE_LINE, numbered_line
-from profkit.model.memory_series import Clock, Layer, MemorySeries
-from profkit.model.snapshot import NO_STACK
+from profkit.model.memory_series import Clock, Layer, LiveGroups, MemorySeries
 from profkit.present.memory_text import use_label
 
 MAX_LAYERS: Final = 8
@@ -26,6 +27,8 @@ _MAX_CANDIDATES: Final = 8192
 """Of more groups, only those with the most bytes are considered."""
 _OTHERS: Final = "all others"
 _EARLIER: Final = "allocated before recording"
+USE_LABELS: Final = tuple(use_label(use) or "unknown use" for use in USES)
+"""By number."""
 REST_LAYERS: Final = (_OTHERS, _EARLIER)
 """Names of layers that are no line, use or operator of their own."""
 _EARLIER_LINE: Final = -2
@@ -39,62 +42,68 @@ def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
 
 
 def _snapshot_series(memory: DeviceMemory) -> MemorySeries:
-    replay, lines = memory.replay, memory.lines
-    moments = representative_places(replay.active_bytes, MAX_MOMENTS)
-    begin, end, n_bytes, stack = _blocks(memory)
-    line = lines.of(stack).astype(np.int64)
-    line[(line == NO_LINE) & (begin == 0)] = _EARLIER_LINE
-    use = use_of_blocks(
-        stack, end <= replay.end, uses(lines.stacks), makes_optimizer_state(lines.stacks)
-    )
+    replay, lines, blocks = memory.replay, memory.lines, memory.lifetimes
+    moments = moments_of(memory)
+    line = blocks.line.astype(np.int64)
+    line[blocks.is_before_recording] = _EARLIER_LINE
+    use = blocks.use.astype(np.int64)
 
     def layers(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
-        return _layers(group, n_bytes, begin, end, moments, name)
+        return _layers(group, blocks.n_bytes, blocks.begin, blocks.end, moments, name)
 
-    at, clock = _clock(memory, moments)
+    times, clock = clock_of(memory)
     return MemorySeries(
         device=memory.label,
         clock=clock,
-        at=at,
+        at=times[moments],
         allocated_bytes=replay.active_bytes[moments],
         reserved_bytes=replay.reserved_bytes[moments],
         layers={
             "line": layers(line, lambda i: _WITHOUT_LINE.get(i) or lines.location(i).place),
-            "use": layers(use.astype(np.int64), lambda i: use_label(USES[i]) or "unknown use"),
+            "use": layers(use, lambda i: USE_LABELS[i]),
         },
+        uses=USE_LABELS,
+        by_use=live_groups(use, blocks, moments),
     )
 
 
-def _blocks(memory: DeviceMemory) -> tuple[Rows, Rows, Int64s, Int32s]:
-    """All blocks: the entries at which each becomes and ceases to be live, its bytes, its stack."""
-    snapshot, replay = memory.snapshot, memory.replay
-    history, blocks = snapshot.history, snapshot.blocks
-    row, since = replay.block, replay.since
-    ended = replay.free != NO_ROW
-    freed, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
-    never = replay.end + 1
-    return (
-        np.concatenate((since + 1, replay.alloc[ended] + 1, np.zeros(len(earlier), np.intp))),
-        np.concatenate(
-            (np.full(len(row), never), replay.free[ended] + 1, replay.earlier_frees + 1)
-        ),
-        np.concatenate((blocks.n_bytes[row], history.n_bytes[freed], history.n_bytes[earlier])),
-        np.concatenate(
-            (
-                blocks.stack[row],
-                history.stack[freed],
-                np.full(len(earlier), NO_STACK, dtype=np.int32),
-            )
-        ),
+def moments_of(memory: DeviceMemory) -> Rows:
+    """The moments of a device's chart: indices in its history, the peak among them."""
+    return representative_places(memory.replay.active_bytes, MAX_MOMENTS)
+
+
+def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGroups:
+    """All blocks by group and by the moments between which they were live.
+
+    Args:
+        group: Group of each block, 0 or more. Shape ``(b,)``.
+        moments: Indices in the history, ascending. Shape ``(k,)``.
+    """
+    n_places = len(moments) + 1
+    first, last = np.searchsorted(moments, blocks.begin), np.searchsorted(moments, blocks.end)
+    key, place = numbered((group * n_places + first) * n_places + last)
+    n_bytes = np.zeros(len(key), dtype=np.int64)
+    np.add.at(n_bytes, place, blocks.n_bytes)
+    return LiveGroups(
+        group=key // n_places**2,
+        first=key // n_places % n_places,
+        last=key % n_places,
+        n=np.bincount(place, minlength=len(key)),
+        n_bytes=n_bytes,
     )
 
 
-def _clock(memory: DeviceMemory, moments: Rows) -> tuple[Int64s, Clock]:
-    """The time of each moment, which is after the entry before it."""
-    times = memory.snapshot.history.time_us[memory.replay.rows]
-    if int(times.min()) == MISSING or bool((np.diff(times) < 0).any()):
-        return moments.astype(np.int64), "entries"
-    return times[np.maximum(moments - 1, 0)] - times[0], "us"
+def clock_of(memory: DeviceMemory) -> tuple[Int64s, Clock]:
+    """The time before each entry of the history, which is that of the entry before, and its end.
+
+    Returns:
+        Times. Shape ``(n+1,)``; and their unit.
+    """
+    replay = memory.replay
+    times = memory.snapshot.history.time_us[replay.rows]
+    if int(times.min(initial=0)) == MISSING or bool((np.diff(times) < 0).any()) or not replay.end:
+        return np.arange(replay.end + 1), "entries"
+    return np.concatenate((times[:1], times)) - times[0], "us"
 
 
 def _trace_series(ctx: Context) -> tuple[MemorySeries, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import AllocatorSettings, settings_of
+from profkit.index.snapshot.block_lifetimes import BlockLifetimes, block_lifetimes
 from profkit.index.snapshot.cache_flushes import Flushes, cache_flushes
 from profkit.index.snapshot.cache_trend import CacheTrend, cache_trend
 from profkit.index.snapshot.driver_requests import DriverRequests, driver_requests
@@ -105,6 +106,11 @@ class DeviceMemory:
                 self.snapshot, self.replay, self.settings, self.flushes, self.allocation_failures
             )
         )
+
+    @cached_property
+    def lifetimes(self) -> BlockLifetimes:
+        """When each block was live."""
+        return block_lifetimes(self.snapshot, self.replay, self.lines)
 
     @cached_property
     def segment_map(self) -> SegmentMap:

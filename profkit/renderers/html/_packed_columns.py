@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from profkit.model.memory_series import LiveGroups
+
 _LEVEL = 6
+_MAX_PLAIN = 500
+"""Rows of groups that are not compressed."""
 
 
 def byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
@@ -50,3 +54,9 @@ def packed(
         "text": base64.b64encode(content).decode(),
         "plain": plain,
     }
+
+
+def packed_lives(lives: LiveGroups) -> dict[str, Any]:
+    """Groups of blocks as ``lives.js`` reads them: group, first, last minus first, n, bytes."""
+    columns = (lives.group, lives.first, lives.last - lives.first, lives.n, lives.n_bytes)
+    return packed(columns, plain=len(lives.n) <= _MAX_PLAIN)

@@ -16,6 +16,8 @@ from profkit.present.part_colors import color_of, is_idle
 
 CHART_SCRIPT: Final = "chart.js"
 """Scripts that draw charts need this one before them."""
+LIVES_SCRIPT: Final = "lives.js"
+"""Scripts that show what was live in a span of time need this one before them."""
 _PACKAGE: Final = "profkit.renderers.html"
 
 

@@ -5,6 +5,8 @@
  * Events on `window`:
  *   profkit:range  detail {startNs, endNs, label, timeline}  the timeline of the section with this
  *                  id shows this time range
+ *   profkit:span   detail {device, from, to, text} or null  the moments that are selected on the
+ *                  memory chart of a device, by their index
  *   profkit:theme  detail {dark}                   the colours changed: canvases redraw
  */
 const profkit = (() => {
@@ -127,8 +129,31 @@ const profkit = (() => {
     });
   }
 
+  /** The columns of a packed text. */
+  async function unpacked(packed) {
+    return columns(packed.plain ? unbase64(packed.text) : await unpack(packed.text), packed);
+  }
+
+  /** The index of the last of ascending values that is at most a value; the first if none is. */
+  function lastAtMost(values, value, end = values.length, begin = 0) {
+    let [low, high] = [begin, end];
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (values[middle] <= value) low = middle + 1;
+      else high = middle;
+    }
+    return Math.max(begin, low - 1);
+  }
+
+  /** Fill a list with the names of colours. */
+  function showColors(list, labels) {
+    list.replaceChildren(...[...labels].map(([label, name]) => element('li', {},
+      element('i', { class: 'swatch', style: `--color: var(${name})` }), label)));
+  }
+
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
-    data, element, color, showRange, unbase64, unpack, columns,
+    data, element, color, showRange, showColors, unbase64, unpack, columns, unpacked,
+    lastAtMost,
   };
 })();

@@ -1,12 +1,21 @@
 'use strict';
-/** Canvas helpers of the timeline and the flame graphs: size, font, readable text. */
+/** Canvas helpers of all drawings on canvases: size, font, colours, readable text. */
 profkit.canvas = (() => {
   const font = '11px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif';
 
+  const parts = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+
+  /** A colour between two of the form `#rrggbb`. */
+  function mixed(from, to, share) {
+    const others = parts(to);
+    return `#${parts(from).map((part, i) => Math.round(part + (others[i] - part) * share)
+      .toString(16).padStart(2, '0')).join('')}`;
+  }
+
   /** Black or white, whichever is more readable on a colour `#rrggbb`. */
   function textColorOn(color) {
-    const [red, green, blue] = [1, 3, 5].map((at) => {
-      const part = parseInt(color.slice(at, at + 2), 16) / 255;
+    const [red, green, blue] = parts(color).map((value) => {
+      const part = value / 255;
       return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
     });
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? '#000000' : '#ffffff';
@@ -47,5 +56,5 @@ profkit.canvas = (() => {
     tip.style.top = `${event.clientY - box.top + (isAbove ? -tip.offsetHeight - 10 : 18)}px`;
   }
 
-  return { textColorOn, fitted, write, showTip };
+  return { mixed, textColorOn, fitted, write, showTip };
 })();

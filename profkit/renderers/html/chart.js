@@ -43,6 +43,7 @@ profkit.chart = (() => {
       this.place = place;
       this.width = 0;
       this.cursor = null;
+      this.span = null;
       this.status = profkit.element('p', { class: 'unseen', role: 'status' });
       this.tip = profkit.element('div', { class: 'slice-tip', hidden: true });
       this.picture = profkit.element('div');
@@ -70,6 +71,7 @@ profkit.chart = (() => {
      * @param {boolean} [spec.fromLowest] whether the scale of lines begins at the lowest value
      * @param {number} [spec.height]
      * @param {(index: number) => void} [spec.onSelect] a place is clicked, or Enter is pressed
+     * @param {(span: number[] | null) => void} [spec.onSpan] first and last index that are selected
      */
     update(spec) {
       this.spec = { height: 300, atScales: [[1, '']], ...spec };
@@ -97,14 +99,16 @@ profkit.chart = (() => {
 
     draw() {
       this.layOut(this.width);
-      const { spec } = this;
+      const { spec, box } = this;
       const id = `${this.place.id}-idle`;
       const idle = svg('pattern', { id, width: 7, height: 7, patternUnits: 'userSpaceOnUse',
         patternTransform: 'rotate(45)' }, svg('rect', { width: 3, height: 7, class: 'stripe' }));
       this.mark = svg('path', { class: 'cursor' });
+      this.chosen = svg('rect', { class: 'span', y: box.top, height: box.bottom - box.top });
       this.picture.replaceChildren(svg('svg', {
         viewBox: `0 0 ${this.width} ${spec.height}`, 'aria-hidden': 'true',
-      }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.mark));
+      }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.chosen, this.mark));
+      this.showSpan(this.span);
       this.hide();
       if (!this.place.dataset.drawn) performance.mark('profkit:chart');
       this.place.dataset.drawn = 'true';
@@ -281,23 +285,43 @@ profkit.chart = (() => {
       this.mark.setAttribute('d', '');
     }
 
+    /** Mark a span of places, or none. */
+    showSpan(span) {
+      this.span = span;
+      if (!this.width) return;
+      const [from, to] = span ? span.map((index) => this.x(this.spec.at[index])) : [0, 0];
+      this.chosen.setAttribute('x', from);
+      this.chosen.setAttribute('width', span ? Math.max(2, to - from) : 0);
+    }
+
+    /** Mark the places between two, in any order, and say so; none if they are the same. */
+    select(from, to) {
+      const before = String(this.span);
+      this.showSpan(from === to ? null : [Math.min(from, to), Math.max(from, to)]);
+      if (String(this.span) !== before) this.spec.onSpan(this.span);
+    }
+
     listen() {
       const { place, picture } = this;
-      let isDown = false;
+      let start = null;
       picture.addEventListener('pointerdown', (event) => {
         if (event.button !== 0) return;
-        isDown = true;
+        start = this.indexAt(event);
         if (event.pointerType === 'mouse') picture.setPointerCapture(event.pointerId);
       });
       picture.addEventListener('pointermove', (event) => {
-        this.point(this.indexAt(event), false);
+        const index = this.indexAt(event);
+        this.point(index, false);
+        if (start !== null && this.spec.onSpan) this.select(start, index);
       });
       picture.addEventListener('pointerup', (event) => {
-        if (!isDown) return;
-        isDown = false;
-        this.spec.onSelect?.(this.indexAt(event));
+        if (start === null) return;
+        const index = this.indexAt(event);
+        if (this.spec.onSpan) this.select(start, index);
+        else this.spec.onSelect?.(index);
+        start = null;
       });
-      picture.addEventListener('pointercancel', () => { isDown = false; });
+      picture.addEventListener('pointercancel', () => { start = null; });
       picture.addEventListener('pointerleave', () => this.hide());
       place.addEventListener('blur', () => this.hide());
       place.addEventListener('keydown', (event) => this.onKey(event));
@@ -310,13 +334,22 @@ profkit.chart = (() => {
       const places = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last };
       if (event.key in places) {
         const index = Math.max(0, Math.min(last, places[event.key]));
-        this.point(index, true);
+        const isSpan = event.shiftKey && this.spec.onSpan;
+        if (isSpan) this.extend(Math.max(from, 0), index);
+        this.point(index, !isSpan);
       } else if (event.key === 'Enter' && this.cursor !== null && this.spec.onSelect) {
         this.spec.onSelect(this.cursor);
       } else if (event.key === 'Escape') {
         this.hide();
+        if (this.span) this.select(0, 0);
       } else return;
       event.preventDefault();
+    }
+
+    /** Move the end of the selected span that is at the cursor. */
+    extend(from, to) {
+      const [low, high] = this.span ?? [from, from];
+      this.select(from === low ? high : low, to);
     }
   }
 

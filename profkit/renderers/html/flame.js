@@ -6,26 +6,30 @@ profkit.Flame = class {
   /**
    * @param data what flames.py writes of a graph
    * @param {profkit.FlameTree} whole its tree
+   * @param {object} lives by device the sums of blocks that `profkit.lives` returns
    */
-  constructor({ sites, styles, unit, nLeftOut, idle }, whole) {
-    Object.assign(this, { sites, styles, nLeftOut, whole, idle: new Set(idle) });
+  constructor({ sites, styles, unit, nLeftOut, idle }, whole, lives) {
+    Object.assign(this, { sites, styles, nLeftOut, whole, lives, idle: new Set(idle) });
     this.format = unit === 'ns' ? profkit.formatNs : profkit.formatBytes;
     this.roots = whole.parent.flatMap((above, node) => (above < 0 ? [node] : []));
     this.isFoldable = styles.some(({ isFolded }) => isFolded);
     this.isTimed = whole.first.some((first) => first > 0);
     this.isDifference = whole.before !== whole.total;
-    this.choose({ side: 'total', root: -1, withIdle: false, isUnfolded: false, byTime: false });
   }
 
   /**
    * Show one root or all (-1), with idle threads, with library frames, in the order of time; `side`
-   * is the column of the widths: `total`, or `before` in the first of two recordings.
+   * is the column of the widths: `total`, or `before` in the first of two recordings; `span` is
+   * null, or the only moments at some of which blocks were live.
    */
-  choose({ side, root, withIdle, isUnfolded, byTime }) {
+  choose({ side, root, withIdle, isUnfolded, byTime, span }) {
     this.side = side;
+    const sums = span && this.lives[span.device]?.(span.from, span.to);
+    const whole = sums ? this.whole.weighted(sums.bytes, sums.n) : this.whole;
+    this.isOfSpan = Boolean(sums);
     const isAlone = this.roots.every((node) => this.idle.has(node));
     this.byTime = byTime;
-    this.tree = this.whole.filtered(
+    this.tree = whole.filtered(
       (node) => (root >= 0 ? node === root : withIdle || isAlone || !this.idle.has(node)),
       (site) => !isUnfolded && this.styles[this.sites.style[site]].isFolded);
     this.order = this.tree.ordered(byTime, this.tree[side]);
@@ -97,14 +101,9 @@ profkit.Flame = class {
 
   /** A function from a change and the largest one to a colour: more, less, or neither. */
   static changeColors() {
-    const parts = (name) => [1, 3, 5].map((at) => parseInt(profkit.color(name).slice(at, at + 2), 16));
-    const [none, more, less] = ['--line', '--series-4', '--series-1'].map(parts);
-    return (change, most) => {
-      const strength = Math.sqrt(Math.abs(change) / most);
-      const to = change > 0 ? more : less;
-      return `#${none.map((from, i) => Math.round(from + (to[i] - from) * strength)
-        .toString(16).padStart(2, '0')).join('')}`;
-    };
+    const [none, more, less] = ['--line', '--series-4', '--series-1'].map(profkit.color);
+    return (change, most) => profkit.canvas.mixed(none, change > 0 ? more : less,
+      Math.sqrt(Math.abs(change) / most));
   }
 
   /** Rows of all boxes that are at least a pixel wide. */

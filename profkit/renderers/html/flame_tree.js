@@ -16,10 +16,19 @@ profkit.FlameTree = class FlameTree {
 
   /** The tree of a flame graph of the page. */
   static async decoded({ packed }) {
-    const text = packed.plain ? profkit.unbase64(packed.text) : await profkit.unpack(packed.text);
-    const [up, site, own, total, count, first, before = total] = profkit.columns(text, packed);
+    const [up, site, own, total, count, first, before = total] = await profkit.unpacked(packed);
     const parent = Array.from(up, (by, node) => (by === 0 ? -1 : node - by));
     return Object.assign(new FlameTree(), { site, parent, own, total, count, first, before });
+  }
+
+  /** The same nodes with other weights. */
+  weighted(own, count) {
+    const { site, parent, first } = this;
+    const total = Array.from(own);
+    for (let node = this.n - 1; node >= 0; node -= 1) {
+      if (parent[node] >= 0) total[parent[node]] += total[node];
+    }
+    return Object.assign(new FlameTree(), { site, parent, first, own, count, total, before: total });
   }
 
   /** The node of a site below another one, created where it is new. */
@@ -52,8 +61,8 @@ profkit.FlameTree = class FlameTree {
   }
 
   /**
-   * The tree of some roots, without folded nodes: their own weights are those of their callers, and
-   * what they call is below these.
+   * The tree of some roots, without nodes that weigh nothing and without folded nodes: their own
+   * weights are those of their callers, and what they call is below these.
    */
   filtered(isShown, isFolded) {
     const found = new FlameTree();
@@ -61,6 +70,7 @@ profkit.FlameTree = class FlameTree {
     for (let node = 0; node < this.n; node += 1) {
       const above = this.parent[node];
       if (above < 0 ? !isShown(node) : target[above] === undefined) continue;
+      if (!this.total[node] && !this.before[node]) continue;
       if (above >= 0 && isFolded(this.site[node])) {
         target[node] = target[above];
         found.add(target[node], { own: this.own[node] });

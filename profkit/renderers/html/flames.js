@@ -9,12 +9,13 @@
   const [crumbs, details, legend, search, found] = ['crumbs', 'selected', 'styles', 'search', 'found']
     .map(part);
   const [threads, idle, library, order] = ['threads', 'idle', 'library', 'order'].map(part);
-  const [callers, side] = ['callers', 'side'].map(part);
+  const [callers, side, limit] = ['callers', 'side', 'span'].map(part);
   const tables = document.querySelectorAll('.flame-table');
   const graphs = new Map();
   let flame = null;
   let selected = null;
   let matches = null;
+  let span = null;
 
   function draw() {
     if (!flame) return;
@@ -73,13 +74,11 @@
   /** The colours that occur, those of the heaviest boxes first. */
   function drawLegend() {
     const used = new Set(Array.from(flame.tree.site, (site) => flame.sites.style[site]));
-    const labels = flame.isDifference ? new Map([['more than before', '--series-4'],
-      ['less than before', '--series-1'], ['no change', '--line']]) : new Map(flame.styles.filter((_, style) => used.has(style))
-      .map(({ label, color }) => [label, color]));
-    legend.replaceChildren(...[...labels].map(([label, color]) => {
-      const swatch = profkit.element('i', { class: 'swatch', style: `--color: var(${color})` });
-      return profkit.element('li', {}, swatch, label);
-    }));
+    profkit.showColors(legend, flame.isDifference
+      ? [['more than before', '--series-4'], ['less than before', '--series-1'],
+        ['no change', '--line']]
+      : new Map(flame.styles.filter((_, style) => used.has(style))
+        .map(({ label, color }) => [label, color])));
   }
 
   /** Highlight nodes whose name or location contains a text, and sum them without double counting. */
@@ -117,21 +116,39 @@
   function apply() {
     flame.choose({
       root: Number(threads.value), withIdle: idle.checked, isUnfolded: library.checked,
-      byTime: order.value === 'time', side: side?.value ?? 'total',
+      byTime: order.value === 'time', side: side?.value ?? 'total', span,
     });
+    if (limit) {
+      limit.hidden = !flame.isOfSpan;
+      limit.firstChild.textContent = flame.isOfSpan ? span.text : '';
+    }
+    showTable();
     tip.hidden = true;
     drawLegend();
     show(-1);
     find();
   }
 
-  async function choose(number) {
-    if (!graphs.has(number)) {
-      graphs.set(number, profkit.FlameTree.decoded(flames[number])
-        .then((tree) => new profkit.Flame(flames[number], tree)));
+  /** The table of the graph, which is of all of it. */
+  function showTable() {
+    for (const table of tables) {
+      table.hidden = table.dataset.flame !== root.dataset.chosen || flame?.isOfSpan;
     }
-    for (const table of tables) table.hidden = Number(table.dataset.flame) !== number;
+  }
+
+  async function decoded(data) {
+    const tree = await profkit.FlameTree.decoded(data);
+    const lives = {};
+    for (const [device, packed] of Object.entries(data.lives)) {
+      lives[device] = await profkit.lives(packed, tree.n);
+    }
+    return new profkit.Flame(data, tree, lives);
+  }
+
+  async function choose(number) {
+    if (!graphs.has(number)) graphs.set(number, decoded(flames[number]));
     root.dataset.chosen = String(number);
+    showTable();
     try {
       const chosen = await graphs.get(number);
       if (root.dataset.chosen !== String(number)) return;
@@ -206,6 +223,11 @@
   part('choice').addEventListener('change', (event) => {
     choose(Number(event.target.value));
   });
+  window.addEventListener('profkit:span', ({ detail }) => {
+    span = detail;
+    if (flame) apply();
+  });
+  limit?.querySelector('button').addEventListener('click', () => profkit.showSpan(null));
   window.addEventListener('profkit:theme', draw);
   for (const [event, printed] of [['beforeprint', ''], ['afterprint', null]]) {
     window.addEventListener(event, () => {

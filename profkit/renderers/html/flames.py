@@ -1,6 +1,7 @@
 """Flame graphs of host time, device time and memory, by stack, line and module."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +13,12 @@ from profkit.model.location import numbered_line
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
 from profkit.present.flame_difference import FlameDifference
+from profkit.present.flame_sites import over_subtrees
 from profkit.present.flames import flames, idle_threads
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed
-from profkit.renderers.html._section import Section, fill
+from profkit.renderers.html._packed_columns import packed, packed_lives
+from profkit.renderers.html._section import LIVES_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
 SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
@@ -59,11 +61,12 @@ def section(report: Report, options: Options) -> Section | None:
     if options.recording is None:
         return None
     ctx = options.recording.context
-    every = flames(ctx, _ORDER)
+    every = flames(ctx, _ORDER, over_time=True)
     if not every:
         return None
     ownership = ownership_of(ctx.trace.capture if ctx.has_trace else None)
     tables = [_table(flame, options.base) for flame in every]
+    has_lives = any(flame.lives for flame in every)
     widths = {"time" if flame.unit == "ns" else "bytes of memory" for flame in every}
     return Section(
         id="flames",
@@ -71,12 +74,13 @@ def section(report: Report, options: Options) -> Section | None:
         body=fill(
             "flames.html.j2",
             has_threads=any(site.kind == "thread" for flame in every for site in flame.sites),
+            has_lives=has_lives,
             flames=list(zip(every, tables, strict=True)),
             width=" or ".join(sorted(widths, reverse=True)),
-            has_lines=report.source.lines_from is not None,
+            has_lines=report.source.lines_from is not None or not ctx.has_trace,
             is_difference=False,
         ),
-        scripts=(TABLE_SCRIPT, *SCRIPTS),
+        scripts=(TABLE_SCRIPT, *((LIVES_SCRIPT,) if has_lives else ()), *SCRIPTS),
         data={
             "tables": {each.id: each.data for each in tables},
             "flames": [_data(flame, ownership, options.base) for flame in every],
@@ -96,6 +100,7 @@ def section_of_difference(graphs: Sequence[FlameDifference], base: str) -> Secti
             width="time per step" if graphs[0].is_per_step else "time or bytes of memory",
             has_lines=True,
             has_threads=any(site.kind == "thread" for site in graphs[0].flame.sites),
+            has_lives=False,
             is_difference=True,
         ),
         scripts=SCRIPTS,
@@ -108,9 +113,14 @@ def _data(
 ) -> dict[str, Any]:
     """What ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
     heaviest = flame.total if before is None else np.maximum(flame.total, before)
+    heaviest = heaviest + _bytes_ever(flame)
     nodes = np.sort(np.lexsort((np.arange(len(flame)), -heaviest))[:MAX_NODES])
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
+    nearest = number.copy()
+    for level in flame.by_depth[1:] if flame.lives else ():
+        left_out = level[nearest[level] == NO_ROW]
+        nearest[left_out] = nearest[flame.parent[left_out]]
     parent = flame.parent[nodes]
     above = np.where(parent == NO_ROW, NO_ROW, number[parent])
     used, site = np.unique(flame.site[nodes], return_inverse=True)
@@ -135,6 +145,10 @@ def _data(
             ),
             plain=len(nodes) <= _MAX_PLAIN_NODES,
         ),
+        "lives": {
+            device: packed_lives(replace(each, group=nearest[each.group]))
+            for device, each in flame.lives.items()
+        },
         "idle": [each for each in number[idle_threads(flame)].tolist() if each != NO_ROW],
         "sites": {
             "name": [cell(each.name, _MAX_NAME) for each in sites],
@@ -147,6 +161,14 @@ def _data(
             for kind in kinds
         ],
     }  # fmt: skip
+
+
+def _bytes_ever(flame: Flame) -> Int64s:
+    """Bytes of all blocks of the history at each node and its descendants. Shape ``(k,)``."""
+    own = np.zeros(len(flame), dtype=np.int64)
+    for each in flame.lives.values():
+        np.add.at(own, each.group, each.n_bytes)
+    return over_subtrees(np.add, own, flame.parent)
 
 
 def _kind(site: FlameSite, ownership: Ownership) -> str:
@@ -178,7 +200,9 @@ def _place(site: FlameSite, base: str) -> str:
 def _table(flame: Flame, base: str) -> SortableTable:
     """The sites of a graph, the one with the highest own weight first."""
     own, total, n = by_site(flame)
-    order = np.lexsort((np.arange(len(own)), -total, -own))[:MAX_ROWS].tolist()
+    order = np.lexsort((np.arange(len(own)), -total, -own))
+    # Nodes without weight are those of memory that was not live at its peak.
+    order = order[total[order] > 0][:MAX_ROWS].tolist()
     unit: Any = flame.unit
     columns = (
         SortableColumn("Name", "name", lambda site: _name(flame.sites[site])),

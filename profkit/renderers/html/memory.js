@@ -1,5 +1,5 @@
 'use strict';
-/** Allocated and reserved memory over time, with layers by line, use or operator. */
+/** Allocated and reserved memory over time, with layers by line, use or operator; segments. */
 (() => {
   const microseconds = [[1e6, 's'], [1e3, 'ms'], [1, 'µs']];
   const numbers = [[1, '']];
@@ -10,20 +10,15 @@
       name: (n) => `after ${profkit.formatCount(n)} entries` },
     step: { axis: 'step', scales: numbers, name: (n) => `step ${profkit.formatCount(n)}` },
   };
-  const nSeries = 8;
-
-  function draw({ id, clock, at, lines, layers }) {
+  function draw({ id, device, clock, at, lines, layers, lives, uses }) {
     const inputs = [...document.querySelectorAll(`input[name="${id}"]`)];
     const { axis, scales, name } = clocks[clock];
     const kinds = Object.keys(layers);
+    const place = document.getElementById(id);
 
-    /** Layers in the page's colours; the rest, which has no colour of its own, in grey. */
     function layerSeries() {
       const kind = inputs.find((input) => input.checked)?.value ?? kinds[0];
-      return (layers[kind] ?? []).map(({ name: label, bytes, isRest }, index) => ({
-        kind: 'layer', label, values: bytes,
-        color: index >= nSeries || isRest ? '--line' : `--series-${index + 1}`,
-      }));
+      return (layers[kind] ?? []).map((layer) => ({ kind: 'layer', ...layer }));
     }
 
     function lineColor(index) {
@@ -40,11 +35,53 @@
       format: profkit.formatBytes,
       scales: profkit.sizeUnits,
       holds: clock !== 'step',
+      onSpan: lives && onSpan,
     });
 
-    const chart = profkit.chart(document.getElementById(id), spec());
+    /** What was live in a span: the number, the bytes, and their uses. */
+    function liveText(span, { n, bytes }) {
+      const whole = bytes.reduce((sum, each) => sum + each, 0);
+      const shares = uses.map((label, use) => [label, bytes[use]]).filter(([, sum]) => sum)
+        .sort((a, b) => b[1] - a[1])
+        .map(([label, sum]) => `${label} ${profkit.formatBytes(sum)} (${profkit.formatShare(sum / whole)})`);
+      const count = profkit.formatCount(n.reduce((sum, each) => sum + each, 0));
+      return `Selected: ${count} blocks that were live on ${device} at some time from `
+        + `${name(at[span[0]])} to ${name(at[span[1]])}. Their sizes add up to `
+        + `${profkit.formatBytes(whole)}${shares.length ? `: ${shares.join(', ')}` : ''}.`;
+    }
+
+    let sums = null;
+    async function onSpan(span) {
+      sums ??= profkit.lives(lives, uses.length);
+      const text = span && liveText(span, (await sums)(...span));
+      if (String(span) !== String(chart.span)) return;
+      profkit.showSpan(span && { device, from: span[0], to: span[1], text });
+    }
+
+    const chart = profkit.chart(place, spec());
     for (const input of inputs) input.addEventListener('change', () => chart.update(spec()));
+    if (!lives) return;
+    const selected = profkit.element('p', { class: 'selected-span', role: 'status' });
+    place.after(selected);
+    window.addEventListener('profkit:span', ({ detail }) => {
+      const isHere = detail?.device === device;
+      if (!isHere) chart.showSpan(null);
+      selected.replaceChildren(...(isHere ? [`${detail.text} `, profkit.element('a',
+        { href: '#flames' }, 'Flame graph of them')] : []));
+    });
   }
 
-  for (const chart of profkit.data('memory').charts) draw(chart);
+  const { charts, segments } = profkit.data('memory');
+  for (const chart of charts) draw(chart);
+
+  async function drawSegments(data) {
+    const root = document.getElementById(data.id);
+    try {
+      const columns = await profkit.unpacked(data.packed);
+      new profkit.Segments(root, data, columns, clocks[data.clock].name);
+    } catch {
+      root.querySelector('.flame-selected').textContent = 'This browser cannot decompress the segments.';
+    }
+  }
+  for (const data of segments) drawSegments(data);
 })();

@@ -10,7 +10,7 @@ from profkit.model.memory_series import MemorySeries
 from profkit.model.memory_summary import AllocationSite, MemorySummary, SnapshotDevice
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.memory_series import REST_LAYERS, memory_series
+from profkit.present.memory_series import MAX_LAYERS, REST_LAYERS, memory_series
 from profkit.present.memory_text import (
     AllocationTable,
     allocation_tables,
@@ -21,8 +21,11 @@ from profkit.present.memory_text import (
 )
 from profkit.present.recording_tables import largest_allocations, operator_memory
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
+from profkit.renderers.html._packed_columns import packed_lives
+from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
+from profkit.renderers.html.segments import USE_COLORS, segment_maps
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
@@ -46,12 +49,21 @@ def section(report: Report, options: Options) -> Section | None:
     if monitored is not None:
         charts.append(monitored)
     tables = [each for each in _tables(report, memory, options, every) if each.rows]
+    segments = list(segment_maps(options))
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):
         return None
-    data = {"tables": {each.id: each.data for each in tables}, "charts": charts}
-    scripts = (*((TABLE_SCRIPT,) if tables else ()), *((CHART_SCRIPT, _SCRIPT) if charts else ()))
-    body = fill("memory.html.j2", facts=facts, charts=charts, tables=tables, by=_BY)
+    tables_data = {each.id: each.data for each in tables}
+    data = {"tables": tables_data, "charts": charts, "segments": segments}
+    scripts = (
+        *((TABLE_SCRIPT,) if tables else ()),
+        *((LIVES_SCRIPT,) if any(each["lives"] for each in charts) else ()),
+        *(SEGMENT_SCRIPTS if segments else ()),
+        *((CHART_SCRIPT, _SCRIPT) if charts or segments else ()),
+    )
+    body = fill(
+        "memory.html.j2", facts=facts, charts=charts, segments=segments, tables=tables, by=_BY
+    )
     return Section("memory", "Memory", body, scripts, data)
 
 
@@ -82,23 +94,33 @@ def _chart(number: int, series: MemorySeries) -> dict[str, Any]:
     highest = format_bytes(int(series.allocated_bytes.max()))
     return {
         "id": f"memory-{number}",
+        "device": series.device,
         "title": f"{cell(series.device)}: peak {highest}",
+        "uses": series.uses,
+        "lives": series.by_use and packed_lives(series.by_use),
         "clock": series.clock,
         "at": series.at.tolist(),
         "lines": lines,
         "layers": {
             kind: [
                 {
-                    "name": cell(layer.name),
-                    "bytes": layer.bytes.tolist(),
-                    "isRest": layer.name in REST_LAYERS,
+                    "label": cell(layer.name),
+                    "values": layer.bytes.tolist(),
+                    "color": _color(number, layer.name, kind),
                 }
-                for layer in layers
+                for number, layer in enumerate(layers)
             ]
             for kind in _BY
             if (layers := series.layers.get(kind))
         },
     }
+
+
+def _color(number: int, name: str, kind: str) -> str:
+    """The colour of a layer: of a use its own one, of all the rest grey."""
+    if kind == "use" and name in USE_COLORS:
+        return USE_COLORS[name]
+    return "--line" if name in REST_LAYERS or number >= MAX_LAYERS else f"--series-{number + 1}"
 
 
 def _monitored_chart(report: Report) -> dict[str, Any] | None:
@@ -118,6 +140,7 @@ def _monitored_chart(report: Report) -> dict[str, Any] | None:
             for row, known in zip(rows, by_step, strict=True)
         ],
         "layers": {},
+        "lives": None,
     }
 
 

@@ -17,7 +17,7 @@ profkit.SliceArguments = class {
   async decode() {
     const columns = {};
     for (const [name, packed] of Object.entries(this.packed.columns)) {
-      const [values] = profkit.columns(await profkit.unpack(packed.text), packed);
+      const [values] = await profkit.unpacked(packed);
       columns[name] = name === 'set' ? values : profkit.SliceArguments.summed(values);
     }
     this.launched = new Map();

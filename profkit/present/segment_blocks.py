@@ -1,0 +1,92 @@
+"""The segments of a device at the end of a snapshot, with the blocks in them."""
+
+import numpy as np
+
+from profkit.dataclass import dataclass
+from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
+from profkit.model.memory_series import Clock
+from profkit.model.snapshot import UInt8s
+from profkit.present.memory_series import clock_of
+
+
+@dataclass(frozen=True)
+class SegmentBlocks:
+    """Segments by address, and their blocks by segment and address.
+
+    Attributes:
+        segment_bytes: Shape ``(s,)``.
+        n_blocks: Number of blocks of each segment. Shape ``(s,)``.
+        stream: Number of the stream that each serves, from 0 in the order of the streams' ids.
+        is_small: Whether it serves requests up to 1 MiB.
+        is_private: Whether it belongs to a private pool.
+        gap_bytes: Bytes of the segment before each block that are in no block. Shape ``(b,)``.
+        n_bytes: Shape ``(b,)``.
+        state: A :class:`~profkit.model.snapshot.State` value.
+        line: Source line of the allocation, as in
+            :class:`~profkit.index.snapshot.stack_lines.StackLines`.
+        use: A number of :data:`~profkit.index.snapshot.allocation_use.USES`.
+        at: Time of the allocation on ``clock`` if it is in the history, else
+            :data:`~profkit.model.events.NO_ROW`.
+        until: Time of the end of the history.
+    """
+
+    device: str
+    segment_bytes: Int64s
+    n_blocks: Int64s
+    stream: Int64s
+    is_small: Mask
+    is_private: Mask
+    gap_bytes: Int64s
+    n_bytes: Int64s
+    state: UInt8s
+    line: Int32s
+    use: UInt8s
+    at: Int64s
+    clock: Clock
+    until: int
+
+
+def segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
+    """The segments of a device, with their blocks."""
+    segments, blocks = memory.snapshot.segments, memory.snapshot.blocks
+    here = np.flatnonzero(segments.device == memory.replay.device)
+    here = here[np.argsort(segments.address[here], kind="stable")]
+    rank = np.full(len(segments), NO_ROW, dtype=np.int64)
+    rank[here] = np.arange(len(here))
+    of_block = rank[blocks.segment]
+    row = np.flatnonzero(of_block != NO_ROW)
+    row = row[np.lexsort((blocks.address[row], of_block[row]))]
+    of_block, n_bytes = of_block[row], blocks.n_bytes[row]
+    begin = blocks.address[row] - segments.address[here][of_block]
+    before = np.zeros(len(row), dtype=np.int64)
+    same = of_block[1:] == of_block[:-1]
+    before[1:][same] = (begin + n_bytes)[:-1][same]
+    gap = begin - before
+    # Blocks that overlap or exceed their segment are beside each other.
+    gap[(gap < 0) | (begin + n_bytes > segments.total_bytes[here][of_block])] = 0
+    in_blocks = np.zeros(len(here), dtype=np.int64)
+    np.add.at(in_blocks, of_block, gap + n_bytes)
+    times, clock = clock_of(memory)
+    at = np.full(len(blocks), NO_ROW, dtype=np.int64)
+    since = memory.replay.since
+    at[memory.replay.block[since != NO_ROW]] = times[since[since != NO_ROW] + 1]
+    stack, stacks = blocks.stack[row], memory.lines.stacks
+    never_freed = np.zeros(len(row), dtype=np.bool_)
+    return SegmentBlocks(
+        device=memory.label,
+        segment_bytes=np.maximum(segments.total_bytes[here], in_blocks),
+        n_blocks=np.bincount(of_block, minlength=len(here)),
+        stream=np.unique(segments.stream[here], return_inverse=True)[1],
+        is_small=~segments.is_large[here],
+        is_private=segments.pool[here] != 0,
+        gap_bytes=gap,
+        n_bytes=n_bytes,
+        state=blocks.state[row],
+        line=memory.lines.of(stack),
+        use=use_of_blocks(stack, never_freed, uses(stacks), makes_optimizer_state(stacks)),
+        at=at[row],
+        clock=clock,
+        until=int(times[-1]),
+    )
