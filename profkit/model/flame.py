@@ -63,7 +63,7 @@ class Flame:
         first_ns: When the node or one of its descendants first began, in nanoseconds from the
             trace's start; None where that is not known. Shape ``(k,)``.
         lives: By device the blocks of its whole history, whose groups are nodes; so some nodes have
-            no weight. Empty unless asked for.
+            no weight. Only if ``over_time`` was requested.
     """
 
     name: str
