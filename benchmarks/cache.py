@@ -1,7 +1,8 @@
 """What the cache saves and costs: first and second look at a large trace, and a small file.
 
 A recorded trace is repeated to several sizes. ``profkit analyze`` is measured as a whole process:
-without the cache, with an empty one, and with a full one, in turns. The small file, ``profkit
+without the cache, with an empty one, and with a full one, in turns; with a full one also with other
+rules, and ``profkit view`` and ``export``. The small file, ``profkit
 --help`` and ``import profkit`` are measured beside a Python process that does nothing. Times are
 processor time with child processes, which other programs disturb least; wall time is shown beside
 it. Nothing is downloaded, and files and cache are removed.
@@ -48,20 +49,31 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
             file.writelines(repeated(trace, megabytes * 1_000_000))
         os.environ["PROFKIT_CACHE"] = str(cache)
         command = ["-m", "profkit", "analyze", str(path), "-o", os.devnull]
-        runs: dict[str, list[Run]] = {"no cache": [], "first look": [], "second look": [],
-                                      "second, other rules": []}  # fmt: skip
+        shown_as = {
+            "other rules": [*command, "--ignore", "SYN"],
+            "other options": [*command, "--max-bytes", "20GiB"],
+            "view": ["-m", "profkit", "view", str(path), "--no-open", "-o", f"{folder}/v.html",
+                     "--force"],
+            "speedscope": ["-m", "profkit", "export", str(path), "--to", "speedscope",
+                           "-o", f"{folder}/s.json", "--force"],
+        }  # fmt: skip
+        runs: dict[str, list[Run]] = {
+            name: [] for name in ("no cache", "first look", "second look", *shown_as)
+        }
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
             runs["no cache"].append(run([*command, "--no-cache"]))
             runs["first look"].append(run(command))
             runs["second look"].append(run(command))
-            runs["second, other rules"].append(run([*command, "--ignore", "SYN"]))
+            for name, other in shown_as.items():
+                runs[name].append(run(other))
         print(f"\n{megabytes} MB of text, {rounds} rounds")
         print(f"{'look':<24} {'cpu s':>7} {'range':<13} {'wall s':>7} {'x none':>7}")
         base_s = statistics.median(each.cpu_seconds for each in runs["no cache"])
         first, second = (shown(name, each, base_s) for name, each in list(runs.items())[1:3])
         shown("no cache", runs["no cache"], base_s)
-        shown("second, other rules", runs["second, other rules"], base_s)
+        for name in shown_as:
+            shown(name, runs[name], base_s)
         n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
         print(
             f"targets: a first look at most {TARGET_FIRST} x (here {first / base_s:.2f}), "

@@ -1,145 +1,151 @@
-"""Reports in the cache: for a second look with the same rules and options."""
+"""Reports in the cache: the figures of a recording, and the results of each rule.
+
+With other rules, or other thresholds of some, only those run whose results are not known yet.
+"""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
 from profkit.engine.detector import Rule
+from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.runner import Overrides, RuleResults, recoverable_ns, report_on
 from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.model.report import Report
-from profkit.readers.cache import Cache, Entry, Key
+from profkit.model.report import Report, Source, Summary
+from profkit.readers.cache import Cache, Key
+from profkit.readers.stored_value import NotValidError, value_of
 from profkit.readers.stream import place_of
 
 _KIND: Final = b"report"
 _OURS: Final = "profkit."
+_MAX_RULES: Final = 1000
+"""Results that are kept, of rules with some thresholds each."""
+_MAX_SETS: Final = 50
 
 
-class _Change(msgspec.Struct, array_like=True):
-    """A :class:`~profkit.model.change.ProgramChange` whose rows are arrays of the entry by name."""
+@dataclass
+class Results:
+    """What reports on a recording consist of.
 
-    calls: str
-    scaled: tuple[tuple[str, float], ...]
-    host_time: tuple[tuple[int, int], ...]
-    captured: str
+    Attributes:
+        figures: The recording and its figures, without what findings save together; None if they
+            are not known.
+        n_rows: Rows of the recording, which changes name.
+        of_rules: The results of rules, by :func:`rule_keys`.
+        recoverable_ns: Time that the findings of some rules save together, by their keys.
+    """
+
+    figures: tuple[Source, Summary] | None = None
+    n_rows: int = 0
+    of_rules: dict[str, RuleResults] = field(default_factory=dict)
+    recoverable_ns: dict[str, int] = field(default_factory=dict)
+
+    def report(self, keys: Sequence[str]) -> Report | None:
+        """The report with some rules, by their keys; None if something of it is not known."""
+        every = [self.of_rules.get(key) for key in keys]
+        known = [each for each in every if each is not None]
+        saved_ns = self.recoverable_ns.get(set_key(keys))
+        if self.figures is None or saved_ns is None or len(known) < len(every):
+            return None
+        return report_on(*self.figures, RuleResults.joined(known), saved_ns)
+
+    def complete(self, ctx: Context, keys: Sequence[str], found: Sequence[RuleResults]) -> Report:
+        """The report with some rules, whose results were found; what is new is added.
+
+        The results of a rule that crashed are not: after a retry it may not.
+        """
+        if self.figures is None:
+            self.figures = source_of(ctx), summarize(ctx)
+            self.n_rows = len(ctx.events)
+        together = RuleResults.joined(found)
+        saved_ns = self.recoverable_ns.get(set_key(keys))
+        if saved_ns is None:
+            saved_ns = recoverable_ns(ctx, together.on_program)
+        if not together.has_crash:
+            self.recoverable_ns[set_key(keys)] = saved_ns
+        self.of_rules |= {
+            key: each for key, each in zip(keys, found, strict=True) if not each.has_crash
+        }
+        return report_on(*self.figures, together, saved_ns)
+
+    def bounded(self) -> "Results":
+        """The results to store: the latest ones."""
+        return replace(
+            self,
+            of_rules=dict(list(self.of_rules.items())[-_MAX_RULES:]),
+            recoverable_ns=dict(list(self.recoverable_ns.items())[-_MAX_SETS:]),
+        )
 
 
-class _Stored(msgspec.Struct, array_like=True):
-    """A report, and the changes of its findings, those of the recording's health last."""
-
-    report: Report
-    changes: tuple[_Change | None, ...]
+def rule_keys(rules: Iterable[Rule], thresholds: Overrides) -> list[str]:
+    """The keys of rules' results: what these depend on beside the recording."""
+    return [repr((rule.INFO.id, thresholds.get(rule.INFO.name), _state_of(rule))) for rule in rules]
 
 
-def report_key(
-    cache: Cache, paths: Sequence[str], rules: Sequence[Rule], options: Sequence[object]
-) -> Key | None:
-    """The key of the report that some rules make of files; None if it is not to be cached.
+def set_key(rules: Iterable[str]) -> str:
+    """The key of several rules together."""
+    return "\n".join(rules)
+
+
+def _state_of(rule: Rule) -> tuple[object, ...]:
+    """What changes with the rule of another package."""
+    if rule.__name__.startswith(_OURS):
+        return ()
+    file = getattr(rule, "__file__", None)
+    status = os.stat(file) if file and Path(file).is_file() else None  # noqa: PTH116
+    return rule.__name__, file, status and (status.st_size, status.st_mtime_ns)
+
+
+def results_key(cache: Cache, paths: Sequence[str], options: Sequence[object]) -> Key | None:
+    """The key of the results on some files; None if they are not to be cached.
 
     Args:
-        options: Everything else that the report depends on, as plain data.
+        options: What all of them depend on, as plain data.
     """
     try:
-        given = msgspec.msgpack.encode((paths, [rule.INFO.id for rule in rules], options))
-        others = [rule for rule in rules if not rule.__name__.startswith(_OURS)]
-        plugins = repr(list(map(_state_of, others))).encode("utf-8", "surrogateescape")
+        given = msgspec.msgpack.encode((paths, options))
     except (
         TypeError,
         ValueError,
         OverflowError,
     ):  # options that are no plain data; reading says so
         return None
-    return cache.key([place_of(path) for path in paths], _KIND, given, plugins)
+    return cache.key([place_of(path) for path in paths], _KIND, given)
 
 
-def _state_of(rule: Rule) -> tuple[object, ...]:
-    """What changes with the rule of another package."""
-    file = getattr(rule, "__file__", None)
-    status = os.stat(file) if file and Path(file).is_file() else None  # noqa: PTH116
-    return rule.__name__, file, status and (status.st_size, status.st_mtime_ns)
-
-
-def entry_of(report: Report) -> Entry:
-    """A report as an entry of the cache.
-
-    Raises:
-        ValueError: A text cannot be encoded.
-        OverflowError: An integer has more than 64 bits.
-    """
-    arrays: dict[str, Any] = {}
-    numbers = count()
-
-    def stored(rows: Any) -> str:  # noqa: ANN401  (an array of rows)
-        name = str(next(numbers))
-        arrays[name] = np.asarray(rows, dtype=np.int64)
-        return name
-
-    def change_of(finding: Finding) -> _Change | None:
-        change = finding.change
-        if change is None:
-            return None
-        scaled = tuple((stored(rows), factor) for rows, factor in change.scaled)
-        return _Change(stored(change.calls), scaled, change.host_time, stored(change.captured))
-
-    changes = tuple(map(change_of, (*report.findings, *report.health)))
-    bare = replace(report, findings=_bare(report.findings), health=_bare(report.health))
-    return Entry(msgspec.msgpack.encode(_Stored(bare, changes)), arrays)
-
-
-def _bare(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(replace(each, change=None) for each in findings)
-
-
-def find_report(cache: Cache, key: Key) -> Report | None:
-    """The cached report; an entry that is no valid one is removed."""
+def find_results(cache: Cache, key: Key) -> Results | None:
+    """The cached results; an entry that has no valid ones is removed."""
     entry = cache.find(key)
-    report = None if entry is None else _report_of(entry)
-    if entry is not None and report is None:
-        cache.remove(key)
-    return report
-
-
-def _report_of(entry: Entry) -> Report | None:
-    try:
-        stored = msgspec.msgpack.decode(entry.data, type=_Stored)
-        changes = _changes(stored, entry)
-        report = stored.report
-        findings = tuple(replace(each, change=next(changes)) for each in report.findings)
-        health = tuple(replace(each, change=next(changes)) for each in report.health)
-    except (msgspec.MsgspecError, ValueError, LookupError, RecursionError, StopIteration):
+    if entry is None:
         return None
-    return replace(report, findings=findings, health=health)
+    try:
+        found = value_of(Results, entry)
+        if all(_is_within(change, found.n_rows) for change in _changes(found)):
+            return found
+    except NotValidError:
+        pass
+    cache.remove(key)
+    return None
 
 
-def _changes(stored: _Stored, entry: Entry) -> Iterator[ProgramChange | None]:
-    """The changes of all findings.
+def _changes(results: Results) -> Iterator[ProgramChange]:
+    for each in results.of_rules.values():
+        yield from (finding.change for finding in each.findings if finding.change is not None)
 
-    Raises:
-        ValueError: Rows are not those of the recording.
-        LookupError: Rows are missing.
-    """
-    n_rows = stored.report.source.n_events
 
-    def rows(name: str) -> Any:  # noqa: ANN401  (an array of rows)
-        found = entry.arrays[name]
-        if found.dtype != np.int64 or (len(found) and not 0 <= found.min() <= found.max() < n_rows):
-            raise ValueError(name)
-        return found.astype(np.intp, copy=False)
-
-    for each in stored.changes:
-        yield (
-            None
-            if each is None
-            else ProgramChange(
-                rows(each.calls),
-                tuple((rows(name), factor) for name, factor in each.scaled),
-                each.host_time,
-                rows(each.captured),
-            )
-        )
+def _is_within(change: ProgramChange, n_rows: int) -> bool:
+    """Whether the rows of a change are those of a recording."""
+    every: list[Any] = [change.calls, change.captured, *(rows for rows, _ in change.scaled)]
+    return all(
+        isinstance(rows, np.ndarray)
+        and rows.dtype == np.int64
+        and (not len(rows) or 0 <= rows.min() <= rows.max() < n_rows)
+        for rows in every
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
-from profkit.analysis.cached_report import entry_of, find_report, report_key
+from profkit.analysis.cached_report import Results, find_results, results_key, rule_keys
 from profkit.arguments import (
     CALLABLE,
     FLAG,
@@ -25,8 +25,9 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job import job_report, rank_report
 from profkit.engine.job_context import RankReport, RuleChoice
+from profkit.engine.kept import KeptRelations
 from profkit.engine.registry import chosen, rules
-from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
+from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
 from profkit.model.flight_record import FlightRecord
@@ -38,6 +39,8 @@ from profkit.present.renderer import LoadedRecording
 from profkit.readers.cache import STAGE, users_cache
 from profkit.readers.open import load
 from profkit.readers.progress import OnProgress, Stages
+from profkit.readers.stored_value import entry_of
+from profkit.readers.stream import place_of
 
 Path = str | os.PathLike[str]
 Peaks = Mapping[str, Mapping[str, float]]
@@ -115,20 +118,24 @@ def study(  # noqa: PLR0913  (options, by name)
         )
 
     cache, stages = users_cache(), Stages()
-    options = (plain(thresholds), strict, limit_bytes, plain(peaks), tokens_per_step, parameters)
+    options = (limit_bytes, plain(peaks), tokens_per_step, parameters)
     with stages.stage(STAGE):
-        key = report_key(cache, paths, wanted, options)
-        known = None if key is None else find_report(cache, key)
-    if known is not None:
+        key = results_key(cache, paths, options)
+        results = (None if key is None else find_results(cache, key)) or Results()
+        report = results.report(rule_keys(wanted, choice.thresholds))
+    if report is not None:
         on_stage(STAGE, stages.ns[STAGE])
-        return Study(known, LoadedRecording(lru_cache(read), tuple(paths)), choice)
+        return Study(report, LoadedRecording(lru_cache(read), tuple(paths)), choice)
     ctx = read()
-    report = report_of(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
+    results = results if results.n_rows == len(ctx.events) else Results()
+    report = report_of(
+        ctx, wanted, choice.thresholds, strict=strict, on_stage=on_stage, results=results
+    )
     if report.source.kind == "flight-recorder":
         dump = rank_report(ctx, report, choice)
         report = report if dump is None else job_report([dump])
     elif key is not None:
-        cache.store(key, lambda: entry_of(report), stages)
+        cache.store(key, lambda: entry_of(results.bounded()), stages)
         for stage, ns in stages.ns.items():
             on_stage(stage, ns)
     return Study(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
@@ -145,6 +152,8 @@ def context_of(
     Raises:
         UsageError: There are two of one kind, or none.
     """
+    paths = tuple(paths)
+    kept = KeptRelations.of(users_cache(), map(place_of, paths))
     found: dict[str, Any] = {}
     flights: list[FlightRecord] = []
     for path in paths:
@@ -163,7 +172,10 @@ def context_of(
                 on_stage(stage, ns)
     if not (found or flights):
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
-    return Context(flights=tuple(flights), **{kind: each for kind, (_, each) in found.items()})
+    if "trace" not in found or (kept is not None and not kept.is_current):
+        kept = None  # there are no relations, or a file was written to while it was read
+    recordings = {kind: each for kind, (_, each) in found.items()}
+    return Context(flights=tuple(flights), kept=kept, **recordings)
 
 
 def no_stage(stage: str, ns: int) -> None:
@@ -177,15 +189,26 @@ def report_of(
     *,
     strict: bool,
     on_stage: OnStage,
+    results: Results | None = None,
 ) -> Report:
-    """Run some rules on a recording."""
+    """Run some rules on a recording.
+
+    Args:
+        results: What is known of the recording. The rest is found, and added.
+    """
+    results = results or Results()
+    keys = rule_keys(wanted, thresholds)
+    if results.figures is None or not results.of_rules.keys() >= set(keys):
+        began = time.perf_counter_ns()
+        ctx.relate()
+        on_stage("index", time.perf_counter_ns() - began)
+    found = [
+        results.of_rules.get(key)
+        or run_rules(ctx, [rule], thresholds, strict=strict, on_stage=on_stage)
+        for key, rule in zip(keys, wanted, strict=True)
+    ]
     began = time.perf_counter_ns()
-    ctx.relate()
-    on_stage("index", time.perf_counter_ns() - began)
-    outcome = run_rules(ctx, wanted, thresholds, strict=strict, on_stage=on_stage)
-    began = time.perf_counter_ns()
-    health_ids = {rule.INFO.id for rule in wanted if rule.INFO.is_health}
-    report = report_on(ctx, outcome, health_ids)
+    report = results.complete(ctx, keys, found)
     on_stage("summarize", time.perf_counter_ns() - began)
     return report
 

@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.engine.kept import KeptRelations, kept_relation
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,
     compilations,
     compiled_runs,
 )
-from profkit.index.compute.categories import work_categories
+from profkit.index.compute.categories import are_categories, work_categories
 from profkit.index.compute.op_work import OpWork, op_work
 from profkit.index.compute.peaks import CPU, Peak, peak_of
 from profkit.index.device.cold_calls import cold_calls
@@ -37,6 +38,7 @@ from profkit.index.ranks.collectives import (
 )
 from profkit.index.replay.build import build_graph
 from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
+from profkit.index.replay.graph import DependencyGraph
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
 from profkit.index.runtime_calls import LAUNCH
 from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
@@ -81,6 +83,7 @@ class Context:
         peaks: By device name, the peaks that the user states; ``cpu`` for a run without devices.
         tokens_per_step: Tokens that one step processes, or None if the user does not state it.
         parameters: Parameters of the model that each token uses, or None.
+        kept: What was kept of an earlier look; None where nothing is kept.
     """
 
     trace: Trace = NO_TRACE
@@ -90,6 +93,7 @@ class Context:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     tokens_per_step: int | None = None
     parameters: int | None = None
+    kept: KeptRelations | None = None
 
     @property
     def path(self) -> str:
@@ -110,7 +114,7 @@ class Context:
         """The trace's complete events."""
         return self.trace.events
 
-    @cached_property
+    @kept_relation(lambda tree, ctx: tree.fits(ctx.events))
     def tree(self) -> CallTree:
         """The call trees of the host threads."""
         return call_tree(self.events)
@@ -133,7 +137,7 @@ class Context:
         """Device work and the calls that launched it."""
         return join_launches(self.events, self.innermost_op)
 
-    @cached_property
+    @kept_relation(lambda work, ctx: work.fits(ctx.events))
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
         return op_work(self.events, self.tree)
@@ -143,12 +147,12 @@ class Context:
         """Host time of each operator without the operators within it; else 0. Shape ``(n,)``."""
         return self_ns(self.events, self.tree, self.events.category == Category.OP)
 
-    @cached_property
+    @kept_relation(lambda found, ctx: are_categories(found, ctx.events))
     def work_categories(self) -> Int64s:
         """The category of operators and device work, as its index. Shape ``(n,)``."""
         return work_categories(self.events, self.tree, self.launches, self.is_communication)
 
-    @cached_property
+    @kept_relation(lambda source, ctx: source.fits(ctx.events))
     def source(self) -> SourceMap:
         """The source line of every host event."""
         capture = self.trace.capture
@@ -159,7 +163,7 @@ class Context:
         """The forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
         return forward_of_backward(self.events, self.tree)
 
-    @cached_property
+    @kept_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
     def modules(self) -> ModuleTree | None:
         """The tree of modules, or None where no calls of modules were recorded."""
         return module_tree(self.events, self.tree, self.forward_ops)
@@ -193,7 +197,7 @@ class Context:
         """
         if not self.has_device_work:
             return EMPTY
-        found = self.replay.graph.unrecorded
+        found = self.graph.unrecorded
         return found if found.total_ns >= MIN_UNRECORDED_SHARE * self.window_ns else EMPTY
 
     @cached_property
@@ -204,7 +208,7 @@ class Context:
             for device in self.devices
         )
 
-    @cached_property
+    @kept_relation(lambda syncs, ctx: syncs.fits(ctx.events))
     def syncs(self) -> Syncs:
         """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
@@ -214,12 +218,16 @@ class Context:
         """Calls of the runtime that first load code or a library, or create a context."""
         return cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
 
+    @kept_relation(lambda graph, ctx: graph.fits(ctx.events))
+    def graph(self) -> DependencyGraph:
+        """The recording as a dependency graph."""
+        ignored = called_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
+        return build_graph(self.events, self.tree, self.launches, self.syncs, self.steps, ignored)
+
     @cached_property
     def replay(self) -> Replay:
-        """The recording as a dependency graph, to be replayed with changes."""
-        ignored = called_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
-        graph = build_graph(self.events, self.tree, self.launches, self.syncs, self.steps, ignored)
-        return Replay(self.events, self.steps, graph)
+        """The dependency graph, to be replayed with changes."""
+        return Replay(self.events, self.steps, self.graph)
 
     @cached_property
     def path_activity(self) -> HostActivity:
@@ -234,7 +242,7 @@ class Context:
             waits = exposed_waits(events, collectives, working, 0, self.window_ns)
         return HostActivity(self.tree, self.syncs, wait, self.is_communication, waits)
 
-    @cached_property
+    @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
         """The critical path of all steps."""
         return critical_path(self.replay, self.path_activity)

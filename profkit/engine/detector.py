@@ -78,7 +78,12 @@ class RuleInfo:
     @property
     def is_health(self) -> bool:
         """Whether its findings are about the recording and not about the program."""
-        return self.id.startswith("PRF")
+        return is_health(self.id)
+
+
+def is_health(rule: str) -> bool:
+    """Whether the rule of an id checks the recording instead of the program."""
+    return rule.startswith("PRF")
 
 
 class Rule(Protocol):

@@ -1,21 +1,20 @@
 """Runs the rules over a recording, with the user's thresholds, and ranks their findings."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field, fields, replace
 from typing import Any
 
 from profkit._version import __version__
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.detector import Rule
-from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.detector import Rule, is_health
 from profkit.engine.job_context import JobContext
 from profkit.engine.needs import first_unmet
 from profkit.errors import InternalError, UsageError
 from profkit.model.change import together
 from profkit.model.finding import Finding, Unchecked
-from profkit.model.report import Report
+from profkit.model.report import Report, Source, Summary
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """The thresholds to change: by rule name, their names and values."""
@@ -30,10 +29,27 @@ class RuleResults:
 
     Attributes:
         unchecked: The skipped checks.
+        has_crash: Whether a rule crashed.
     """
 
     findings: list[Finding] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
+    has_crash: bool = False
+
+    @property
+    def on_program(self) -> list[Finding]:
+        """The findings that are not about the recording."""
+        return [each for each in self.findings if not is_health(each.rule)]
+
+    @classmethod
+    def joined(cls, every: Iterable["RuleResults"]) -> "RuleResults":
+        """The results of several runs as one."""
+        found = cls()
+        for each in every:
+            found.findings += each.findings
+            found.unchecked += each.unchecked
+            found.has_crash |= each.has_crash
+        return found
 
 
 def run_rules(
@@ -71,6 +87,7 @@ def run_rules(
             hint = "This is a bug in the rule; please report it with the file."
             if strict:
                 raise InternalError(message, hint) from error
+            results.has_crash = True
             results.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
         on_stage(f"rule {rule.INFO.id}", time.perf_counter_ns() - start_ns)
     return results
@@ -94,21 +111,21 @@ def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (e
     return rule.Thresholds(**changed)
 
 
-def report_on(ctx: Context, results: RuleResults, health_ids: Collection[str]) -> Report:
+def report_on(
+    source: Source, summary: Summary, results: RuleResults, recoverable_ns: int
+) -> Report:
     """Build the report from the recording's figures and the rules' results.
 
     Args:
-        health_ids: Rules that check the recording instead of the program.
+        recoverable_ns: Time that the findings on the program save together.
     """
-    health = [f for f in results.findings if f.rule in health_ids]
-    findings = [f for f in results.findings if f.rule not in health_ids]
     return Report(
         profkit=__version__,
-        source=source_of(ctx),
-        summary=summarize(ctx, recoverable_ns(ctx, findings)),
-        findings=ranked(findings),
+        source=source,
+        summary=replace(summary, recoverable_ns=recoverable_ns),
+        findings=ranked(results.on_program),
         unchecked=tuple(results.unchecked),
-        health=ranked(health),
+        health=ranked(each for each in results.findings if is_health(each.rule)),
     )
 
 

@@ -95,7 +95,7 @@ def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations
         changes: At most :data:`MAX_SWITCHES`.
     """
     every = range(1 << len(changes))
-    of_one = 2 * (len(ctx.replay.graph) + _SETUP_NODES)
+    of_one = 2 * (len(ctx.graph) + _SETUP_NODES)
 
     def up_to(most: int) -> list[int]:
         return [each for each in every if each.bit_count() <= most or each == every[-1]]

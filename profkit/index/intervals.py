@@ -32,6 +32,14 @@ class Intervals:
         return len(self.starts_ns)
 
     @property
+    def are_valid(self) -> bool:
+        """Whether they are what they should be: of what is read from a cache."""
+        starts, ends = self.starts_ns, self.ends_ns
+        return len(starts) == len(ends) and bool(
+            (starts < ends).all() and (ends[:-1] <= starts[1:]).all()
+        )
+
+    @property
     def total_ns(self) -> int:
         """Sum of their lengths."""
         return int((self.ends_ns - self.starts_ns).sum())

@@ -298,3 +298,18 @@ class MemoryTable:
 
     def __len__(self) -> int:
         return len(self.ts_ns)
+
+
+def is_within(column: Any, low: int, high: int) -> bool:  # noqa: ANN401  (an array of integers)
+    """Whether all values are at least ``low`` and at most ``high``."""
+    return not len(column) or (low <= int(column.min()) and int(column.max()) <= high)
+
+
+def is_ascending(column: Any, step: int) -> bool:  # noqa: ANN401  (an array of integers)
+    """Whether each value is at least by ``step`` larger than the one before."""
+    return not len(column) or bool((column[1:] >= column[:-1] + step).all())
+
+
+def are_equally_long(*columns: Any) -> bool:  # noqa: ANN401  (arrays)
+    """Whether columns have the same length."""
+    return len({len(column) for column in columns}) == 1

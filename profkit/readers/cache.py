@@ -17,6 +17,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +55,8 @@ _MAGIC: Final = b"profkit\n"
 _HEAD_BYTES: Final = 16
 """The magic, the checksum of the description and its length."""
 _ALIGNMENT: Final = 64
-_DTYPES: Final = ("|u1", "<i4", "<i8", "<f8")
+_BOOL: Final = "|b1"
+_DTYPES: Final = ("|u1", _BOOL, "<i4", "<i8", "<f8")
 _ENTRY: Final = ".entry"
 _DRAFT: Final = ".draft"
 
@@ -72,12 +74,18 @@ class Key:
         places: The files that it is made from.
         parts: What else it depends on.
         is_settled: Whether a later write to the files changes it.
+        name: The name of one of several entries that depend on the same.
     """
 
     text: str
     places: tuple[Place, ...]
     parts: tuple[bytes, ...]
     is_settled: bool
+    name: str = ""
+
+    def named(self, name: str) -> "Key":
+        """The key of one of several entries that depend on the same."""
+        return replace(self, name=f"-{name}")
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,11 @@ class Cache:
         is_settled = now_ns - written_ns > SETTLED_NS
         return Key(found.hexdigest(), tuple(places), parts, is_settled)
 
+    def is_current(self, key: Key) -> bool:
+        """Whether the files are as they were when a key was made."""
+        current = self.key(key.places, *key.parts)
+        return current is not None and key == replace(current, name=key.name)
+
     def find(self, key: Key) -> Entry | None:
         """The entry of a key, or None. A damaged one is removed."""
         path = self._path(key)
@@ -184,7 +197,7 @@ class Cache:
         """
         failed = ""
         with stages.stage(STAGE):
-            if key.is_settled and key == self.key(key.places, *key.parts):
+            if key.is_settled and self.is_current(key):
                 try:
                     self._write(self._path(key), make())
                 except OSError as error:
@@ -222,7 +235,7 @@ class Cache:
             raise
 
     def _path(self, key: Key) -> Path:
-        return self._folder / (key.text + _ENTRY)
+        return self._folder / (key.text + key.name + _ENTRY)
 
     def _make_room(self, folder: Path, n_bytes: int) -> bool:
         """Remove the least recently used entries for a new one; False if that is not enough."""
@@ -398,6 +411,10 @@ def _array(mapped: mmap.mmap, start: int, about: _Array) -> Any:  # noqa: ANN401
     if not about.n:
         return np.zeros(0, dtype)
     found = np.frombuffer(mapped, dtype, about.n, start + about.offset)
-    if _checksum(found.view(np.uint8)) != about.checksum:
+    content = found.view(np.uint8)
+    if _checksum(content) != about.checksum:
+        raise _Damaged
+    # NumPy counts on it when it indexes.
+    if about.dtype == _BOOL and content.max() > 1:
         raise _Damaged
     return found

@@ -10,23 +10,27 @@ import numpy as np
 import pytest
 
 from profkit.analysis import study as study_module
-from profkit.analysis.cached_report import entry_of, find_report
+from profkit.analysis.cached_report import Results, find_results
 from profkit.analysis.study import study
 from profkit.api import analyze, render
 from profkit.cli.main import main
 from profkit.engine.registry import rules
+from profkit.engine.runner import RuleResults
+from profkit.errors import InternalError
 from profkit.folders import limit_cache
 from profkit.model.change import ProgramChange
 from profkit.model.report import Report
 from profkit.readers.cache import Cache, Entry
 from profkit.readers.open import load
 from profkit.readers.progress import Stages
+from profkit.readers.stored_value import entry_of
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from tests.cached import use_cache
 from tests.cli.test_ranks import rank_trace
 
 RECORDED = sorted((Path(__file__).parents[2] / "traces").glob("*/*.pt.trace.json.gz"))
 FORMATS = ("json", "text", "html")
+RELATIONS = ["critical_path", "graph", "op_work", "source", "syncs", "tree", "work_categories"]
 
 
 @pytest.fixture
@@ -58,6 +62,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def kinds(folder: Path) -> list[str]:
+    """What is cached: a relation by its name; columns and results have none."""
+    return sorted(each.stem.partition("-")[2] for each in folder.iterdir())
+
+
 def products(*paths: str) -> tuple[bytes, ...]:
     found = study(paths)
     return tuple(render(found.report, each, recording=found.recording) for each in FORMATS)
@@ -76,7 +85,7 @@ def test_every_format_is_the_same_from_the_cache(recorded: Path, folder: Path) -
     expected = fresh(str(recorded))
     assert not folder.exists()
     assert products(str(recorded)) == expected, "cold"
-    assert len(list(folder.iterdir())) == 2
+    assert kinds(folder)[:2] == ["", ""]
     assert products(str(recorded)) == expected, "warm"
 
 
@@ -90,7 +99,7 @@ def test_a_second_report_needs_nothing_of_the_recording(
     assert second.recording.context.has_trace
     assert second.recording.context is second.recording.context
     assert loads == [path, path]
-    assert len(list(folder.iterdir())) == 2
+    assert kinds(folder) == ["", "", *RELATIONS]
 
 
 def test_the_changes_of_findings_are_those_of_a_fresh_report(path: str, folder: Path) -> None:
@@ -114,22 +123,51 @@ def test_the_changes_of_findings_are_those_of_a_fresh_report(path: str, folder: 
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("option", "n_run", "n_reports"),
     [
-        {"select": ["SYN"]}, {"ignore": ["SYN"]}, {"strict": True}, {"limit_bytes": 1 << 30},
-        {"thresholds": {"item-sync": {"min_wait_share": 0.5}}}, {"tokens_per_step": 9},
-        {"parameters": 9}, {"peaks": {"cpu": {"float32_tflops": 1.0}}},
+        ({"select": ["SYN"]}, 0, 1), ({"ignore": ["SYN"]}, 0, 1),
+        ({"thresholds": {"item-sync": {"min_wait_share": 0.5}}}, 1, 1),
+        ({"limit_bytes": 1 << 30}, len(rules()), 2), ({"tokens_per_step": 9}, len(rules()), 2),
+        ({"parameters": 9}, len(rules()), 2),
+        ({"peaks": {"cpu": {"float32_tflops": 1.0}}}, len(rules()), 2),
     ],
 )  # fmt: skip
-def test_every_option_has_a_report_of_its_own(
-    option: dict[str, Any], path: str, folder: Path, loads: list[str]
+def test_another_look_runs_only_what_its_options_change(
+    option: dict[str, Any], n_run: int, n_reports: int, path: str, folder: Path, loads: list[str]
 ) -> None:
-    study(path)
+    limit_cache(0)
     expected = study(path, **option).report
-    assert len(loads) == 2
+    limit_cache(None)
+    study(path)
+    stages: list[str] = []
+    assert study(path, **option, on_stage=lambda name, _: stages.append(name)).report == expected
+    assert len([each for each in stages if each.startswith("rule ")]) == n_run
+    assert len(loads) == 3
     assert study(path, **option).report == expected
-    assert len(loads) == 2
-    assert len(list(folder.iterdir())) == 3, "columns, and a report each"
+    assert len(loads) == 3
+    assert kinds(folder) == ["", *[""] * n_reports, *RELATIONS]
+
+
+def test_a_strict_look_takes_what_is_known(path: str, folder: Path, loads: list[str]) -> None:
+    assert study(path, strict=True).report == study(path).report
+    assert (len(loads), folder.exists()) == (1, True)
+
+
+def test_a_rule_that_crashed_runs_again(
+    path: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = study(path).report
+    limit = len(list(folder.iterdir()))
+    for entry in folder.iterdir():
+        entry.unlink()
+    with monkeypatch.context() as broken:
+        broken.setattr(rules()[0], "detect", lambda *_: 1 // 0)
+        crashed = study(path).report
+        assert "ZeroDivisionError" in str(crashed.unchecked)
+        with pytest.raises(InternalError):
+            study(path, strict=True)
+    assert study(path).report == expected
+    assert len(list(folder.iterdir())) == limit
 
 
 def test_a_changed_rule_of_another_package_makes_another_report(
@@ -181,23 +219,28 @@ def test_damaged_entries_are_replaced(path: str, folder: Path) -> None:
         entry.write_bytes(content[: len(content) // 2])
     assert products(path) == expected
     assert products(path) == expected
-    assert len(list(folder.iterdir())) == 2
+    assert kinds(folder) == ["", "", *RELATIONS]
 
 
 def test_a_report_whose_rows_are_not_of_the_recording_is_not_used(path: str, folder: Path) -> None:
     report = study(path).report
-    beyond = np.array([report.source.n_events])
-    finding = replace(report.findings[0], change=ProgramChange(calls=beyond))
+    finding = replace(report.findings[0], change=ProgramChange(calls=np.array([7])))
+    results = Results((report.source, report.summary), 8, {"a": RuleResults([finding])}, {"a": 0})
     users = Cache()
     key = users.key([Path(path)])
     assert key is not None
-    hostile = entry_of(replace(report, findings=(finding,)))
+    hostile = entry_of(replace(results, n_rows=7))
     for entry in (hostile, Entry(hostile.data, {}), Entry(hostile.data[:-1], hostile.arrays)):
         users.store(key, lambda entry=entry: entry, Stages())  # type: ignore[misc]
-        assert find_report(users, key) is None
+        assert find_results(users, key) is None
         assert users.find(key) is None
-    users.store(key, lambda: entry_of(report), Stages())
-    assert find_report(users, key) == report
+    users.store(key, lambda: entry_of(results), Stages())
+    found = find_results(users, key)
+    assert found is not None
+    known = found.report(["a"])
+    assert known is not None
+    assert (known.findings, known.source) == ((finding,), report.source)
+    assert found.report(["a", "b"]) is None
     assert folder.exists()
 
 
@@ -213,7 +256,7 @@ def test_the_ranks_of_a_job_come_from_the_cache(
     limit_cache(None)
     assert not folder.exists()
     assert [render(analyze(job), "json") for _ in range(3)] == [expected] * 3
-    assert len(list(folder.iterdir())) == 6
+    assert kinds(folder).count("") == 6
     assert len(loads) == 12, "joining ranks takes their columns"
 
 
@@ -227,7 +270,7 @@ def test_eight_processes_at_once_make_the_same_report(path: str, folder: Path) -
     assert not folder.exists()
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert pool.map(raced, [path] * 16, chunksize=1) == [expected] * 16
-    assert [each.suffix for each in folder.iterdir()] == [".entry"] * 2
+    assert {each.suffix for each in folder.iterdir()} == {".entry"}
 
 
 def test_the_command_line_turns_it_off(
@@ -263,7 +306,7 @@ def test_the_size_of_the_cache_is_set_in_the_configuration(
     assert not folder.exists()
     config.write_text("[tool.profkit]\ncache_bytes = 100_000_000\n")
     assert main(["explain", "1", path]) == 0
-    assert len(list(folder.iterdir())) == 2
+    assert kinds(folder)[:2] == ["", ""]
     for invalid in ("-1", "true", '"2 GiB"', "1.5"):
         config.write_text(f"[tool.profkit]\ncache_bytes = {invalid}\n")
         assert main(["analyze", path]) == 2

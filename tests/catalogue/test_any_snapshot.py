@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profkit.analysis.study import report_of as analyzed
 from profkit.engine.context import Context
 from profkit.engine.registry import rules
-from profkit.engine.runner import report_on, run_rules
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import simulate
 from profkit.index.snapshot.what_if import RecordedHistory
@@ -25,10 +25,7 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     """All rules over plain data, as :func:`profkit.analyze` would run them."""
     assert is_snapshot(data)
     ctx = Context(snapshot=snapshot_of(data, 1 << 30))
-    ctx.relate()
-    outcome = run_rules(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
-    health = {rule.INFO.id for rule in rules() if rule.INFO.is_health}
-    report = report_on(ctx, outcome, health)
+    report = analyzed(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
     msgspec.json.encode(report)
     for memory in ctx.device_memories:
         _play_again(memory.what_if.recorded)

@@ -19,6 +19,7 @@ from profkit.readers.kineto import cached
 from profkit.readers.kineto.cached import entry_of, read_trace, trace_of
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.progress import OnProgress, Stages
+from profkit.readers.stored_value import NotValidError
 from profkit.testing import TraceBuilder
 from tests.cached import use_cache
 
@@ -335,7 +336,7 @@ def test_what_is_stored_but_is_no_trace_is_not_used(
 def test_plain_data_of_another_layout_is_not_used(path: Path, folder: Path) -> None:
     stored = entry_of(read_kineto(path))
     for data in (b"", b"\xc0", stored.data[:-1], b"\x91" * 100_000):
-        with pytest.raises(cached._NotValidError):
+        with pytest.raises(NotValidError):
             trace_of(Entry(data, stored.arrays), "a")
     assert not folder.exists()
 

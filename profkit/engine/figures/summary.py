@@ -141,12 +141,8 @@ def step_label(kind: str) -> str:
     return _STEP_LABELS.get(kind, kind)
 
 
-def summarize(ctx: Context, recoverable_ns: int) -> Summary:
-    """All figures.
-
-    Args:
-        recoverable_ns: Time that the findings together claim.
-    """
+def summarize(ctx: Context) -> Summary:
+    """All figures, but for the time that findings together claim."""
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
@@ -173,7 +169,6 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         breakdown=breakdown(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
         if len(ctx.events)
         else None,
-        recoverable_ns=recoverable_ns,
         critical_path=critical_path_summary(ctx),
         n_incomplete_steps=ctx.steps.n_incomplete,
         sampled=None if ctx.trace.capture is None else _sampled(ctx.trace.capture.sampled),

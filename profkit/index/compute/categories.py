@@ -17,7 +17,7 @@ from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows, is_within
 from profkit.model.report import WorkCategory
 from profkit.model.torch_names import COLLECTIVE, OPTIMIZER_STEP
 
@@ -209,6 +209,11 @@ def work_categories(
     found[is_communication] = WORK_CATEGORIES.index("communication")
     found[events.rows_of(Category.MEMCPY, Category.MEMSET)] = WORK_CATEGORIES.index("copy")
     return found
+
+
+def are_categories(found: Int64s, events: EventTable) -> bool:
+    """Whether these may be the categories of some events: of what is read from a cache."""
+    return len(found) == len(events) and is_within(found, 0, len(WORK_CATEGORIES) - 1)
 
 
 def _classified(

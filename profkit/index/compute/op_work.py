@@ -9,7 +9,17 @@ from profkit.index.compute.formulas import formula
 from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
 from profkit.index.distinct import distinct, numbered
 from profkit.index.host.nesting import CallTree
-from profkit.model.events import MISSING, NO_ROW, EventTable, Int64s, Mask, Rows, SparseColumn
+from profkit.model.events import (
+    MISSING,
+    NO_ROW,
+    EventTable,
+    Int64s,
+    Mask,
+    Rows,
+    SparseColumn,
+    are_equally_long,
+    is_within,
+)
 
 UNKNOWN: Final = -1
 """Bytes of a call, or the kind of its elements, that are not known."""
@@ -37,6 +47,16 @@ class OpWork:
     n_untyped: Int64s
     kind: Int64s
     kinds: tuple[str, ...]
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether this may be the work of some events: of what is read from a cache."""
+        return (
+            are_equally_long(self.rows, self.flops, self.n_bytes, self.n_untyped, self.kind)
+            and is_within(self.rows, 0, len(events) - 1)
+            and is_within(self.kind, UNKNOWN, len(self.kinds) - 1)
+            and all(is_within(each, UNKNOWN, _MAX_WORK) for each in (self.flops, self.n_bytes))
+            and is_within(self.n_untyped, 0, _MAX_WORK)
+        )
 
 
 def op_work(events: EventTable, tree: CallTree) -> OpWork:

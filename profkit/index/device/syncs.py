@@ -19,7 +19,17 @@ from profkit.index.runtime_calls import (
     names_matching,
     rows_named,
 )
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.events import (
+    MISSING,
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Mask,
+    Rows,
+    are_equally_long,
+    is_within,
+)
 from profkit.model.torch_names import BUILTIN_PREFIX, DATA_WAITS, OPTIMIZER
 
 _READ: Final = re.compile(
@@ -84,6 +94,17 @@ class Syncs:
     kind: npt.NDArray[np.uint8]
     owner: Int32s
     copy: Int32s
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether these may be syncs of some events: of what is read from a cache."""
+        last = len(events) - 1
+        return (
+            are_equally_long(self.rows, self.kind, self.owner, self.copy)
+            and is_within(self.rows, 0, last)
+            and is_within(self.kind, 0, max(SyncKind))
+            and is_within(self.owner, 0, last)
+            and is_within(self.copy, NO_ROW, last)
+        )
 
     def select(self, mask: Mask) -> "Syncs":
         """The syncs of a mask of shape ``(k,)``."""

@@ -15,7 +15,16 @@ from profkit.index.host.call_paths import TOP, Paths
 from profkit.index.host.nesting import CallTree, self_ns
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+from profkit.model.events import (
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    are_equally_long,
+    is_within,
+)
 from profkit.model.torch_names import MODULE_PREFIX
 
 _CALL: Final = re.compile(f"^{re.escape(MODULE_PREFIX)}")
@@ -41,6 +50,17 @@ class ModuleTree:
     first_ns: Int64s
     self_host_ns: Int64s
     node: Int64s
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether these may be modules of some events: of what is read from a cache."""
+        columns = (self.parent, self.n_calls, self.first_ns, self.self_host_ns)
+        return (
+            are_equally_long(self.name, *columns)
+            and len(self.node) == len(events)
+            and is_within(self.node, TOP, len(self.name) - 1)
+            and is_within(self.parent, TOP, len(self.name) - 1)
+            and bool((self.parent < np.arange(len(self.name))).all())
+        )
 
 
 def module_tree(events: EventTable, tree: CallTree, forward: Int32s) -> ModuleTree | None:

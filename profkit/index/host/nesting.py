@@ -11,7 +11,16 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+from profkit.model.events import (
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    are_equally_long,
+    is_within,
+)
 
 HOST: Final = (
     Category.OP,
@@ -61,6 +70,21 @@ class CallTree:
         depths = self.depth[self.rows]
         sizes = np.bincount(depths, minlength=1)
         return tuple(np.split(self.rows[by_number(depths)], np.cumsum(sizes)[:-1]))
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether these may be the trees of some events: of what is read from a cache."""
+        last = len(events) - 1
+        if not are_equally_long(events, self.parent, self.depth, self.is_op):
+            return False
+        if not is_within(self.parent, NO_ROW, last) or not is_within(self.rows, 0, last):
+            return False
+        # A caller is one level above, so that there are no cycles.
+        above = np.where(self.parent == NO_ROW, -1, self.depth[self.parent])
+        return (
+            bool((self.depth == above + 1).all())
+            and np.array_equal(np.sort(self.rows), events.rows_of(*HOST))
+            and np.array_equal(self.is_op, events.category == Category.OP)
+        )
 
     def nearest(self, wanted: Mask) -> Int32s:
         """The innermost wanted row that encloses each row or is the row itself, or :data:`NO_ROW`.

@@ -19,7 +19,16 @@ from profkit.index.host.step_alignment import align_lines
 from profkit.index.host.steps import Steps
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.capture_info import CaptureInfo, OpLines
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask
+from profkit.model.events import (
+    MISSING,
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Mask,
+    are_equally_long,
+    is_within,
+)
 from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 
@@ -52,6 +61,14 @@ class SourceMap:
     module: Int32s
     in_library: Mask
     origin: Literal["window", "other-step"] | None
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether these may be the lines of some events: of what is read from a cache."""
+        return (
+            are_equally_long(events, self.frame, self.module, self.in_library)
+            and is_within(self.frame, NO_FRAME, len(self.frames) - 1)
+            and is_within(self.module, NO_FRAME, len(self.modules) - 1)
+        )
 
 
 class FrameTable(dict[Frame, int]):

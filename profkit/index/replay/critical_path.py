@@ -34,7 +34,17 @@ from profkit.index.replay.waits import EXPLAINED_NS
 from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+    are_equally_long,
+    is_within,
+)
 from profkit.model.torch_names import FRAMING
 
 _LAG_KINDS: Final = np.full(len(Edge), PathKind.GAP, dtype=np.uint8)
@@ -68,6 +78,19 @@ class CriticalPath:
     lane: Int32s
     step: Int32s
     unexplained: Intervals
+
+    def fits(self, events: EventTable, n_steps: int) -> bool:
+        """Whether this may be the path of some events: of what is read from a cache."""
+        columns = (self.starts_ns, self.ends_ns, self.kind, self.row, self.lane, self.step)
+        return (
+            are_equally_long(*columns)
+            and Intervals(self.starts_ns, self.ends_ns).are_valid
+            and self.unexplained.are_valid
+            and is_within(self.kind, 0, max(PathKind))
+            and is_within(self.row, NO_ROW, len(events) - 1)
+            and is_within(self.lane, NO_ROW, len(events.lanes) - 1)
+            and is_within(self.step, 0, max(n_steps, 1) - 1)
+        )
 
     @property
     def unexplained_ns(self) -> int:

@@ -6,7 +6,7 @@ when all of its predecessors are, each after its lag, plus the node's own durati
 replay without changes returns every recorded time exactly.
 """
 
-from dataclasses import field
+from dataclasses import field, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -15,8 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
+from profkit.index.distinct import marked
 from profkit.index.intervals import Intervals, union
-from profkit.model.events import Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    NO_ROW,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+    are_equally_long,
+    is_within,
+)
 
 ORIGIN: Final = 0
 """The first node: the start of the recording, where time is 0."""
@@ -129,6 +139,38 @@ class DependencyGraph(NodeColumns):
     main_lane: int
     unexplained_ns: Int64s
     heads: Int32s
+
+    def fits(self, events: EventTable) -> bool:
+        """Whether this may be the graph of some events: of what is read from a cache."""
+        n, columns = len(self), (self.dur_ns, self.issued_ns, self.may_be_lag, self.unexplained_ns)
+        sides = [getattr(edges, each.name) for edges in self.sides for each in fields(Edges)]
+        if not are_equally_long(self, *columns, self.kind, self.row, self.lane, *sides):
+            return False
+        return (
+            all(is_within(each, NEVER, -NEVER) for each in (self.time_ns, *columns))
+            and is_within(self.kind, 0, max(NodeKind))
+            and is_within(self.row, NO_ROW, len(events) - 1)
+            and is_within(self.lane, NO_ROW, len(events.lanes) - 1)
+            and NO_ROW <= self.main_lane < len(events.lanes)
+            and all(is_within(edges.kind, 0, max(Edge)) for edges in self.sides)
+            and all(is_within(edges.before, NO_ROW, n - 1) for edges in self.sides)
+            and self._is_in_order()
+        )
+
+    def _is_in_order(self) -> bool:
+        """Whether runs begin after their predecessors, so that there are no cycles."""
+        heads, one, two = self.heads, self.first.before, self.second.before
+        if not len(heads) or heads[0] != ORIGIN or not is_within(heads, 0, len(self) - 1):
+            return False
+        is_head = marked(heads, len(self))[:-1]
+        goes_on = (one == np.arange(-1, len(self) - 1)) & (two == NO_ROW)
+        number = np.arange(1, len(heads))
+        befores = (edges.before[heads[1:]] for edges in self.sides)
+        return (
+            int(is_head.sum()) == len(heads)
+            and bool((is_head | goes_on).all())
+            and all(((each == NO_ROW) | (self.run[each] < number)).all() for each in befores)
+        )
 
     @cached_property
     def unrecorded(self) -> Intervals:

@@ -8,7 +8,17 @@ from typing import Any, Final, get_type_hints
 import msgspec
 import numpy as np
 
-from profkit.model.events import MISSING, Category, EventTable, Lane, MemoryTable, SparseColumn
+from profkit.model.events import (
+    MISSING,
+    Category,
+    EventTable,
+    Lane,
+    MemoryTable,
+    SparseColumn,
+    are_equally_long,
+    is_ascending,
+    is_within,
+)
 from profkit.model.trace import Trace
 from profkit.readers.cache import STAGE, Cache, Entry, Key, users_cache
 from profkit.readers.kineto.assemble import COMPLETE, DTYPES
@@ -18,6 +28,7 @@ from profkit.readers.kineto.invalid_times import MAX_NS
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.process_memory import garbage_collection_paused
 from profkit.readers.progress import OnProgress, Stages
+from profkit.readers.stored_value import NotValidError
 from profkit.readers.stream import Place
 
 _KIND: Final = b"trace"
@@ -30,10 +41,6 @@ _MAX_TIME_NS: Final = (1 << 63) // 2
 _MAX_INT: Final = (1 << 63) - 1
 _Limits = Mapping[str, tuple[int, int]]
 """The smallest and the largest value of columns."""
-
-
-class _NotValidError(Exception):
-    """What was stored is no trace."""
 
 
 def read_trace(
@@ -65,7 +72,7 @@ def _found(cache: Cache, key: Key, place: Place) -> Trace | None:
     try:
         with garbage_collection_paused():
             return trace_of(entry, str(place))
-    except _NotValidError:
+    except NotValidError:
         cache.remove(key)
         return None
 
@@ -104,15 +111,15 @@ def trace_of(entry: Entry, path: str) -> Trace:
     """The trace of an entry, which is input like any other: everything is checked.
 
     Raises:
-        _NotValidError: It is no trace.
+        NotValidError: It is no trace.
     """
     try:
         plain: Any = msgspec.msgpack.decode(entry.data, type=_plain_data())
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _NotValidError from error
+        raise NotValidError from error
     names, lanes = plain.names, plain.lanes
     if plain.capture is not None and not capture_holds(plain.capture):
-        raise _NotValidError
+        raise NotValidError
     times = {"ts_ns": (0, _MAX_TIME_NS), "position": (0, _MAX_INT), "lane": (0, len(lanes) - 1)}
     within = {
         **times,
@@ -122,8 +129,8 @@ def trace_of(entry: Entry, path: str) -> Trace:
     }
     dense: dict[str, Any] = _columns(entry.arrays, "", COMPLETE, within)
     memory = _columns(entry.arrays, _MEMORY, [each.name for each in fields(MemoryTable)], times)
-    if not _is_ascending(memory["ts_ns"], 0):
-        raise _NotValidError
+    if not is_ascending(memory["ts_ns"], 0):
+        raise NotValidError
     n_rows = len(dense["ts_ns"])
     sparse: dict[str, Any] = {
         name: _sparse(entry.arrays, name, n_rows, len(names))
@@ -144,16 +151,16 @@ def _columns(
     """The columns of a table.
 
     Raises:
-        _NotValidError: One is missing, or has another type or length, or a value out of its range.
+        NotValidError: One is missing, or has another type or length, or a value out of its range.
     """
     found: dict[str, Any] = {name: arrays.get(prefix + name) for name in names}
     for name, column in found.items():
         if column is None or column.dtype != DTYPES.get(name, np.int64):
-            raise _NotValidError
-        if not _is_within(column, *limits.get(name, (MISSING, _MAX_INT))):
-            raise _NotValidError
-    if len({len(column) for column in found.values()}) != 1:
-        raise _NotValidError
+            raise NotValidError
+        if not is_within(column, *limits.get(name, (MISSING, _MAX_INT))):
+            raise NotValidError
+    if not are_equally_long(*found.values()):
+        raise NotValidError
     return found
 
 
@@ -161,25 +168,15 @@ def _sparse(arrays: Mapping[str, Any], name: str, n_rows: int, n_names: int) -> 
     """A sparse column.
 
     Raises:
-        _NotValidError: Its rows are not those of a table, or its values no numbers of names.
+        NotValidError: Its rows are not those of a table, or its values no numbers of names.
     """
     values, rows = arrays[name], arrays.get(name + _ROWS)
     if rows is None or rows.dtype != np.int32 or len(rows) != len(values):
-        raise _NotValidError
-    if not (_is_within(rows, 0, n_rows - 1) and _is_ascending(rows, 1)):
-        raise _NotValidError
+        raise NotValidError
+    if not (is_within(rows, 0, n_rows - 1) and is_ascending(rows, 1)):
+        raise NotValidError
     if (values.dtype.kind == "f") != (name in FIGURES):
-        raise _NotValidError
-    if name in INTERNED and not _is_within(values, 0, n_names - 1):
-        raise _NotValidError
+        raise NotValidError
+    if name in INTERNED and not is_within(values, 0, n_names - 1):
+        raise NotValidError
     return SparseColumn(rows, values)
-
-
-def _is_within(column: Any, low: int, high: int) -> bool:  # noqa: ANN401  (an array of integers)
-    """Whether all values are at least ``low`` and at most ``high``."""
-    return not len(column) or (low <= int(column.min()) and int(column.max()) <= high)
-
-
-def _is_ascending(column: Any, step: int) -> bool:  # noqa: ANN401  (an array of integers)
-    """Whether each value is at least by ``step`` larger than the one before."""
-    return not len(column) or bool((column[1:] >= column[:-1] + step).all())

@@ -108,11 +108,11 @@ def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: P
     assert ctx.replay.is_device_bound
     np.testing.assert_array_equal(ends[1:] - starts[1:], 200_000)
     np.testing.assert_array_equal(starts[1:], ends[:-1])
-    breakdown = summarize(ctx, 0).breakdown
+    breakdown = summarize(ctx).breakdown
     assert breakdown is not None
     assert breakdown.host_per_step_ns == pytest.approx(80_000, rel=0.05)
     assert breakdown.per_step_ns == pytest.approx(200_000, rel=0.05)
-    steps = summarize(ctx, 0).steps
+    steps = summarize(ctx).steps
     assert [step.time_ns for step in steps] == (ends - starts).tolist()
     for step in steps:
         assert sum(part.ns for part in step.parts) == step.time_ns

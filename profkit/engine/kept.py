@@ -1,0 +1,97 @@
+"""Relations that are kept in the cache of large recordings, so that a second look has them.
+
+A relation is worth it if computing it takes long beside mapping its arrays.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+from profkit.dataclass import dataclass
+from profkit.readers.cache import Cache, Key
+from profkit.readers.progress import Stages
+from profkit.readers.stored_value import NotValidError, entry_of, value_of
+from profkit.readers.stream import Place
+
+_T = TypeVar("_T")
+_KIND = b"relation"
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRelations:
+    """The relations of a recording in the cache.
+
+    Attributes:
+        cache: The user's cache.
+        key: Of what they depend on: the files.
+    """
+
+    cache: Cache
+    key: Key
+
+    @classmethod
+    def of(cls, cache: Cache, places: Iterable[Place]) -> "KeptRelations | None":
+        """Those of a recording that is about to be read; None if it is not worth it."""
+        key = cache.key(tuple(places), _KIND)
+        return None if key is None else cls(cache, key)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files are as they were."""
+        return self.cache.is_current(self.key)
+
+    def find(self, name: str, kind: type[_T], holds: Callable[[_T], bool]) -> _T | None:
+        """A relation, or None; an entry that is not valid is removed."""
+        key = self.key.named(name)
+        entry = self.cache.find(key)
+        if entry is None:
+            return None
+        try:
+            found = value_of(kind, entry)
+            if holds(found):
+                return found
+        except NotValidError:
+            pass
+        self.cache.remove(key)
+        return None
+
+    def store(self, name: str, value: object) -> None:
+        """Keep a relation."""
+        self.cache.store(self.key.named(name), lambda: entry_of(value), Stages())
+
+
+class _Context(Protocol):
+    @property
+    def kept(self) -> KeptRelations | None: ...
+
+
+_C = TypeVar("_C", bound=_Context)
+
+
+def kept_relation(
+    holds: Callable[[Any, Any], bool],
+) -> Callable[[Callable[[_C], _T]], "cached_property[_T]"]:
+    """A property that is computed once for a recording: the next process finds it in the cache.
+
+    Args:
+        holds: Whether a value of its type may be that of a context: what else reads it relies on.
+            The cache is input like any other.
+    """
+
+    def decorate(make: Callable[[_C], _T]) -> "cached_property[_T]":
+        name, kind = make.__name__, make.__annotations__["return"]
+
+        def value(ctx: _C) -> _T:
+            if ctx.kept is None:
+                return make(ctx)
+            found: _T | None = ctx.kept.find(name, kind, lambda found: holds(found, ctx))
+            if found is None:
+                found = make(ctx)
+                if found is not None:
+                    ctx.kept.store(name, found)
+            return found
+
+        value.__doc__ = make.__doc__
+        return cached_property(value)
+
+    return decorate
