@@ -127,15 +127,16 @@ class TableBlock:
     Attributes:
         n_brief: How many rows a screen of text shows, each as a sentence without column titles;
             None for a table.
-        sentence: What a screen of text shows instead of it; empty for a table.
+        sentence: What a screen of text shows instead of it, in parts of which the last ones give
+            way; empty for a table.
         sentence_if_full: What it shows instead where the whole report does not fit on it.
     """
 
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
     n_brief: int | None = None
-    sentence: str = ""
-    sentence_if_full: str = ""
+    sentence: tuple[str, ...] = ()
+    sentence_if_full: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ class FindingBlock:
 
     Attributes:
         place: The source line, else the operator or the first holder, else why there is none.
+        doubt: `` (medium confidence)`` after the message, or empty.
         labelled: Lists below the message, each under a label such as ``also at``.
     """
 
@@ -196,6 +198,7 @@ class FindingBlock:
     title: str
     cost: str
     message: str
+    doubt: str
     fix: str
     labelled: tuple["Labelled", ...]
 
@@ -228,8 +231,8 @@ class ListBlock:
     """A list; ``sentence`` and ``sentence_if_full`` are as those of a table."""
 
     items: tuple[ListItem, ...]
-    sentence: str = ""
-    sentence_if_full: str = ""
+    sentence: tuple[str, ...] = ()
+    sentence_if_full: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -387,8 +390,8 @@ def table_section(
     *,
     hidden: Iterable[Remainder] = (),
     is_detail: bool = False,
-    sentence: str = "",
-    sentence_if_full: str = "",
+    sentence: tuple[str, ...] = (),
+    sentence_if_full: tuple[str, ...] = (),
 ) -> Iterator[DocumentSection]:
     """A section with a table, unless it is empty; ``heading`` is its title and figures."""
     title, figures = heading
@@ -407,8 +410,8 @@ def list_section(
     lines: Iterable[str],
     *,
     is_detail: bool = True,
-    sentence: str = "",
-    sentence_if_full: str = "",
+    sentence: tuple[str, ...] = (),
+    sentence_if_full: tuple[str, ...] = (),
 ) -> Iterator[DocumentSection]:
     """A section with a list, unless it is empty."""
     items = tuple(ListItem(one_line(line)) for line in lines)

@@ -88,6 +88,8 @@ _N_BRIEF_CALLS: Final = 3
 _BRIEF_KERNEL_WIDTH: Final = 30
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
+ALSO_AT: Final = "also at"
+"""The label of a finding's further places."""
 _MIN_CATEGORY_SHARE: Final = 0.01
 _MIN_SHARE: Final = 0.01
 """Functions with fewer samples are left out of a screen of text."""
@@ -133,7 +135,7 @@ def _work(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     yield from _lines(report, options)
     figures = facts(report, everything=options.verbose)
     hint = f"{counted(len(figures), 'figure')} with --verbose"
-    yield from list_section("Details", figures, sentence_if_full=hint)
+    yield from list_section("Details", figures, sentence_if_full=(hint,))
 
 
 def _place(where: Location | None, base: str) -> SourceLine | None:
@@ -268,7 +270,7 @@ def _finding(
     ]
     lists = (
         _labelled("held by", holders, _MAX_HOLDERS, options),
-        _labelled("also at", [each for each in places[1:] if each], _MAX_OTHER_PLACES, options),
+        _labelled(ALSO_AT, [each for each in places[1:] if each], _MAX_OTHER_PLACES, options),
         _labelled("evidence", evidence, len(evidence), options),
     )
     return FindingBlock(
@@ -279,7 +281,8 @@ def _finding(
         one_line(finding.rule),
         one_line(finding.title),
         cost_text(report, finding),
-        (_on_ranks(report, finding) if first else "") + one_line(finding.message) + doubt,
+        (_on_ranks(report, finding) if first else "") + one_line(finding.message),
+        doubt,
         one_line(finding.fix),
         tuple(each for each in lists if each.values),
     )
@@ -359,13 +362,13 @@ def _categories(report: Report, options: ReadersOptions) -> Iterator[DocumentSec
         for each in every
     )
     large = [each for each in every if each.share >= _MIN_CATEGORY_SHARE]
-    sentence = ", ".join(f"{each.kind} {format_share(each.share)}" for each in large)
-    if elementwise_ns:
+    sentence = [f"{each.kind} {format_share(each.share)}" for each in large]
+    if elementwise_ns and sentence:
         share = elementwise_ns / sum(each.total_ns for each in every)
-        sentence += f" (elementwise {format_share(share)})"
+        sentence[-1] += f" (elementwise {format_share(share)})"
     yield from table_section(
         (categories_title(report), ""), columns, rows, is_detail=True,
-        sentence="" if options.verbose else sentence,
+        sentence=() if options.verbose else tuple(sentence),
     )  # fmt: skip
 
 
@@ -389,13 +392,13 @@ def _modules(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
     ]
     main = main_modules(every)
     main = [each for each in main if each.share >= _MIN_CATEGORY_SHARE] or main[:1]
-    sentence = ", ".join(
+    sentence = tuple(
         f"{one_line(each.name)} {format_share(each.share)}" for each in main[:_MAX_MODULES]
     )
     yield from table_section(
         ("Modules", ""), columns_of("module", ("calls", *titles, "share", *peak)), rows,
         hidden=remainder(len(every) - len(shown), f"--top {len(every)}"), is_detail=True,
-        sentence="" if options.verbose else sentence,
+        sentence=() if options.verbose else sentence,
     )  # fmt: skip
 
 
@@ -415,7 +418,7 @@ def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         )
         for kernel in kernels
     )
-    sentence = ", ".join(
+    sentence = tuple(
         f"{short_kernel(one_line(kernel.name), _BRIEF_KERNEL_WIDTH)} {format_share(kernel.share)}"
         for kernel in kernels[:_N_BRIEF_CALLS]
     )
@@ -440,7 +443,7 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
         )
         for op in every[: options.limit]
     )
-    sentence = ", ".join(
+    sentence = tuple(
         f"{one_line(op.name)} {format_ns(op.device_ns if on_device else op.total_ns)}"
         for op in every[:_N_BRIEF_CALLS]
     )
@@ -448,7 +451,7 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
     is_beside_kernels = bool(report.summary.top_kernels) and not options.verbose
     yield from table_section(
         ("Operators", ""), columns, rows, is_detail=True,
-        sentence=sentence if is_beside_kernels else "", sentence_if_full=sentence,
+        sentence=sentence if is_beside_kernels else (), sentence_if_full=sentence,
     )  # fmt: skip
 
 
@@ -488,7 +491,7 @@ def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)
     title = f"{counted(n_checks, 'check')} skipped"
-    sentence = "" if options.verbose else "--verbose lists them and what they need"
+    sentence = () if options.verbose else ("--verbose lists them and what they need",)
     yield from list_section(title, lines, sentence=sentence)
 
 

@@ -125,7 +125,7 @@ def _finding(finding: FindingBlock) -> str:
         f"{finding.severity} {_prose(finding.name)} ({_prose(finding.rule)})",
         *([f"**{finding.cost}**"] if finding.cost else []),
     ]
-    lines = [f"{finding.number}. {' · '.join(head)}", _prose(finding.message)]
+    lines = [f"{finding.number}. {' · '.join(head)}", _prose(finding.message + finding.doubt)]
     if finding.fix:
         lines.append(f"*Fix:* {_prose(finding.fix)}")
     for each in finding.labelled:

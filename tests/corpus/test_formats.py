@@ -44,6 +44,8 @@ def of_any_place(report: Report) -> Report:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_it_renders_to_every_format(path: Path) -> None:
     one = studied(path)
+    screen = render(one.report, "text", width=100).decode().splitlines()
+    assert len(screen) <= 40 or path not in TRACES
     for module in renderers():
         if module.INFO.name == "chrome" and path in TRACES:
             continue  # the next test reads it as well

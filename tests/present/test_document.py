@@ -109,7 +109,7 @@ def test_text_is_on_one_line_and_safe_for_a_terminal() -> None:
         block for section in hostile.sections for block in section.blocks
         if isinstance(block, FindingBlock)
     ]  # fmt: skip
-    assert finding.message == "a b \\x1b[31m (low confidence)"
+    assert (finding.message, finding.doubt) == ("a b \\x1b[31m", " (low confidence)")
     assert finding.place == SourceLine("a b \\x1b[31m", 1)
 
 

@@ -90,7 +90,7 @@ def test_other_places_are_cut_at_folders_and_keep_their_line_number() -> None:
     deep = Location(f"/opt/{'folder/' * 20}model.py", 7, "forward")
     finding = replace(starved(), locations=(*starved().locations, deep))
     for width in (40, 80, 120):
-        shown = text(replace(report, findings=(finding,)), width=width)
+        shown = text(replace(report, findings=(finding,)), width=width, verbose=True)
         assert "/model.py:7" in shown
         assert "also at: …/" in shown
 
@@ -130,6 +130,26 @@ def test_what_does_not_fit_a_screen_is_shortened_and_every_finding_is_named() ->
     assert "Kernels: " in short
     assert "Kernels " in whole
     assert "note PRF001: The first step takes 1.80 times" in short
+
+
+def test_faults_and_messages_give_way_last_and_doubt_stays() -> None:
+    report = reports.gpu_report()
+    long = "Collectives take 32.1 ms per step. 5 more were issued than ran. "
+    finding = replace(report.findings[0], message=long * 3, confidence="medium")
+    fault = replace(reports.no_stacks(), severity="warning", message=long.strip() * 9)
+    many = replace(
+        report,
+        findings=(finding,) + (report.findings[0],) * 12,
+        health=(fault, reports.no_stacks(), reports.no_stacks()),
+    )
+    short = text(many, top=10)
+    assert len(short.splitlines()) <= 40
+    assert "warning PRF001: Collectives take 32.1 ms per step." in short
+    assert "notes PRF001, PRF001: --verbose explains them" in short
+    assert "    Collectives take 32.1 ms per step. (medium confidence)" in short
+    assert short.count("Fix: ") == 1
+    whole = text(many, verbose=True)
+    assert "5 more were issued than ran. (medium confidence)" in " ".join(whole.split())
 
 
 def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> None:

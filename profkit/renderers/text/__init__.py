@@ -7,9 +7,10 @@ skipped checks.
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -18,6 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from profkit.dataclass import dataclass
+from profkit.model.finding import Severity
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
 from profkit.present.document import (
@@ -39,7 +41,7 @@ from profkit.present.document import (
     TimeParts,
 )
 from profkit.present.renderer import ReadersOptions, RendererInfo
-from profkit.present.report_document import report_document
+from profkit.present.report_document import ALSO_AT, report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
@@ -65,9 +67,10 @@ _RULE_WIDTH: Final = 8
 _NO_BREAK: Final = "\ue000"
 """A blank at which no line is broken; a private-use character, so no name contains it."""
 _FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
-_SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z`])")
+_SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z0-9`])")
 _ASCII: Final = str.maketrans("█▒…·µ→±▁▂▃▄▅▆▇", "#.~-u>~_.,-=+*")
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_Changed = TypeVar("_Changed", TableBlock, ListBlock, FindingBlock)
 _PART_STYLE: Final = {
     "compute": "green", "communication": "magenta", "copy": "cyan", "idle": "red", "host": "green",
 }  # fmt: skip
@@ -109,29 +112,80 @@ def render_document(document: Document, options: Options) -> bytes:
         legacy_windows=False,
         force_jupyter=False,
     )
-    for shown in (document,) if options.verbose else _ever_shorter(document):
-        with console.capture() as captured:
-            for part in _page(shown, width, wide):
-                console.print(part, width=wide if isinstance(part, Grid) else width)
-        lines = captured.get().replace(_NO_BREAK, " ").rstrip("\n").split("\n")
-        if len(lines) <= _HEIGHT:
+    begin = _lines(console, _beginning(document, width), width)
+    laid_out = [_LaidOut.of(console, section, width, wide) for section in document.sections]
+    for shorter in () if options.verbose else _ever_shorter(width):
+        if len(begin) + len(_joined(laid_out)) <= _HEIGHT:
             break
-    text = "".join(f"{line.rstrip()}\n" for line in lines)
+        laid_out = [
+            before if after is before.section else _LaidOut.of(console, after, width, wide)
+            for before in laid_out
+            for after in (shorter(before.section),)
+        ]
+    lines = [*begin, *_joined(laid_out)]
+    text = "".join(f"{line.replace(_NO_BREAK, ' ').rstrip()}\n" for line in lines)
     if options.unicode:
         return text.encode("utf-8", "backslashreplace")
     return text.translate(_ASCII).encode("ascii", "backslashreplace")
 
 
-def _ever_shorter(document: Document) -> Iterator[Document]:
-    """The document; then with sentences for tables, notes in brief, and fewer findings in full."""
-    yield document
-    sections = tuple(map(_with_sentences, document.sections))
-    yield replace(document, sections=sections)
-    sections = tuple(map(_with_short_notes, sections))
-    yield replace(document, sections=sections)
+@dataclass(frozen=True)
+class _LaidOut:
+    """A section with its lines; ``is_sentence`` is one that is on the line of its title."""
+
+    section: DocumentSection
+    is_sentence: bool
+    lines: list[str]
+
+    @classmethod
+    def of(cls, console: Console, section: DocumentSection, width: int, wide: int) -> "_LaidOut":
+        """Sentences in ``width`` columns, tables in ``wide`` columns."""
+        sentence = _sentence(section, width)
+        shown = _section(section, width, wide)
+        if sentence:
+            is_hint = any(isinstance(each, ListBlock) and each.sentence for each in section.blocks)
+            shown = iter((_headed(section.title, f": {sentence}", "dim" if is_hint else "bold"),))
+        return cls(section, bool(sentence), _lines(console, shown, width, wide))
+
+
+def _lines(
+    console: Console, parts: Iterator[RenderableType], width: int, wide: int = 0
+) -> list[str]:
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part, width=wide if isinstance(part, Grid) else width)
+    return captured.get().split("\n")[:-1]
+
+
+def _joined(sections: list[_LaidOut]) -> list[str]:
+    """The lines of all sections: sentences follow each other without a blank line."""
+    lines: list[str] = []
+    follows_sentence = False
+    for each in sections:
+        lines += [*([] if follows_sentence else [""]), *each.lines]
+        follows_sentence = each.is_sentence
+    return lines
+
+
+def _ever_shorter(width: int) -> Iterator[Callable[[DocumentSection], DocumentSection]]:
+    """What makes a section shorter, one after the other; each returns the section or a new one."""
+    yield _with_sentences
+    yield partial(_with_first_sentences, severities=("note",))
+    yield partial(_on_one_line, width=width)
+    yield _without_other_places
     for n_whole in _N_WHOLE_FINDINGS:
-        shorter = tuple(_with_first_findings(each, n_whole) for each in sections)
-        yield replace(document, sections=shorter)
+        yield partial(_with_first_findings, n_whole=n_whole)
+    yield partial(_with_first_sentences, severities=("note", "warning", "error"))
+    yield _with_named_notes
+    yield _with_brief_messages
+
+
+def _changed(
+    section: DocumentSection, kind: type[_Changed], change: Callable[[_Changed], _Changed]
+) -> DocumentSection:
+    """A section with some blocks changed; the section itself if none is another one."""
+    blocks = tuple(change(each) if isinstance(each, kind) else each for each in section.blocks)
+    return section if blocks == section.blocks else replace(section, blocks=blocks)
 
 
 def _with_sentences(section: DocumentSection) -> DocumentSection:
@@ -141,59 +195,93 @@ def _with_sentences(section: DocumentSection) -> DocumentSection:
     return section
 
 
-def _with_short_notes(section: DocumentSection) -> DocumentSection:
-    """Notes on the recording keep their first sentence."""
-    blocks = (
-        replace(
-            block,
-            items=tuple(
-                replace(item, text=_SENTENCE_END.split(item.text, 1)[0])
-                if item.severity == "note"
-                else item
-                for item in block.items
-            ),
+def _with_first_sentences(
+    section: DocumentSection, severities: tuple[Severity, ...]
+) -> DocumentSection:
+    """Faults of the recording keep their first sentence."""
+
+    def shorter(block: ListBlock) -> ListBlock:
+        items = (
+            replace(item, text=_first_sentence(item.text)) if item.severity in severities else item
+            for item in block.items
         )
-        if isinstance(block, ListBlock)
-        else block
-        for block in section.blocks
-    )
-    return replace(section, blocks=tuple(blocks))
+        return replace(block, items=tuple(items))
+
+    return _changed(section, ListBlock, shorter)
+
+
+def _first_sentence(text: str) -> str:
+    return _SENTENCE_END.split(text, 1)[0]
+
+
+def _on_one_line(section: DocumentSection, width: int) -> DocumentSection:
+    """Sentences keep the parts that fit on the line of their title."""
+
+    def shorter(block: TableBlock) -> TableBlock:
+        fits = len(block.sentence)
+        while fits > 1 and cell_len(f"{section.title}: {_together(block.sentence[:fits])}") > width:
+            fits -= 1
+        return replace(block, sentence=block.sentence[:fits])
+
+    return _changed(section, TableBlock, shorter)
+
+
+def _without_other_places(section: DocumentSection) -> DocumentSection:
+    def shorter(block: FindingBlock) -> FindingBlock:
+        labelled = tuple(each for each in block.labelled if each.label != ALSO_AT)
+        return replace(block, labelled=labelled)
+
+    return _changed(section, FindingBlock, shorter)
 
 
 def _with_first_findings(section: DocumentSection, n_whole: int) -> DocumentSection:
     """The findings after the first ``n_whole`` keep their place, rule and cost."""
-    blocks = (
-        replace(block, message="", fix="", labelled=())
-        if isinstance(block, FindingBlock) and block.number > n_whole
-        else block
-        for block in section.blocks
+
+    def shorter(block: FindingBlock) -> FindingBlock:
+        if block.number <= n_whole:
+            return block
+        return replace(block, message="", fix="", labelled=())
+
+    return _changed(section, FindingBlock, shorter)
+
+
+def _with_brief_messages(section: DocumentSection) -> DocumentSection:
+    """The messages of findings keep their first sentence; fixes stay whole."""
+    return _changed(
+        section, FindingBlock, lambda block: replace(block, message=_first_sentence(block.message))
     )
-    return replace(section, blocks=tuple(blocks))
 
 
-def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]:
-    """Everything on the page: sentences in ``width`` columns, tables in ``wide`` columns."""
+def _with_named_notes(section: DocumentSection) -> DocumentSection:
+    """Of the notes on the recording, the rules stay."""
+
+    def shorter(block: ListBlock) -> ListBlock:
+        notes = [item for item in block.items if item.severity == "note"]
+        if len(notes) < 2:  # noqa: PLR2004  (nothing to join)
+            return block
+        rules = ", ".join(item.lead.removeprefix("note ") for item in notes)
+        others = tuple(item for item in block.items if item not in notes)
+        joined = ListItem("--verbose explains them", f"notes {rules}", "note")
+        return replace(block, items=(*others, joined))
+
+    return _changed(section, ListBlock, shorter)
+
+
+def _beginning(document: Document, width: int) -> Iterator[RenderableType]:
     yield Text(_header(document, width), style="dim", overflow="fold")
     yield ""
     yield Text(_prose(document.headline), style="bold")
-    follows_sentence = False
-    for section in document.sections:
-        if not follows_sentence:
-            yield ""
-        sentence = _sentence(section, width)
-        follows_sentence = bool(sentence)
-        if sentence:
-            is_hint = any(isinstance(each, ListBlock) and each.sentence for each in section.blocks)
-            yield _headed(section.title, f": {sentence}", "dim" if is_hint else "bold")
-        else:
-            yield from _section(section, width, wide)
+
+
+def _together(sentence: tuple[str, ...]) -> str:
+    return ", ".join(sentence)
 
 
 def _sentence(section: DocumentSection, width: int) -> str:
     """What is shown of a section on the line of its title: of a list, one item if it fits."""
     match section.blocks:
         case ((TableBlock(sentence=sentence) | ListBlock(sentence=sentence)), *_) if sentence:
-            return sentence
+            return _together(sentence)
         case (ListBlock(items=(ListItem(text=text, lead=""),)),):
             return text if cell_len(f"{section.title}: {text}") <= width else ""
     return ""
@@ -336,7 +424,8 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     if finding.cost and not is_beside:
         yield Padding(cost, (0, 0, 0, INDENT))
     if finding.message:
-        yield Padding(Text(_prose(finding.message), overflow="fold"), (0, 0, 0, INDENT))
+        text = Text(_prose(finding.message + finding.doubt), overflow="fold")
+        yield Padding(text, (0, 0, 0, INDENT))
     if finding.fix:
         yield _hanging("Fix: ", finding.fix, "green")
     for each in finding.labelled:
