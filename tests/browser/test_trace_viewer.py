@@ -16,13 +16,13 @@ from playwright.sync_api import Browser, Page, Route
 
 from profkit.api import render, study
 from tests import job_traces
+from tests.corpus.recordings import trace_path
 from tests.job_traces import KERNEL
 from tests.renderers.test_chrome import gpu_program
 from tests.renderers.trace_viewer import events_of, ours
 
 ROOT = Path(__file__).parents[2]
 STATIC = Path(torch_tb_profiler.__file__).parent / "static"
-CORPUS = ROOT.parent / "shared" / "corpus" / "traces"
 NAMES = (
     *("leak_losses_with_graph", "starved_loader", "a synthetic program"),
     *("b300-graph-decode", "legacy-autograd-array"),
@@ -95,7 +95,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         return recorded[0]
     if " " in request.param:
         return gpu_program().write(tmp_path / "gpu.json")
-    found = CORPUS / f"{request.param}.json.gz"
+    found = trace_path(request.param)
     if not found.exists():
         pytest.skip("the corpus of traces is not available")
     return found

@@ -6,15 +6,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from isal import igzip
 
-from profkit.api import analyze
 from profkit.model.finding import Finding
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import TRACES, needs_corpus, report_on, trace_path
 
 WAITS = {
     "a100-ddp-rank0-of-2": None,
@@ -32,21 +30,17 @@ HOST_AHEAD = {"mi300-resnet-ddp"}
 """The host is ahead of the device: its steps are judged from completion to completion."""
 
 
-def path_of(name: str) -> Path:
-    return CORPUS / "traces" / f"{name}.json.gz"
-
-
-def found(name: str) -> tuple[Finding, ...]:
-    report = analyze(path_of(name), select=["COM001"], strict=True)
-    assert not report.unchecked
-    return report.findings
+def found(name: str) -> list[Finding]:
+    report = report_on(trace_path(name))
+    assert "COM001" not in {each.rule for each in report.unchecked}
+    return [each for each in report.findings if each.rule == "COM001"]
 
 
 class Moments:
     """A real job as sets of nanoseconds, of which only the borders are evaluated."""
 
     def __init__(self, name: str) -> None:
-        content = json.loads(igzip.decompress(path_of(name).read_bytes()), parse_float=Decimal)
+        content = json.loads(igzip.decompress(trace_path(name).read_bytes()), parse_float=Decimal)
         events = content["traceEvents"] if isinstance(content, dict) else content
         self.events = [one for one in events if one.get("ph") == "X" and one.get("cat")]
         kernels = [one for one in self.events if one["cat"] == "kernel"]
@@ -168,10 +162,10 @@ KERNELS_MISSING = {"graph-kernels-missing"}
 
 @needs_corpus
 def test_jobs_of_one_device_have_no_collectives() -> None:
-    for path in sorted((CORPUS / "traces").iterdir()):
+    for path in sorted(TRACES.iterdir()):
         name = path.name.removesuffix(".json.gz")
         if name not in WAITS.keys() | KERNELS_MISSING:
-            report = analyze(path, select=["COM001", "COM002"], strict=True)
-            assert report.findings == (), name
+            report = report_on(path)
+            assert not {each.rule for each in report.findings} & {"COM001", "COM002"}, name
             skipped = {each.rule for each in report.unchecked}
             assert "COM001" not in skipped or name in WITHOUT_CALLS, name

@@ -1,7 +1,5 @@
 """Real traces of other people: every figure as a slow, independent program worked it out."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,7 @@ import pytest
 from profkit.api import analyze
 from profkit.errors import NotATraceError
 from profkit.model.report import Report
-
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
+from tests.corpus.recordings import CORPUS, TRACES, expected_figures, needs_corpus, report_on
 
 WITHOUT_ADDRESSES = ("v100-resnet50-loader-0-workers", "v100-resnet50-loader-4-workers")
 """Their allocations have no addresses: which of them a free belongs to cannot be known."""
@@ -23,34 +20,22 @@ OTHER_PRODUCERS = ("bracketed-copies",)
 """Its events have no category; we know them by their names and arguments, the reference does not.
 What is true of it is in ``test_judged.py``."""
 
-needs_corpus = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
-)
-
-
-def _expected() -> list[dict[str, Any]]:
-    listed = CORPUS / "expected.jsonl"
-    lines = listed.read_text().splitlines() if listed.is_file() else []
-    return [entry for line in lines if (entry := json.loads(line))["kind"] == "trace"]
-
-
-EXPECTED = [each for each in _expected() if not each["file"].startswith(OTHER_PRODUCERS)]
+EXPECTED = [
+    each for each in expected_figures("trace") if not each["file"].startswith(OTHER_PRODUCERS)
+]
 IDS = [entry["file"].removesuffix(".json.gz") for entry in EXPECTED]
 each_trace = pytest.mark.parametrize("expected", EXPECTED, ids=IDS)
-_reports: dict[str, Report] = {}
 
 
 def report_of(file: str) -> Report:
-    if file not in _reports:
-        _reports[file] = analyze(CORPUS / "traces" / file, strict=True)
-    return _reports[file]
+    return report_on(TRACES / file)
 
 
 @needs_corpus
 def test_every_listed_trace_is_in_the_folder() -> None:
-    listed = {entry["file"] for entry in _expected()}
+    listed = {entry["file"] for entry in expected_figures("trace")}
     assert listed
-    assert listed <= {path.name for path in (CORPUS / "traces").iterdir()}
+    assert listed <= {path.name for path in TRACES.iterdir()}
 
 
 @needs_corpus

@@ -1,7 +1,6 @@
 """Every recording of the corpus in every format; and what comes back is what went out."""
 
 import json
-import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,16 @@ from profkit.api import Study, analyze, render, study
 from profkit.model.report import Report
 from profkit.present.headline import part_label
 from profkit.present.renderer import renderers
+from tests.corpus.recordings import SNAPSHOTS, TRACES, needs_corpus
 from tests.renderers.trace_viewer import check, events_of, ours
 
 pytestmark = pytest.mark.slow
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
-FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
-TRACES = [path for path in FILES if path.parent.name == "traces"]
+FILES = sorted((*TRACES.glob("*"), *SNAPSHOTS.glob("*")))
+TRACE_FILES = [path for path in FILES if path.parent.name == "traces"]
 LARGE_BYTES = 200_000
 """Packed; reading what a viewer reads of larger ones takes Python too long for every run."""
 
-needs_corpus = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
-)
 _kept: dict[Path, Study] = {}
 
 
@@ -45,9 +41,9 @@ def of_any_place(report: Report) -> Report:
 def test_it_renders_to_every_format(path: Path) -> None:
     one = studied(path)
     screen = render(one.report, "text", width=100).decode().splitlines()
-    assert len(screen) <= 40 or path not in TRACES
+    assert len(screen) <= 40 or path not in TRACE_FILES
     for module in renderers():
-        if module.INFO.name == "chrome" and path in TRACES:
+        if module.INFO.name == "chrome" and path in TRACE_FILES:
             continue  # the next test reads it as well
         product = render(one.report, module.INFO.name, recording=one.recording, verbose=True)
         assert product or module.INFO.name == "folded", module.INFO.name
@@ -56,7 +52,7 @@ def test_it_renders_to_every_format(path: Path) -> None:
 
 
 @needs_corpus
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", TRACE_FILES, ids=lambda path: path.name.partition(".")[0])
 def test_the_trace_for_viewers_gives_the_figures_of_the_original(
     path: Path, tmp_path: Path
 ) -> None:
@@ -70,7 +66,7 @@ def test_the_trace_for_viewers_gives_the_figures_of_the_original(
 @needs_corpus
 @pytest.mark.parametrize(
     "path",
-    [path for path in TRACES if path.stat().st_size < LARGE_BYTES],
+    [path for path in TRACE_FILES if path.stat().st_size < LARGE_BYTES],
     ids=lambda path: path.name.partition(".")[0],
 )
 def test_viewers_can_draw_it_and_idle_time_adds_up(path: Path) -> None:

@@ -1,44 +1,29 @@
 """Real traces that an expert judged: what is true of them, computed from their JSON."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from isal import igzip
 
-from profkit.api import analyze, render
+from profkit.api import render
 from profkit.engine.context import Context
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.present.headline import headline
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import TRACES, needs_corpus, raw_events, report_on, trace_path
 from tests.traces import load_trace
 
 pytestmark = needs_corpus
 
 Entry = dict[str, Any]
-_reports: dict[str, Report] = {}
-
-
-def path_of(name: str) -> Path:
-    return CORPUS / "traces" / f"{name}.json.gz"
 
 
 def report_of(name: str) -> Report:
-    if name not in _reports:
-        _reports[name] = analyze(path_of(name), strict=True)
-    return _reports[name]
+    return report_on(trace_path(name))
 
 
 def findings_of(name: str, rule: str) -> list[Finding]:
     report = report_of(name)
     return [each for each in (*report.findings, *report.health) if each.rule == rule]
-
-
-def raw_events(name: str) -> list[Entry]:
-    content = json.loads(igzip.decompress(path_of(name).read_bytes()), strict=False)
-    return content if isinstance(content, list) else content["traceEvents"]
 
 
 def test_launches_without_correlation_are_joined_by_their_flows() -> None:
@@ -47,7 +32,7 @@ def test_launches_without_correlation_are_joined_by_their_flows() -> None:
     calls = {e["args"]["External id"]: e["ts"] for e in events if e.get("cat") == "cuda_runtime"}
     kernels = [e for e in events if e.get("cat") == "kernel"]
     expected = {e["ts"]: calls[e["args"]["External id"]] for e in kernels}
-    trace = load_trace(path_of(name))
+    trace = load_trace(trace_path(name))
     ctx = Context(trace)
     pairs = zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True)
     start_us = min(e["ts"] for e in events if e["ph"] == "X")
@@ -93,7 +78,7 @@ def test_a_launch_that_loads_code_is_no_queued_work() -> None:
 def test_a_copy_takes_no_longer_than_its_call() -> None:
     name = "v100-resnet50-no-profiler-steps"
     assert not [f for f in findings_of(name, "DAT002") if "112 B" in f.message]
-    ctx = Context(load_trace(path_of(name)))
+    ctx = Context(load_trace(trace_path(name)))
     rows = ctx.syncs.rows[ctx.events.n_bytes.at(ctx.syncs.copy) == 112]
     assert len(rows)
     assert {ctx.events.name_of(row) for row in rows} == {"cudaMemcpy"}
@@ -214,10 +199,8 @@ def test_a_trace_in_which_nothing_was_recorded_says_so() -> None:
     (fault,) = findings_of(name, "PRF008")
     assert fault.severity == "warning"
     assert headline(report_of(name)).startswith("The recording of 77.9 s has no operator")
-    others = {path.name for path in (CORPUS / "traces").iterdir()} - {path_of(name).name}
-    for other in others:
-        report = analyze(CORPUS / "traces" / other, select=["PRF008"], strict=True)
-        assert report.health == (), other
+    for other in {*TRACES.iterdir()} - {trace_path(name)}:
+        assert "PRF008" not in {each.rule for each in report_on(other).health}, other
 
 
 def test_a_few_kernels_and_a_mostly_idle_device_are_launch_bound() -> None:
@@ -333,7 +316,7 @@ def test_the_headline_names_the_largest_part(name: str, said: str) -> None:
 
 
 def test_all_parts_of_every_step_add_up() -> None:
-    for path in sorted((CORPUS / "traces").iterdir()):
+    for path in sorted(TRACES.iterdir()):
         for step in report_of(path.name.removesuffix(".json.gz")).summary.steps:
             assert sum(part.ns for part in step.parts) == step.time_ns, path.name
 
@@ -565,7 +548,7 @@ def test_weights_that_autocast_casts_are_counted() -> None:
 
 @pytest.mark.parametrize("rule", ["KER010", "DAT004", "DAT005", "CMP003"])
 def test_rules_without_a_cause_in_these_traces_are_silent(rule: str) -> None:
-    for path in sorted((CORPUS / "traces").glob("*.json.gz")):
+    for path in sorted(TRACES.glob("*.json.gz")):
         name = path.name.removesuffix(".json.gz")
         if name != "legacy-autograd-array":
             assert findings_of(name, rule) == [], name

@@ -2,9 +2,7 @@
 
 import gzip
 import math
-import os
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,8 +15,8 @@ from profkit.api import study
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading, misreadings
 from profkit.model.report import Report
 from profkit.units import format_share
+from tests.corpus.recordings import needs_corpus, trace_path
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 RECORDED = (
     "a100-ddp-rank0-of-2", "a100-embedding-rank3-of-8", "b200-eager-inference",
     "b300-graph-decode", "h100-qwen-inference", "v100-resnet50-loader-4-workers",
@@ -28,9 +26,7 @@ OCCUPANCY = "est. achieved occupancy %"
 MOST_SHARED_BYTES = 48 * 1024
 HALF_A_PERCENT = 0.005
 
-pytestmark = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
-)
+pytestmark = needs_corpus
 
 
 class Both(NamedTuple):
@@ -45,7 +41,7 @@ class Both(NamedTuple):
 
 @pytest.fixture(scope="module", params=RECORDED)
 def both(request: pytest.FixtureRequest) -> Both:
-    path = CORPUS / "traces" / f"{request.param}.json.gz"
+    path = trace_path(request.param)
     trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))
     kernels = [e for e in trace["traceEvents"] if str(e.get("cat")).lower() == "kernel"]
     parser = KernelParser()

@@ -8,7 +8,7 @@ from isal import igzip
 
 from profkit.api import analyze
 from profkit.model.report import Report
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 
 pytestmark = needs_corpus
 RANKS = CORPUS / "ranks"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.api import analyze
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus, report_on
 
 pytestmark = [needs_corpus, pytest.mark.slow]
 PAGE = Path(__file__).parents[2] / "docs" / "reviewed-warnings.md"
@@ -31,7 +30,7 @@ def test_every_warning_on_a_real_recording_is_reviewed() -> None:
     reported = set()
     for folder in ("traces", "snapshots"):
         for path in sorted((CORPUS / folder).iterdir()):
-            report = analyze(path)
+            report = report_on(path)
             name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pickle")
             found = (*report.findings, *report.health)
             reported |= {(name, each.rule) for each in found if each.severity != "note"}

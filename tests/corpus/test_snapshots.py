@@ -1,20 +1,16 @@
 """Real snapshots of other people: every figure as a slow, independent program worked it out."""
 
-import json
-import os
-from pathlib import Path
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from profkit.api import analyze
+from profkit.api import Study, study
 from profkit.engine.context import Context
 from profkit.model.report import Report
-from profkit.model.snapshot import MemorySnapshot
-from profkit.readers.open import load
+from tests.corpus.recordings import SNAPSHOTS, expected_figures, needs_corpus
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 SAME = (
     "n_segments",
     "n_blocks",
@@ -30,43 +26,29 @@ SAME = (
 )
 RANKS = [f"cornell-sysphotonics-rank{rank}-memory-snapshot.pickle.gz" for rank in range(4)]
 
-needs_corpus = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason="the corpus of real snapshots is not here (set PROFKIT_CORPUS)"
-)
-
-
-def _expected() -> list[dict[str, Any]]:
-    listed = CORPUS / "expected.jsonl"
-    lines = listed.read_text().splitlines() if listed.is_file() else []
-    return [entry for line in lines if (entry := json.loads(line))["kind"] == "snapshot"]
-
-
-EXPECTED = _expected()
+EXPECTED = expected_figures("snapshot")
 each_snapshot = pytest.mark.parametrize(
     "expected", EXPECTED, ids=[entry["file"].removesuffix(".pickle.gz") for entry in EXPECTED]
 )
-_reports: dict[str, Report] = {}
-_contexts: dict[str, Context] = {}
+
+
+@functools.cache
+def studied(file: str) -> Study:
+    return study(SNAPSHOTS / file, strict=True)
 
 
 def report_of(file: str) -> Report:
-    if file not in _reports:
-        _reports[file] = analyze(CORPUS / "snapshots" / file, strict=True)
-    return _reports[file]
+    return studied(file).report
 
 
 def context_of(file: str) -> Context:
-    if file not in _contexts:
-        snapshot = load(CORPUS / "snapshots" / file)
-        assert isinstance(snapshot, MemorySnapshot)
-        _contexts[file] = Context(snapshot=snapshot)
-    return _contexts[file]
+    return studied(file).recording.context
 
 
 @needs_corpus
 def test_the_corpus_lists_every_snapshot_in_its_folder() -> None:
     listed = {entry["file"] for entry in EXPECTED}
-    assert listed == {path.name for path in (CORPUS / "snapshots").iterdir()}
+    assert listed == {path.name for path in SNAPSHOTS.iterdir()}
 
 
 @needs_corpus

@@ -1,7 +1,6 @@
 """Real recordings: tables of the report add up, and the reported misreadings occur."""
 
 import gzip
-import os
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,12 @@ from profkit.api import study
 from profkit.integrations.tensorboard.export import write
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 from profkit.present.recording_tables import kernel_extremes, module_times
+from tests.corpus.recordings import CORPUS, SNAPSHOTS, TRACES, needs_corpus
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
-FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
+FILES = sorted((*TRACES.glob("*"), *SNAPSHOTS.glob("*")))
 MISREAD = ("mi300-resnet-ddp", "a100-ddp-rank0-of-2", "h100-qwen-inference")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_corpus]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])

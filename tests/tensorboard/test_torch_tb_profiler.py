@@ -11,11 +11,11 @@ from isal import igzip
 import profkit
 from profkit.api import study
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
+from tests.corpus.recordings import needs_corpus, trace_path
 from tests.tensorboard.recordings import GEMM_NS, RELU_NS, STEPS, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
 
 RECORDED = Path(__file__).parents[2] / "traces"
-CORPUS = RECORDED.parents[1] / "shared" / "corpus" / "traces"
 ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
 
 
@@ -123,7 +123,7 @@ def test_every_recorded_trace_of_the_examples_opens() -> None:
 def server_on_gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorBoard]:
     folder = tmp_path_factory.mktemp("gpu")
     write_gpu_training(folder / "train")
-    real = CORPUS / "h100-qwen-inference.json.gz"
+    real = trace_path("h100-qwen-inference")
     if real.exists():
         (folder / "real").mkdir()
         (folder / "real" / "host_8.pt.trace.json.gz").symlink_to(real)
@@ -156,7 +156,7 @@ def test_every_view_of_a_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard
     assert (outer["name"], outer["occurences"]) == ("Net_0", STEPS)
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason=f"there is no {CORPUS}")
+@needs_corpus
 def test_every_view_of_a_real_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard) -> None:
     check_gpu_views(server_on_gpu_trace, only_profile(server_on_gpu_trace, "real"))
 

@@ -12,7 +12,7 @@ import pytest
 from profkit.api import analyze, render
 from profkit.model.report import CategorySummary, Report
 from profkit.testing import TraceBuilder
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 
 
 def by_kind(report: Report) -> dict[str, CategorySummary]:

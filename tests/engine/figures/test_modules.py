@@ -16,7 +16,7 @@ from profkit.api import analyze, render
 from profkit.engine.figures.modules import MAX_MODULES
 from profkit.model.report import ModuleSummary, Report
 from profkit.testing import TraceBuilder
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 
 
 def assert_exact(every: Sequence[ModuleSummary]) -> None:

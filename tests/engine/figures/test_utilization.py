@@ -12,7 +12,7 @@ from profkit.api import analyze, render
 from profkit.errors import UsageError
 from profkit.model.report import FlopSummary, Report
 from profkit.testing import TraceBuilder
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 
 BF16 = "c10::BFloat16"
 H100 = "NVIDIA H100 80GB HBM3"

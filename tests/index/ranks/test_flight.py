@@ -1,10 +1,8 @@
 """FlightRecorder dumps complete the collectives of traces, and tell who blocks whom."""
 
 import json
-import os
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,11 @@ from profkit.model.flight_record import FlightRecord
 from profkit.model.process_group import ProcessGroup
 from profkit.packed import Packed
 from profkit.readers.flight_recorder import flight_record
+from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.flight import NS, S, dump, entry, own, waiting
 from tests.index.ranks.jobs import BASE_NS, collective, ranks_of
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", "/nowhere")) / "ranks" / "gloo-a"
+JOB = CORPUS / "ranks" / "gloo-a"
 US = 1000
 NO_GROUP = ProcessGroup("")
 
@@ -115,9 +114,9 @@ def test_numbers_match_what_order_cannot() -> None:
     assert len(matched.members) == 10
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="needs PROFKIT_CORPUS")
+@needs_corpus
 def test_all_collectives_of_a_gloo_job_are_joined() -> None:
-    report = analyze(CORPUS)
+    report = analyze(JOB)
     assert report.collectives is not None
     assert report.collectives.matched_share == 1
     (group,) = report.collectives.groups
@@ -126,7 +125,7 @@ def test_all_collectives_of_a_gloo_job_are_joined() -> None:
     # Every all-reduce is of 74,112 floats: 2 * 3/4 of their bytes per rank.
     n_bytes = 8 * 74_112 * 4 * 2 * 3 / 4
     assert group.bus_bytes_per_s == pytest.approx(n_bytes / (group.transfer_ns / 1e9), rel=1e-6)
-    dumps = [json.loads(path.read_text()) for path in sorted(CORPUS.glob("fr_rank*.json"))]
+    dumps = [json.loads(path.read_text()) for path in sorted(JOB.glob("fr_rank*.json"))]
     assert find_blocked(records_of(*dumps)) == []
 
 

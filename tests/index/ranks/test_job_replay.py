@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profkit.api import study
 from profkit.engine.job_context import JobContext
 from profkit.index.ranks.job_replay import RankChange
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.detectors.jobs import MS, JobBuilder
 
 RECORDED = RankChange(idle=True)

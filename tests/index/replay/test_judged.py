@@ -6,7 +6,7 @@ import pytest
 from profkit.engine.context import Context
 from profkit.index.device.syncs import SyncKind
 from profkit.model.change import ProgramChange
-from tests.corpus.test_corpus import CORPUS, needs_corpus
+from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.traces import load_trace
 
 TOLERANCE = 0.15

@@ -13,7 +13,7 @@ from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.present.headline import headline
 from profkit.testing import TraceBuilder
-from tests.corpus.test_corpus import CORPUS
+from tests.corpus.recordings import CORPUS
 from tests.traces import load_trace
 
 TRACES = Path(__file__).parents[3] / "traces"

@@ -1,7 +1,6 @@
 """Two snapshots compared by stack, against a count of the blocks by hand."""
 
 import gzip
-import os
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 import profkit
 from profkit.index.snapshot.stack_changes import StackChange, live_stacks, stack_changes
 from profkit.model.snapshot import MemorySnapshot
+from tests.corpus.recordings import SNAPSHOTS, needs_corpus
 from tests.index.snapshots import Block, Site, snapshot
 
-CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[4] / "shared" / "corpus"))
-SNAPSHOTS = sorted((CORPUS / "snapshots").glob("*"))[::4] if CORPUS.is_dir() else []
+FILES = sorted(SNAPSHOTS.glob("*"))[::4]
 
 LOSS: Site = ("/home/me/train.py", 12, "step")
 MAIN: Site = ("/home/me/train.py", 30, "<module>")
@@ -160,8 +159,8 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
     return found
 
 
-@pytest.mark.skipif(not SNAPSHOTS, reason="the corpus of snapshots is not here")
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name)
+@needs_corpus
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_active_byte_of_a_real_snapshot_has_a_stack(path: Path) -> None:
     read = profkit.load(path)
     assert isinstance(read, MemorySnapshot)
