@@ -35,9 +35,9 @@ def path_label(kind: PathKindName) -> str:
 
 
 def path_title(path: CriticalPathSummary) -> str:
-    """``Critical path per step (142 ms)``."""
+    """``Critical path per step (shares of 142 ms)``: it may be longer than a step."""
     per_step = "" if path.per_step_ns is None else " per step"
-    return f"Critical path{per_step} ({format_ns(path.mean_ns)})"
+    return f"Critical path{per_step} (shares of {format_ns(path.mean_ns)})"
 
 
 def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:

@@ -388,6 +388,11 @@ def categories_title(report: Report) -> str:
     return "Kernel time" if on_device else "Operator time"
 
 
+def totals_title(report: Report, items: str) -> str:
+    """``Kernels in total``: sums over the recording, beside figures per step."""
+    return f"{items} in total" if report.summary.steps else items
+
+
 def _highest_costs(report: Report) -> list[str]:
     """The finding with the highest cost in time, and the one in memory.
 

@@ -67,6 +67,7 @@ from profkit.present.headline import (
     part_label,
     remarks,
     step_range,
+    totals_title,
     unchecked_by_reason,
 )
 from profkit.present.memory_text import (
@@ -396,7 +397,8 @@ def _modules(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         f"{one_line(each.name)} {format_share(each.share)}" for each in main[:_MAX_MODULES]
     )
     yield from table_section(
-        ("Modules", ""), columns_of("module", ("calls", *titles, "share", *peak)), rows,
+        (totals_title(report, "Modules"), ""),
+        columns_of("module", ("calls", *titles, "share", *peak)), rows,
         hidden=remainder(len(every) - len(shown), f"--top {len(every)}"), is_detail=True,
         sentence=() if options.verbose else sentence,
     )  # fmt: skip
@@ -423,7 +425,11 @@ def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         for kernel in kernels[:_N_BRIEF_CALLS]
     )
     yield from table_section(
-        ("Kernels", ""), columns, rows, is_detail=True, sentence_if_full=sentence
+        (totals_title(report, "Kernels"), ""),
+        columns,
+        rows,
+        is_detail=True,
+        sentence_if_full=sentence,
     )
 
 
@@ -450,7 +456,7 @@ def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
     # The table of kernels names their operators.
     is_beside_kernels = bool(report.summary.top_kernels) and not options.verbose
     yield from table_section(
-        ("Operators", ""), columns, rows, is_detail=True,
+        (totals_title(report, "Operators"), ""), columns, rows, is_detail=True,
         sentence=sentence if is_beside_kernels else (), sentence_if_full=sentence,
     )  # fmt: skip
 
@@ -472,7 +478,8 @@ def _lines(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]
         for each in every
     ]
     columns = columns_of("source line", ("operators", *times, "TFLOP/s", *peak))
-    yield from table_section(("Source lines", ""), columns, rows, is_detail=True)
+    title = totals_title(report, "Source lines")
+    yield from table_section((title, ""), columns, rows, is_detail=True)
 
 
 def _peak_column(rows: Iterable[_Timed]) -> tuple[str, ...]:

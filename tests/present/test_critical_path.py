@@ -36,8 +36,11 @@ def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
     assert main_kinds(path) == "kernels 60%, operators 30%, copies 6.0%"
     assert main_kinds(path, everything=True).endswith("copies 6.0%, syncs 3.5%, gaps 0.5%")
     assert [line.kind for line in large_lines(path)] == ["kernel", "operator", "copy", "sync"]
-    assert path_title(path) == "Critical path per step (500 ns)"
-    assert path_title(replace(path, n_steps=0, per_step_ns=None)) == "Critical path (1.00 µs)"
+    assert path_title(path) == "Critical path per step (shares of 500 ns)"
+    assert (
+        path_title(replace(path, n_steps=0, per_step_ns=None))
+        == "Critical path (shares of 1.00 µs)"
+    )
 
 
 @pytest.mark.parametrize(

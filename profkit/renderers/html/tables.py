@@ -20,6 +20,7 @@ from profkit.present.headline import (
     categories_title,
     function_name,
     idle_explanation,
+    totals_title,
 )
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
@@ -176,8 +177,9 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     )  # fmt: skip
     names = [kernel.name for kernel in kernels]
     return table(
-        "kernels", "Kernels", columns, kernels, sorted_by="Total", hints=names, word="kernel"
-    )
+        "kernels", totals_title(report, "Kernels"), columns, kernels,
+        sorted_by="Total", hints=names, word="kernel",
+    )  # fmt: skip
 
 
 def _throughput(
@@ -225,7 +227,8 @@ def _operators(report: Report, options: Options) -> SortableTable:
         _line(options, "the source line with most of its time"),
     )
     first = device.title if on_device else "Self"
-    return table("operators", "Operators", columns, every, sorted_by=first, word="operator")
+    title = totals_title(report, "Operators")
+    return table("operators", title, columns, every, sorted_by=first, word="operator")
 
 
 def _modules(report: Report) -> SortableTable:
@@ -247,7 +250,7 @@ def _modules(report: Report) -> SortableTable:
         ),
         *_throughput(every),
     )  # fmt: skip
-    return table("modules", "Modules", columns, every)
+    return table("modules", totals_title(report, "Modules"), columns, every)
 
 
 def _module_instances(options: Options) -> SortableTable:
@@ -281,7 +284,8 @@ def _lines(report: Report, options: Options) -> SortableTable:
         *_throughput(every),
     )
     first = "On the device" if on_device else "Host"
-    return table("lines", "Source lines", columns, every, sorted_by=first, word="source line")
+    title = totals_title(report, "Source lines")
+    return table("lines", title, columns, every, sorted_by=first, word="source line")
 
 
 def _copies(report: Report) -> SortableTable:

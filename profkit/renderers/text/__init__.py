@@ -345,7 +345,7 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
 
 
 def _headed(title: str, text: str, style: str = "bold") -> Text:
-    return Text(title, style=style).append(_prose(text), style="not bold")
+    return Text(_prose(title), style=style).append(_prose(text), style="not bold")
 
 
 def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
