@@ -354,6 +354,8 @@ def test_nothing_is_blank_or_cut_off_on_paper(
 ) -> None:
     path = request.getfixturevalue(which)
     page = opened(path, allowed=(path.as_uri(), "about:"), viewport={"width": 718, "height": 1046})
+    if which == "joined":
+        expect(page.locator("#report[data-printable]")).to_have_count(1)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     charts = page.locator(".chart")
@@ -367,6 +369,13 @@ def test_nothing_is_blank_or_cut_off_on_paper(
     assert page.evaluate(cut) == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("iframe:visible").count() == 0
+    if which == "joined":
+        each = page.locator(".printed article")
+        expect(each.locator("h1:visible")).to_have_count(2)
+        expect(each.first.locator(".fix:visible").first).to_contain_text("DataLoader workers")
+        expect(each.last).to_contain_text("aten::addmm")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        expect(each).to_have_count(0)
 
 
 def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path) -> None:

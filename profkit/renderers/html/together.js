@@ -4,16 +4,25 @@
   const chart = document.getElementById('parts-chart');
   const select = document.getElementById('selected-report');
   const frame = document.getElementById('selected-page');
+  const packed = [...document.querySelectorAll('script[id^="page-"]')];
+  const maxPrinted = 24e6;
+  const printed = profkit.element('div', { class: 'printed' });
+  const pages = [];
   let nRequests = 0;
 
-  /** Assemble a page and show it, unless another one is selected meanwhile. */
+  /** The text of a page, which is unpacked once. */
+  async function text(number) {
+    pages[number] ??= new TextDecoder().decode(await profkit.unpack(packed[number].textContent));
+    return pages[number];
+  }
+
+  /** Show a page, unless another one is selected meanwhile. */
   async function show(number) {
     nRequests += 1;
     const request = nRequests;
-    const packed = document.getElementById(`page-${number}`);
     let page = '';
     try {
-      page = new TextDecoder().decode(await profkit.unpack(packed.textContent));
+      page = await text(number);
     } catch {
       frame.replaceWith('This browser cannot unpack the page. Render this report alone.');
       return;
@@ -38,5 +47,28 @@
       document.getElementById('report').scrollIntoView();
     });
   }
-  show(0);
+
+  /** The part of a page that is on paper without its scripts. */
+  function onPaper(page, number) {
+    const main = new DOMParser().parseFromString(page, 'text/html').querySelector('main');
+    for (const each of main.querySelectorAll('#timeline, #flames, #glossary, .chart, .segments, '
+      + '.keys, canvas, input, select, script')) each.remove();
+    for (const each of main.querySelectorAll('[id]')) each.removeAttribute('id');
+    for (const each of main.querySelectorAll('details')) each.open = true;
+    return profkit.element('article', {},
+      profkit.element('h2', {}, select.options[number].text), [...main.childNodes]);
+  }
+
+  // A frame prints only its first page. Printing does not wait: pages are unpacked in advance.
+  async function prepare() {
+    if (packed.reduce((sum, { textContent }) => sum + textContent.length, 0) > maxPrinted) return;
+    for (const number of packed.keys()) await text(number);
+    document.getElementById('report').dataset.printable = '';
+  }
+  window.addEventListener('beforeprint', () => {
+    printed.replaceChildren(...pages.map(onPaper));
+    frame.after(printed);
+  });
+  window.addEventListener('afterprint', () => printed.remove());
+  show(0).then(prepare).catch(() => {});
 })();
