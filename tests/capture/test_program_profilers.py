@@ -42,11 +42,10 @@ class Case:
 
 
 FAST = [
-    Case(schedule="twice"),
-    Case(schedule="at-once", stacks=True, memory=True),
+    Case(schedule="twice", stacks=True, memory=True),
     Case(api="trace", first="profkit", schedule="twice"),
 ]
-"""The reported crashes, and one in which profkit is first."""
+"""What crashes were reported of, and one in which profkit is first."""
 SCHEDULES = ("none", "twice", "at-once", "late", "endless")
 IN_ONE_THREAD = [
     Case(api, first, schedule, stacks=both, memory=both)

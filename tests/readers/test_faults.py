@@ -119,7 +119,14 @@ FILES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.fixture(params=[*FILES, "snapshot", "memory", "report"])
+RARER = ("plain", "zip", "zstd")
+KINDS = [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in RARER else [])
+    for kind in (*FILES, "snapshot", "memory", "report")
+]
+
+
+@pytest.fixture(params=KINDS)
 def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "recording"
     if request.param in FILES:
