@@ -2,18 +2,23 @@
 
 The standard library writes and compiles up to six methods of a class when it is defined: half of
 the time that importing hundreds of classes takes. Here the methods are functions of this module,
-and only ``__init__`` is compiled, when it is first used. All else is the standard library's:
-``field``, ``fields``, ``replace``, ``asdict``, and what type checkers know.
+and only ``__init__`` is compiled, when it has been used some times: most classes have one instance
+or none. All else is the standard library's: ``field``, ``fields``, ``replace``, ``asdict``, and
+what type checkers know.
 """
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, field, fields
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, Final
+from types import MethodType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 __all__ = ["dataclass"]
+
+_N_INTERPRETED: Final = 12
+"""Instances before ``__init__`` is compiled, which takes as long as some twenty of them."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -27,26 +32,70 @@ else:
         Args:
             frozen: Whether its instances cannot be changed, and have a hash unless ``eq`` is False.
             eq: Whether instances with equal fields are equal.
+
+        Raises:
+            TypeError: A field or a base class is not plain.
         """
         if kind is None:
             return lambda kind: dataclass(kind, frozen=frozen, eq=eq)
-        if any(map(dataclasses.is_dataclass, kind.__bases__)):
-            return dataclasses.dataclass(frozen=frozen, eq=eq)(kind)
-        # Without a docstring the standard library writes one, from a signature.
-        kind.__doc__ = kind.__doc__ or kind.__name__
-        dataclasses.dataclass(init=False, repr=False, eq=False)(kind)  # collects the fields
-        params = kind.__dataclass_params__
-        params.init, params.repr, params.eq, params.frozen = True, True, eq, frozen
+        found = kind.__dataclass_fields__ = _fields(kind, frozen=frozen)
+        kind.__dataclass_params__ = _PARAMS[frozen, eq]
         methods = {"__init__": _Init(kind, frozen=frozen), "__repr__": _repr}
+        methods["__match_args__"] = tuple(found)
+        # Without a docstring the standard library writes one, from a signature.
+        methods["__doc__"] = kind.__name__
         if eq:
-            methods |= _comparison(kind, frozen=frozen)
+            methods |= _comparison(found, frozen=frozen)
         if frozen:
             methods |= _FROZEN
+        own = vars(kind)
         for name, method in methods.items():
             # A class that defines __eq__ has None for a hash.
-            if vars(kind).get(name) is None:
+            if own.get(name) is None:
                 setattr(kind, name, method)
         return kind
+
+
+_PARAMS: Final = {
+    (frozen, eq): SimpleNamespace(
+        init=True, repr=True, eq=eq, order=False, unsafe_hash=False, frozen=frozen
+    )
+    for frozen in (True, False)
+    for eq in (True, False)
+}
+"""What the standard library asks of a class that it derives from, by ``frozen`` and ``eq``."""
+
+
+def _fields(kind: Any, *, frozen: bool) -> dict[str, Any]:  # noqa: ANN401  (any class)
+    """The fields of a class by name, those of its bases first.
+
+    Raises:
+        TypeError: One is not positional or has a default that can change, or a base is frozen and
+            the class is not, or the other way round.
+    """
+    found: dict[str, Any] = {}
+    for base in kind.__mro__[-1:0:-1]:
+        if "__dataclass_fields__" in vars(base):
+            if base.__dataclass_params__.frozen != frozen:
+                raise TypeError(f"{kind.__qualname__} and {base.__qualname__}: one is frozen")
+            found.update(base.__dataclass_fields__)
+    for name, annotation in kind.__annotations__.items():
+        default: Any = getattr(kind, name, MISSING)
+        each: Any = default if isinstance(default, Field) else field(default=default)
+        is_of_class = getattr(annotation, "__origin__", annotation) is ClassVar
+        if is_of_class or not each.init or each.kw_only is True:
+            raise TypeError(f"{kind.__qualname__}.{name} is not positional")
+        if each.default.__class__.__hash__ is None:
+            raise TypeError(f"The default of {kind.__qualname__}.{name} can change")
+        each.name, each.type, each.kw_only = name, annotation, False
+        each._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
+        if each is default:
+            if each.default is MISSING:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, each.default)
+        found[name] = each
+    return found
 
 
 class _Factory:
@@ -60,29 +109,58 @@ _FACTORY: Final = _Factory()
 
 
 class _Init:
-    """``__init__`` of a class until it is first used."""
+    """``__init__`` of a class until it has been used some times."""
 
     def __init__(self, kind: Any, *, frozen: bool) -> None:  # noqa: ANN401  (any class)
         self._kind = kind
+        self._set = object.__setattr__ if frozen else setattr
         self._frozen = frozen
+        self._n_left = _N_INTERPRETED
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401
-        """Compile it, and put it in its place."""
+        """This, or ``__init__`` compiled and in its place."""
+        self._n_left -= 1
+        if instance is not None and self._n_left >= 0:
+            return MethodType(self, instance)
+        return self._compiled().__get__(instance, owner)
+
+    def __call__(self, instance: Any, *arguments: object, **named: object) -> None:  # noqa: ANN401
+        """Set the fields of an instance.
+
+        Raises:
+            TypeError: The arguments do not fit.
+        """
+        found = self._kind.__dataclass_fields__
+        given = dict(zip(found, arguments, strict=False))
+        fits = len(given) == len(arguments) and given.keys().isdisjoint(named)
+        given |= named
+        values = {}
+        for name, each in found.items():
+            if name in given:
+                values[name] = given.pop(name)
+            elif each.default_factory is not MISSING:
+                values[name] = each.default_factory()
+            else:
+                values[name] = each.default
+                fits = fits and each.default is not MISSING
+        if given or not fits:
+            self._compiled()(instance, *arguments, **named)  # raises what Python does
+            return
+        for name, value in values.items():
+            self._set(instance, name, value)
+        if hasattr(instance, "__post_init__"):
+            instance.__post_init__()
+
+    def _compiled(self) -> Any:  # noqa: ANN401
         compiled = self._kind.__init__ = _init(self._kind, frozen=self._frozen)
-        return compiled.__get__(instance, owner)
+        return compiled
 
 
 def _init(kind: Any, *, frozen: bool) -> Any:  # noqa: ANN401
-    """``__init__`` of a class.
-
-    Raises:
-        TypeError: If a field is not plain.
-    """
+    """``__init__`` of a class, compiled."""
     scope: dict[str, Any] = {"set_field": object.__setattr__, "FACTORY": _FACTORY}
     parameters, lines = ["self"], []
     for each in fields(kind):
-        if not each.init or each.kw_only:
-            raise TypeError(f"{kind.__qualname__}.{each.name} is not positional")
         name = value = each.name
         if each.default_factory is not MISSING:
             scope[f"make_{name}"] = each.default_factory
@@ -104,10 +182,10 @@ def _init(kind: Any, *, frozen: bool) -> Any:  # noqa: ANN401
     return init
 
 
-def _comparison(kind: Any, *, frozen: bool) -> dict[str, Any]:  # noqa: ANN401
+def _comparison(found: dict[str, Any], *, frozen: bool) -> dict[str, Any]:
     """``__eq__``, and ``__hash__``, which is None for instances that can change."""
     # With the class there are two at least, so that it always returns a tuple.
-    values = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
+    values = attrgetter("__class__", *(name for name, each in found.items() if each.compare))
 
     def equals(self: object, other: object) -> object:
         if other.__class__ is not self.__class__:

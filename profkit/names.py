@@ -6,22 +6,23 @@ distinguishes it from others; the JSON report has the full name.
 """
 
 import difflib
-import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
+from profkit.patterns import regex
+
 _OPEN: Final = "<([{"
 _CLOSE: Final = ">)]}"
 _ELLIPSIS: Final = "…"
-_DROPPED_PREFIXES: Final = re.compile(
+_DROPPED_PREFIXES: Final = regex(
     r"^(?:void|static|__global__|\s)+(?=\S)|^(?:std::enable_if<.*?>::type )"
 )
-_NAMESPACE: Final = re.compile(r"(?:\(anonymous namespace\)|(?<!\w)[A-Za-z_]\w*)::")
-_WORD: Final = re.compile(r"[A-Za-z_]\w*")
-_LENGTH: Final = re.compile(r"[1-9]\d{0,2}")
-_FUNCTOR: Final = re.compile(r"[Ff]unctor|Ops?$|_kernel_cuda$|_kernel_impl$")
-_FUNCTOR_SUFFIX: Final = re.compile(r"_kernel_(?:cuda|impl)$")
+_NAMESPACE: Final = regex(r"(?:\(anonymous namespace\)|(?<!\w)[A-Za-z_]\w*)::")
+_WORD: Final = regex(r"[A-Za-z_]\w*")
+_LENGTH: Final = regex(r"[1-9]\d{0,2}")
+_FUNCTOR: Final = regex(r"[Ff]unctor|Ops?$|_kernel_cuda$|_kernel_impl$")
+_FUNCTOR_SUFFIX: Final = regex(r"_kernel_(?:cuda|impl)$")
 _WRAPPERS: Final = frozenset(
     {"BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "UnaryFunctor", "gpu_kernel_impl"}
 )

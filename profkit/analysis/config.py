@@ -11,11 +11,6 @@ from profkit.errors import UsageError
 from profkit.folders import working_folder
 from profkit.names import did_you_mean
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from profkit.engine.detector import Rule
 
@@ -104,6 +99,10 @@ def _profkit(whole: Mapping[str, Any]) -> Any:  # noqa: ANN401  (any TOML value)
 
 
 def _toml(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,6 @@ process has the events of one recording at a time.
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import field, replace
 from typing import Any, Final, Protocol
@@ -15,7 +14,6 @@ from typing import Any, Final, Protocol
 from profkit._version import __version__
 from profkit.analysis.study import Study, study
 from profkit.dataclass import dataclass
-from profkit.engine.job import job_report, jobs_of
 from profkit.engine.job_context import JobContext, RankReport
 from profkit.errors import (
     InternalError,
@@ -251,6 +249,8 @@ def job_in(
         LoadError: Nothing could be read, or a path that was given does not exist.
         UsageError: They are of no job, or of several.
     """
+    from profkit.engine.job import jobs_of
+
     order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
     found = [result for _, result in _results(recordings, order, scale, listener)]
     ranks = (each.rank for each in found if isinstance(each, _Result) and each.rank is not None)
@@ -349,13 +349,19 @@ def _unordered(
 def _text_bytes(recordings: Sequence[Recording]) -> list[int]:
     """About how many bytes each recording has when it is decompressed."""
     paths = [(number, path) for number, each in enumerate(recordings) for path in each.paths]
+    found = dict.fromkeys(path for _, path in paths)
+    if any(map(is_url, found)):
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            n_bytes = list(threads.map(_n_bytes, found))
+    else:
+        n_bytes = list(map(_n_bytes, found))
+    of_path = dict(zip(found, n_bytes, strict=True))
     sizes = [0] * len(recordings)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for (number, path), n_bytes in zip(
-            paths, threads.map(_n_bytes, (path for _, path in paths)), strict=True
-        ):
-            is_plain = path.lower().endswith(_PLAIN)
-            sizes[number] += n_bytes * (1 if is_plain else _COMPRESSION_RATIO)
+    for number, path in paths:
+        is_plain = path.lower().endswith(_PLAIN)
+        sizes[number] += of_path[path] * (1 if is_plain else _COMPRESSION_RATIO)
     return sizes
 
 
@@ -447,6 +453,13 @@ def _joined(
 
     Files that could not be read are in the report on a job with files of the same folder.
     """
+    if all(result.rank is None for _, result in found):
+        for recording, result in found:
+            yield Analyzed(recording.paths, result.report.value, result.product)
+        return
+
+    from profkit.engine.job import job_report, jobs_of
+
     by_rank = {id(result.rank): (recording, result) for recording, result in found}
     job_of = {
         id(rank): job

@@ -23,7 +23,6 @@ from profkit.arguments import (
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.job import job_report, rank_report
 from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.kept import KeptRelations
 from profkit.engine.registry import chosen, rules
@@ -75,6 +74,8 @@ class Study:
 
     def rank_report(self) -> RankReport | None:
         """The report with what joins it to those of other ranks; None if its rank is not known."""
+        from profkit.engine.job import rank_report
+
         return rank_report(self.recording.context, self.report, self.choice)
 
 
@@ -132,6 +133,8 @@ def study(  # noqa: PLR0913  (options, by name)
         ctx, wanted, choice.thresholds, strict=strict, on_stage=on_stage, results=results
     )
     if report.source.kind == "flight-recorder":
+        from profkit.engine.job import job_report, rank_report
+
         dump = rank_report(ctx, report, choice)
         report = report if dump is None else job_report([dump])
     elif key is not None:

@@ -1,6 +1,5 @@
 """Figures and findings of many reports, by commit."""
 
-import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,8 +15,9 @@ from profkit.model.history import (
     HistoryFigure,
 )
 from profkit.model.report import Report
+from profkit.patterns import regex
 
-_OWN_FILE: Final = re.compile(
+_OWN_FILE: Final = regex(
     r"(?:^|[/\\])(?P<program>[^/\\]+)[/\\][^/\\]+_\d+\S*?\.(?P<ns>\d{19})\.(?:pt\.trace|memory)\.json"
 )
 """A file that profkit has recorded; see ``profkit/capture/files.py``."""

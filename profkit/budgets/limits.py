@@ -7,9 +7,10 @@ from typing import Any, Final
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, findings_figure
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
+from profkit.patterns import regex
 
 _MS: Final = 1_000_000
-_AMOUNT: Final = re.compile(
+_AMOUNT: Final = regex(
     r"(?P<sign>\+)?\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|[a-zµ]+)?", re.IGNORECASE
 )
 _TIMES: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": _MS, "s": 1_000_000_000}

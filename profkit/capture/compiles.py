@@ -20,6 +20,7 @@ from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import UserCode
 from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.torch_names import RESUMED
+from profkit.patterns import regex
 
 _UTILS: Final = "torch._dynamo.utils"
 _MAX_ENTRIES: Final = 200
@@ -27,7 +28,7 @@ _MAX_ENTRIES: Final = 200
 _MAX_CHARS: Final = 600
 """Of a text: torch's explanations are long."""
 _MAX_DEPTH: Final = 12
-_CALL: Final = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
+_CALL: Final = regex(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
 _UNKNOWN: Final[CodePlace] = ("", 0, "")
 
 _Entry = TypeVar("_Entry")

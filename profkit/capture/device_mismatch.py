@@ -13,15 +13,16 @@ from profkit.capture.memory.holders.frames import locals_of
 from profkit.capture.source.user_code import UserCode
 from profkit.model.capture_info import DeviceMismatch, TensorPlace
 from profkit.model.location import MODULE_LEVEL
+from profkit.patterns import regex
 
-_MISMATCH: Final = re.compile(
+_MISMATCH: Final = regex(
     r"expected all tensors to be on the same device|is not on the expected device"
     r"|Input type \(.+\) and weight type \(.+\) should be the same|Expected object of device type",
     re.IGNORECASE,
 )
 """Source: ``c10/core/impl``'s and ``aten/src/ATen/native``'s checks of devices, and
 ``check_same_device`` in ``torch/_prims_common``."""
-_METHOD: Final = re.compile(r"in method wrapper_[A-Z]+_(?:out|_)*(\w+)\)")
+_METHOD: Final = regex(r"in method wrapper_[A-Z]+_(?:out|_)*(\w+)\)")
 _MAX_MESSAGE: Final = 300
 _MAX_TENSORS: Final = 12
 

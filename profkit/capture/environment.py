@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import re
 import socket
 import sys
 from pathlib import Path
@@ -18,11 +17,12 @@ from profkit.model.capture_info import (
     HostThreads,
     StepKind,
 )
+from profkit.patterns import regex
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 _CPUS: Final = Path("/proc/cpuinfo")
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_COMMIT: Final = regex(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 mismatch: DeviceMismatch | None = None
 """The error that ends what is recorded, as :mod:`profkit.capture.device_mismatch` notes it; the

@@ -12,7 +12,6 @@ memory is written beside its trace with another suffix, which that pattern does 
 import codecs
 import contextlib
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -26,13 +25,14 @@ from profkit.capture import console, environment
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.live_memory import LiveMemory
+from profkit.patterns import regex
 from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 from profkit.readers.live_memory import encode
 
 SUFFIX: Final = ".pt.trace.json.gz"
 _CHUNK: Final = 1 << 20
 _MAX_NAME_LENGTH: Final = 100
-_UNSAFE: Final = re.compile(r"[^\w.+-]+")
+_UNSAFE: Final = regex(r"[^\w.+-]+")
 _EVENT: Final = b'"ph": "X"'
 
 

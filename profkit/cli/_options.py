@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from profkit.names import did_you_mean
+from profkit.patterns import regex
 
 if TYPE_CHECKING:
     from profkit.present.renderer import Renderer
@@ -79,7 +80,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
         return int(float(match["number"]) * base**power)
 
 
-_SIZE = re.compile(
+_SIZE = regex(
     r"^\s*(?P<number>\d+(\.\d+)?)\s*((?P<prefix>[KMGT])(?P<binary>i)?)?B?\s*$", re.IGNORECASE
 )
 

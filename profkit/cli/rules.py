@@ -11,10 +11,11 @@ import click
 
 from profkit.cli._output import layout, say
 from profkit.names import did_you_mean
+from profkit.patterns import regex
 
-_CODE_MARK = re.compile(r"^ *::\n\n?", re.MULTILINE)
+_CODE_MARK = regex(r"^ *::\n\n?", re.MULTILINE)
 """reStructuredText's mark before code, which the indentation makes redundant."""
-_SECTION = re.compile(r"^\S.*:$", re.MULTILINE)
+_SECTION = regex(r"^\S.*:$", re.MULTILINE)
 
 _ID_WIDTH = len("SYN001")
 _SEVERITY_WIDTH = len("severity")

@@ -264,10 +264,11 @@ def _print_report(
         states: What the ranks have written.
     """
     began_ns = time.process_time_ns()
-    from profkit.api import render, study
+    from profkit.analysis.study import study
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
+    from profkit.present.renderer import options_of, renderer
 
     report = _job_report(states, chosen) if states else None
     if report is None and outcome.files:
@@ -280,10 +281,12 @@ def _print_report(
         return
     report = _with_cost(report, outcome, began_ns)
     if sys.stderr is not None:
-        text = render(report, "text", **stream_layout(sys.stderr)).decode()
-        click.echo(text, err=True, nl=False)
+        module = renderer("text")
+        text = module.render(report, options_of(module, stream_layout(sys.stderr)))
+        click.echo(text.decode(), err=True, nl=False)
     if json_file is not None:
-        _write_json(render(report, "json"), json_file)
+        module = renderer("json")
+        _write_json(module.render(report, module.Options()), json_file)
     after_run(report, outcome.files)
 
 

@@ -44,7 +44,6 @@ Source:
     wait for the second and ``cudaEventElapsedTime``.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -62,6 +61,7 @@ from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_count, format_ns, format_share
 
 INFO = RuleInfo(
@@ -91,7 +91,7 @@ class Thresholds:
     min_steps_count: int = 3
 
 
-_CONVOLUTION: Final = re.compile(r"^aten::\w*conv")
+_CONVOLUTION: Final = regex(r"^aten::\w*conv")
 _MAX_LINES: Final = 3
 
 

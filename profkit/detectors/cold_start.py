@@ -42,7 +42,6 @@ Source:
     recipes (warm-up before a measurement); ``torch.profiler.schedule`` (``warmup``).
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -60,6 +59,7 @@ from profkit.index.runtime_calls import HIP, LAUNCH
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_ns, format_share
 
 INFO = RuleInfo(
@@ -86,8 +86,8 @@ class Thresholds:
     min_saved_share: float = 0.05
 
 
-_DNN: Final = re.compile(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
-_BLAS: Final = re.compile(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
+_DNN: Final = regex(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
+_BLAS: Final = regex(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
 _MAX_LINES: Final = 3
 
 

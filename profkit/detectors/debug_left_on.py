@@ -42,7 +42,6 @@ Source:
     Programming Guide; "Debugging ``torch.distributed`` applications".
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -64,6 +63,7 @@ from profkit.model.capture_info import DEBUG_SETTINGS
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -91,7 +91,7 @@ class Thresholds:
     min_waited_share: float = 0.98
 
 
-_GRADCHECK: Final = re.compile(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
+_GRADCHECK: Final = regex(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
 _MAX_LINES: Final = 3
 _COMPILES_NOTHING: Final = "`torch.compile` compiles nothing"
 _EFFECTS: Final = {

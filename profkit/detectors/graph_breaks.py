@@ -85,6 +85,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
+from profkit.patterns import regex
 from profkit.units import format_count, format_share
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
@@ -122,14 +123,12 @@ class Thresholds:
     warning_breaks_count: int = 4
 
 
-_REQUESTED: Final = re.compile(
+_REQUESTED: Final = regex(
     r"torch\.compiler\.disable|torch\._dynamo\.(disable|graph_break)|dynamo\.disable"
 )
 """Reasons of graph breaks that the program requests."""
-_HINT: Final = re.compile(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z)", re.MULTILINE)
-_USELESS_HINT: Final = re.compile(
-    r"report an issue|Dynamo bug|fundamental|graph break may be difficult"
-)
+_HINT: Final = regex(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z)", re.MULTILINE)
+_USELESS_HINT: Final = regex(r"report an issue|Dynamo bug|fundamental|graph break may be difficult")
 _FIXES: Final = {
     r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn": (
         "Log outside the compiled function."

@@ -49,7 +49,6 @@ Source:
     reference.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -76,6 +75,7 @@ from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.torch_names import TRAINING
+from profkit.patterns import regex
 from profkit.units import format_bytes
 
 INFO = RuleInfo(
@@ -108,8 +108,8 @@ class Thresholds:
 
 
 _TRAINING_FLAGS: Final = {
-    re.compile(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
-    re.compile(r"^aten::batch_norm$"): 5,
+    regex(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
+    regex(r"^aten::batch_norm$"): 5,
 }
 """Operators with an argument for training, and its place."""
 MAX_LINES: Final = 3

@@ -49,7 +49,6 @@ Source:
     "Automatic Mixed Precision" among PyTorch's recipes.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -68,6 +67,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.trace import DeviceInfo
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -100,7 +100,7 @@ class Thresholds:
 
 _VOLTA: Final = (7, 0)
 _TURING: Final = (7, 5)
-_WITH_TENSOR_CORES: Final = re.compile(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
+_WITH_TENSOR_CORES: Final = regex(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
 """Boards of compute capability 7.5 that have tensor cores; GeForce GTX 16, MX and T1000 do not."""
 _RATIO: Final = 3
 _MAX_LINES: Final = 3

@@ -62,7 +62,7 @@ from profkit.engine.windows import (
 )
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
-from profkit.index.distinct import distinct, united
+from profkit.index.distinct import distinct, marked, united
 from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, creating_ops
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import COPY, EXPLICIT_SYNC, LAUNCH, rows_named
@@ -110,7 +110,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     maker = creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
     made_here = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)
     outermost = ctx.tree.outermost_op
-    made_here &= ~np.isin(maker, outermost[LAUNCH.rows(events)])  # those are made on a device
+    on_device = marked(outermost[LAUNCH.rows(events)], len(events))
+    made_here &= ~on_device[maker]
     waits, maker = waits.select(made_here), maker[made_here]
     lines = [
         (location, owners, np.isin(waits.owner, owners))

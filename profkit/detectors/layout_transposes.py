@@ -45,7 +45,6 @@ Source:
     convolutions).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -61,6 +60,7 @@ from profkit.index.runtime_calls import HIP, rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -87,10 +87,10 @@ class Thresholds:
     warning_share: float = 0.01
 
 
-_TRANSPOSE: Final = re.compile(
+_TRANSPOSE: Final = regex(
     r"nchwToNhwc|nhwcToNchw|^batched_transpose_\d|transpose_(NCHW2CNHW|CNHW2NCHW)"
 )
-_CONVOLUTION: Final = re.compile(r"^aten::\w*conv")
+_CONVOLUTION: Final = regex(r"^aten::\w*conv")
 _MAX_LINES: Final = 3
 
 

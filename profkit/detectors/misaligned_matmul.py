@@ -43,7 +43,6 @@ Source:
     kernels); "cuTensorMapEncodeTiled" in the CUDA Driver API reference (strides of 16 bytes).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -64,6 +63,7 @@ from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category, Float64s, Mask
 from profkit.model.finding import Basis, Finding
+from profkit.patterns import regex
 from profkit.units import format_count
 
 INFO = RuleInfo(
@@ -100,7 +100,7 @@ _MAX_LINES: Final = 3
 _LIKE: Final = 1.25
 """An aligned product counts as comparable if it is larger, or has more FLOPs per byte, by no more
 than this factor: padding changes both a little."""
-_HALF_ON_CUDA_CORES: Final = re.compile(r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)")
+_HALF_ON_CUDA_CORES: Final = regex(r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)")
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
 """Rates of products of one shape differ by a few percent."""

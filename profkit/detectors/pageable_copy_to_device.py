@@ -43,7 +43,6 @@ Source:
     of non_blocking and pin_memory()" among PyTorch's tutorials.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -58,6 +57,7 @@ from profkit.index.host.host_made_tensors import are_made, creating_ops
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Int32s, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 
 INFO = RuleInfo(
     id="DAT002",
@@ -70,10 +70,10 @@ INFO = RuleInfo(
 
 Thresholds = WaitThresholds
 
-_CALLED: Final = re.compile(r"^(?!autograd::|torch::autograd::)\w+::\w")
+_CALLED: Final = regex(r"^(?!autograd::|torch::autograd::)\w+::\w")
 """Operators that a program calls: not autograd's wrappers, nor annotations, which traces of torch
 1.8 to 1.10 have as operators."""
-_INDEXING: Final = re.compile(
+_INDEXING: Final = regex(
     r"^aten::(_?index(_|$)|_?unsafe_index|take|gather|scatter|where$|masked_|embedding)"
 )
 _PIN: Final = (

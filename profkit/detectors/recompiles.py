@@ -50,7 +50,6 @@ Source:
     ``torch/_dynamo/guards.py`` and ``torch/csrc/dynamo/guards.cpp`` (the texts of guards).
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -83,6 +82,7 @@ from profkit.model.capture_info import CodePlace, Compiled
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Finding
 from profkit.model.location import Location
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -111,9 +111,9 @@ class Thresholds:
 
 
 MAX_REASONS: Final = 3
-_DIGITS: Final = re.compile(r"\d+")
+_DIGITS: Final = regex(r"\d+")
 """Reasons that differ only in sizes and values are the same."""
-_SIZE: Final = re.compile(
+_SIZE: Final = regex(
     r"tensor '(?P<what>[^']+)' size mismatch at index (?P<at>\d+)\. "
     r"expected (?P<before>\d+), actual (?P<now>\d+)"
 )

@@ -43,7 +43,6 @@ Source:
     autograd mechanics (saved tensors).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -56,6 +55,7 @@ from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, lea
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
+from profkit.patterns import regex
 
 INFO = RuleInfo(
     id="MEM003",
@@ -66,7 +66,7 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable, or an attribute of one."""
 
 Thresholds = UnintendedLeakThresholds

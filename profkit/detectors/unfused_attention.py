@@ -61,6 +61,7 @@ from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -89,8 +90,8 @@ class Thresholds:
     warning_share: float = 0.05
 
 
-_MATH: Final = re.compile(r"^aten::_scaled_dot_product_attention_math")
-_MODULE: Final = re.compile(r"^aten::_native_multi_head_attention$")
+_MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
+_MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 _MAX_LINES: Final = 3
 
 

@@ -46,7 +46,6 @@ Source:
     torch.compile" among PyTorch's tutorials.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -66,6 +65,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import BACKWARD, OPTIMIZER_STEP
+from profkit.patterns import regex
 from profkit.units import format_count, format_share
 
 OPTIMIZER_STEPS: Final = Need(
@@ -102,7 +102,7 @@ class Thresholds:
     warning_share: float = 0.03
 
 
-_ELEMENTWISE: Final = re.compile(
+_ELEMENTWISE: Final = regex(
     r"^aten::(abs|add|addcdiv|addcmul|bitwise_\w+|clamp\w*|clone|copy|div|eq|exp|fmax|ge|gt|le|lerp"
     r"|lt|maximum|max|minimum|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sign|sqrt|square|sub|where"
     r"|zero|zeros_like)_?$"

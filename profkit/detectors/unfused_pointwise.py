@@ -43,7 +43,6 @@ Source:
     documentation; ``aten/src/ATen/native/cuda/CUDALoops.cuh`` (names of elementwise kernels).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -61,6 +60,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import Category, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import COMPILED_REGION
+from profkit.patterns import regex
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -89,7 +89,7 @@ class Thresholds:
     warning_share: float = 0.05
 
 
-_COMPILED: Final = re.compile(rf"^triton_|{COMPILED_REGION.pattern}|^CompiledFunction|TorchScript")
+_COMPILED: Final = regex(rf"^triton_|{COMPILED_REGION.pattern}|^CompiledFunction|TorchScript")
 _MAX_LINES: Final = 3
 
 

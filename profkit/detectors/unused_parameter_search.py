@@ -37,7 +37,6 @@ Source:
     data parallel" in PyTorch's notes (its internal design).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -54,6 +53,7 @@ from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 
 INFO = RuleInfo(
     id="COM008",
@@ -65,7 +65,7 @@ INFO = RuleInfo(
     no_example="It takes several processes with DistributedDataParallel.",
 )
 
-_SEARCH: Final = re.compile(
+_SEARCH: Final = regex(
     r"^torch(\.distributed\.ddp\.|::distributed::)reducer::search_unused_parameters$"
 )
 

@@ -60,6 +60,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category
 from profkit.model.finding import Finding
 from profkit.names import short_kernel
+from profkit.patterns import regex
 from profkit.units import format_share
 
 BLOCKS: Final = Need(
@@ -97,7 +98,7 @@ class Thresholds:
     min_lost_share: float = 0.05
 
 
-_PRODUCT: Final = re.compile(
+_PRODUCT: Final = regex(
     r"^(?!.*(fmha|flash|attention)).*(gemm|conv(?!ert)|[fdw](prop|grad)|cutlass|xmma|nvjet)",
     re.IGNORECASE,
 )

@@ -42,7 +42,6 @@ Source:
     ``torch/optim/optimizer.py`` (``zero_grad``).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -61,6 +60,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import ACCUMULATE_GRAD, OPTIMIZER_ZERO_GRAD
+from profkit.patterns import regex
 
 INFO = RuleInfo(
     id="MEM014",
@@ -86,9 +86,9 @@ class Thresholds:
     warning_share: float = 0.02
 
 
-_FILL: Final = re.compile(r"^aten::(zero_|_foreach_zero_)$")
-_FILL_OF_ONE: Final = re.compile(r"^aten::zero_$")
-_ADD: Final = re.compile(r"^aten::add_$")
+_FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
+_FILL_OF_ONE: Final = regex(r"^aten::zero_$")
+_ADD: Final = regex(r"^aten::add_$")
 MAX_LINES: Final = 3
 
 

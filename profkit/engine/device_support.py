@@ -1,14 +1,14 @@
 """What the recorded devices can do, by compute capability or name."""
 
-import re
 from typing import Final
 
 from profkit.engine.context import Context
 from profkit.index.runtime_calls import HIP
+from profkit.patterns import regex
 
 _AMPERE: Final = (8, 0)
 """Compute capability of the first NVIDIA GPUs with arithmetic in bfloat16."""
-_BEFORE_AMPERE: Final = re.compile(
+_BEFORE_AMPERE: Final = regex(
     r"\b(V100|T4|P100|P40|P4|K80|M60|TITAN|GTX|GT|Quadro (RTX|[GMPKT]V?\d+))\b"
     r"|\bRTX 20\d0\b|\b(Quadro|TITAN) "
 )

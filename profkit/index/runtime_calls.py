@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.model.events import Category, EventTable, Mask, Rows
+from profkit.patterns import regex
 
 
 class CallKind:
@@ -29,7 +30,7 @@ class CallKind:
 
 
 EXPLICIT_SYNC: Final = CallKind(
-    re.compile(
+    regex(
         r"^[a-z]+(Device|Stream|Event|Ctx)Synchronize"
         r"|^aclrtSynchronize(Device|Stream|Event)"
         r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
@@ -40,39 +41,37 @@ EXPLICIT_SYNC: Final = CallKind(
 others prefix differently; CANN's; Cambricon's; those of Level Zero (an XPU's driver) and of SYCL's
 runtime (UR, formerly PI)."""
 DEVICE_SYNC: Final = CallKind(
-    re.compile(
-        r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice"
-    )
+    regex(r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice")
 )
 """Explicit synchronization with a whole device."""
 EVENT_SYNC: Final = CallKind(
-    re.compile(
+    regex(
         r"^[a-z]+EventSynchronize|^aclrtSynchronizeEvent|^cn(rt)?WaitNotifier"
         r"|^urEventWait$|^piEventsWait$"
     )
 )
 """Explicit synchronization with an event."""
-WAIT_EVENT: Final = CallKind(re.compile(r"^[a-z]+StreamWaitEvent"))
+WAIT_EVENT: Final = CallKind(regex(r"^[a-z]+StreamWaitEvent"))
 """Makes later work of a stream wait for an event of another stream; the host goes on."""
 BLOCKING_COPY: Final = CallKind(
-    re.compile(r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$")
+    regex(r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$")
 )
 """A copy that is synchronous for any kind of memory."""
 ALLOCATOR: Final = CallKind(
-    re.compile(
+    regex(
         r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister"
         r"|HostUnregister)(?!.*Async)"
         r"|^cuMem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
     )
 )
 """Allocation or release of driver memory."""
-GRAPH_LAUNCH: Final = CallKind(re.compile(r"^(cuda|hip|cu)GraphLaunch"))
-LAUNCH: Final = CallKind(re.compile(r"Launch|Mem(cpy|set)|Enqueue"))
+GRAPH_LAUNCH: Final = CallKind(regex(r"^(cuda|hip|cu)GraphLaunch"))
+LAUNCH: Final = CallKind(regex(r"Launch|Mem(cpy|set)|Enqueue"))
 """Starts device work: a kernel, a graph, a copy or a fill, by the names of all vendors."""
-COPY: Final = CallKind(re.compile(r"^(cuda|hip|cu)Memcpy"))
-CUDA: Final = CallKind(re.compile(r"^cu(da)?[A-Z]"))
+COPY: Final = CallKind(regex(r"^(cuda|hip|cu)Memcpy"))
+CUDA: Final = CallKind(regex(r"^cu(da)?[A-Z]"))
 """Any call of CUDA's runtime or driver."""
-HIP: Final = CallKind(re.compile(r"^hip[A-Z]"))
+HIP: Final = CallKind(regex(r"^hip[A-Z]"))
 """Any call of HIP's."""
 
 

@@ -23,9 +23,10 @@ from profkit.capture.memory.scope import IdleMemory, Memory
 from profkit.capture.trace import Idle, TraceCapture
 from profkit.errors import ProfkitError
 from profkit.model.report import Report
+from profkit.patterns import regex
 
 _DEFAULT_NAME: Final = "cell"
-_IN_IPYTHON: Final = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
+_IN_IPYTHON: Final = regex(r"<ipython-input-(\d+)-[0-9a-f]+>")
 
 
 @magics_class

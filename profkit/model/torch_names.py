@@ -12,96 +12,98 @@ Source: ``torch/profiler/profiler.py`` (steps), ``torch/optim/optimizer.py``,
 import re
 from typing import Final
 
+from profkit.patterns import regex
+
 STEP_PREFIX: Final = "ProfilerStep#"
-STEP: Final = re.compile(r"^ProfilerStep#?\s*\d+$")
+STEP: Final = regex(r"^ProfilerStep#?\s*\d+$")
 """One step of ``torch.profiler``; old versions wrote it without ``#``."""
 
 DATA_WAIT: Final = "profkit.data_wait"
 """What ``profkit.steps`` writes around the ``next`` of its iterable."""
 DATA_LOADER: Final = "enumerate(DataLoader)"
 """Begin of ``enumerate(DataLoader)#…__next__``, around every ``next`` of a ``DataLoader``."""
-DATA_WAITS: Final = re.compile(rf"^{re.escape(DATA_LOADER)}|^{re.escape(DATA_WAIT)}$")
+DATA_WAITS: Final = regex(rf"^{re.escape(DATA_LOADER)}|^{re.escape(DATA_WAIT)}$")
 """A data-loader wait: the program waits for its next batch."""
-WORKER_DATA_WAIT: Final = re.compile(rf"^{re.escape(DATA_LOADER)}#_MultiProcessing")
+WORKER_DATA_WAIT: Final = regex(rf"^{re.escape(DATA_LOADER)}#_MultiProcessing")
 """A wait for a batch that worker processes prepare."""
 
-OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#")
-OPTIMIZER_ZERO_GRAD: Final = re.compile(r"^Optimizer\.zero_grad#")
-OPTIMIZER: Final = re.compile(r"^Optimizer\.(step|zero_grad)#")
-MARKS: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
+OPTIMIZER_STEP: Final = regex(r"^Optimizer\.step#")
+OPTIMIZER_ZERO_GRAD: Final = regex(r"^Optimizer\.zero_grad#")
+OPTIMIZER: Final = regex(r"^Optimizer\.(step|zero_grad)#")
+MARKS: Final = regex(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
 """What the thread of a training loop runs in every step."""
 
-FRAMING: Final = re.compile(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|profkit\.)")
+FRAMING: Final = regex(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|profkit\.)")
 """Annotations that PyTorch and profkit write themselves; old traces have them as operators."""
 
 EVALUATE_FUNCTION: Final = "autograd::engine::evaluate_function: "
 """Begin of the name of autograd's wrapper around every node that a backward pass runs."""
-BACKWARD: Final = re.compile(r"^autograd::engine::|^torch::autograd::|Backward\d*$")
+BACKWARD: Final = regex(r"^autograd::engine::|^torch::autograd::|Backward\d*$")
 """An operator of a backward pass: the wrapper, or a node such as ``AddmmBackward0``. Versions
 before 1.9 have only the nodes."""
-ACCUMULATE_GRAD: Final = re.compile(r"^torch::autograd::AccumulateGrad$")
+ACCUMULATE_GRAD: Final = regex(r"^torch::autograd::AccumulateGrad$")
 """The node that adds to the gradient of a parameter, or sets it where there is none."""
 
-DEVICE_OPERATOR: Final = re.compile(r"^aten::_?(cudnn|miopen)_(?!is_acceptable$)")
+DEVICE_OPERATOR: Final = regex(r"^aten::_?(cudnn|miopen)_(?!is_acceptable$)")
 """Operators that only a GPU runs. Recurrent networks ask on a CPU too whether they could use it."""
 
 MODULE_PREFIX: Final = "nn.Module: "
 """Begin of the name of the Python call of a module."""
 BUILTIN_PREFIX: Final = "<built-in "
 """Begin of the name of the Python call of a builtin, such as ``<built-in method item of …>``."""
-TENSOR_METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
+TENSOR_METHOD: Final = regex(r"^<built-in method (\w+) of Tensor")
 RUN_BACKWARD: Final = "method run_backward of"
 """In the name of the builtin that ``Tensor.backward`` and ``torch.autograd.grad`` call."""
 MEMORY: Final = "[memory]"
 """An allocation or a free."""
 
-DATA_PARALLEL_FORWARD: Final = re.compile(r"^DataParallel\.forward$")
-DATA_PARALLEL_FUNCTIONS: Final = re.compile(
+DATA_PARALLEL_FORWARD: Final = regex(r"^DataParallel\.forward$")
+DATA_PARALLEL_FUNCTIONS: Final = regex(
     r"^(Scatter|Broadcast|Gather|ReduceAddCoalesced)(Backward)?$"
 )
 """Autograd functions with which ``DataParallel`` distributes and collects tensors."""
-DISTRIBUTED_DATA_PARALLEL_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")
-DISTRIBUTED_DATA_PARALLEL: Final = re.compile(
+DISTRIBUTED_DATA_PARALLEL_FORWARD: Final = regex(r"^DistributedDataParallel\.forward$")
+DISTRIBUTED_DATA_PARALLEL: Final = regex(
     rf"{DISTRIBUTED_DATA_PARALLEL_FORWARD.pattern}|^torch(\.distributed\.ddp\.|::distributed::)reducer::"
     r"|^nn\.Module: DistributedDataParallel_"
 )
 """Its forward, its reducer's operators, or the Python call of the module."""
-FULLY_SHARDED: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
-PARAMETER_GATHER: Final = re.compile(
+FULLY_SHARDED: Final = regex(r"^(FSDP::|FullyShardedDataParallel)")
+PARAMETER_GATHER: Final = regex(
     r"^(FSDP::(all_gather|pre_forward|pre_backward|(forward|backward)_prefetch)(?!_copy)"
     r"|FullyShardedDataParallel\._(pre_|root_pre_|post_backward_prefetch))"
 )
 """FSDP's annotations around all-gathers of parameters. ``FullyShardedDataParallel.forward`` is
 around all that the module runs."""
-GATHERED_MODULE: Final = re.compile(r"^FSDP::\w+ (\((?P<own>[^)]+)\)|for (?P<other>\S+))")
+GATHERED_MODULE: Final = regex(r"^FSDP::\w+ (\((?P<own>[^)]+)\)|for (?P<other>\S+))")
 """The module whose parameters FSDP2 gathers."""
-RATE_LIMITER: Final = re.compile(r"^FullyShardedDataParallel\.rate_limiter$")
+RATE_LIMITER: Final = regex(r"^FullyShardedDataParallel\.rate_limiter$")
 """A wait of the host because of ``limit_all_gathers``."""
-ZERO_3: Final = re.compile(r"^P(re|ost)BackwardFunction(ForModule|Module)?$")
+ZERO_3: Final = regex(r"^P(re|ost)BackwardFunction(ForModule|Module)?$")
 """Functions that DeepSpeed's ZeRO puts around each module if it partitions parameters."""
 
-COLLECTIVE: Final = re.compile(
+COLLECTIVE: Final = regex(
     r"^(c10d|_c10d_functional|c10d_functional)::|^record_param_comms$|^symm_mem::\w*(reduce|gather)"
     r"|^(nccl|rccl|xccl|hccl|ucc|gloo|mpi):"
 )
 """An operator or annotation that starts, runs or awaits a collective."""
-HOST_COLLECTIVE: Final = re.compile(r"^(gloo|mpi):")
+HOST_COLLECTIVE: Final = regex(r"^(gloo|mpi):")
 """A collective that threads of the host run; the annotation lasts until it is done."""
-DEVICE_COLLECTIVE: Final = re.compile(r"^(nccl|rccl|xccl|hccl):")
+DEVICE_COLLECTIVE: Final = regex(r"^(nccl|rccl|xccl|hccl):")
 """A collective that a device runs; the annotation ends when its kernel is launched."""
 
 COMPILED_REGION_PREFIX: Final = "Torch-Compiled Region"
-COMPILED_REGION: Final = re.compile(r"^Torch-Compiled Region(: (?P<number>.+))?$")
+COMPILED_REGION: Final = regex(r"^Torch-Compiled Region(: (?P<number>.+))?$")
 """A run of a compiled function; since torch 2.5 with its compile id, such as ``3/1``."""
-DYNAMO_OVERHEAD: Final = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode)$")
-COMPILING: Final = re.compile(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
-COMPILING_FUNCTION: Final = re.compile(
+DYNAMO_OVERHEAD: Final = regex(r"^(TorchDynamo Cache Lookup|Pregraph bytecode)$")
+COMPILING: Final = regex(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
+COMPILING_FUNCTION: Final = regex(
     r"^(dynamo|entire_frame_compile|_compile(\.<locals>)?(\.compile_inner)? \(dynamo_timed\))$"
 )
 """The row around the whole compilation of one function, since torch 2.0."""
-COMPILE_ID: Final = re.compile(r"^dynamo_data: compile_id=(?P<number>\S+)$")
+COMPILE_ID: Final = regex(r"^dynamo_data: compile_id=(?P<number>\S+)$")
 COMPILED_AUTOGRAD: Final = "CompiledAutograd"
-TRAINING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
+TRAINING: Final = regex(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
 """Signs of a backward pass, even one that does not record which nodes it ran."""
 RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
 """Begins of the names of functions that torch generates for the code after a graph break."""

@@ -5,7 +5,6 @@
 ``SYN001@train.py:41#2``. Without the number, ``profkit what-if --remove`` takes an id as well.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -14,8 +13,9 @@ from profkit.errors import UsageError
 from profkit.model.finding import Finding
 from profkit.model.location import numbered_line
 from profkit.model.report import Report
+from profkit.patterns import regex
 
-_NUMBER: Final = re.compile(r"#\d+$")
+_NUMBER: Final = regex(r"#\d+$")
 
 
 def finding_ids(findings: Sequence[Finding]) -> list[str]:

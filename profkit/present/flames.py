@@ -1,6 +1,5 @@
 """Flame graphs: host time, device time, and memory at its peak, by their cause."""
 
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
@@ -14,6 +13,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.patterns import regex
 from profkit.present.flame_sites import KINDS, FlameSiteTable, devices_of_work, host_sites
 from profkit.present.memory_flames import memory_by_stack, memory_by_use
 
@@ -161,7 +161,7 @@ def _work_flame(
     return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work], starts_ns)
 
 
-_BLOCKING: Final = re.compile(
+_BLOCKING: Final = regex(
     r"^(?:<built-in (?:method|function) )?(?:_?wait\w*|acquire|sleep|select|e?poll|kqueue|recv\w*"
     r"|accept|readline?|_recv\w*|get|join)\b"
 )

@@ -1,6 +1,5 @@
 """HTML templates whose values are all escaped, with control characters made visible."""
 
-import re
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -8,9 +7,10 @@ from markupsafe import Markup
 
 from profkit.dataclass import dataclass
 from profkit.names import visible
+from profkit.patterns import regex
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
 
-_CODE: Final = re.compile(r"`{1,2}([^`]+)`{1,2}")
+_CODE: Final = regex(r"`{1,2}([^`]+)`{1,2}")
 
 
 @dataclass(frozen=True)

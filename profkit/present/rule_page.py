@@ -8,9 +8,10 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.detector import Rule
+from profkit.patterns import regex
 
-_SECTION: Final = re.compile(r"^(\S[^\n]*):\n(?=    )", re.MULTILINE)
-_CODE: Final = re.compile(r"^ *(?:\.\. code-block:: *\w+|::)\n\n((?: +[^\n]*\n|\n)+)", re.MULTILINE)
+_SECTION: Final = regex(r"^(\S[^\n]*):\n(?=    )", re.MULTILINE)
+_CODE: Final = regex(r"^ *(?:\.\. code-block:: *\w+|::)\n\n((?: +[^\n]*\n|\n)+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

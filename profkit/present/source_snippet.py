@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from profkit.model.location import Location, SourceSnippet
+from profkit.patterns import regex
 
 MAX_FILE_BYTES: Final = 1 << 20
 """A larger file is generated, and not worth reading."""
 MAX_LINE_CHARACTERS: Final = 300
-_LAST_NAME: Final = re.compile(r"[^\W\d]\w*$")
+_LAST_NAME: Final = regex(r"[^\W\d]\w*$")
 _ADDS: Final = (
     r"(\[[^]]*\]\s*=(?!=)|\+=|\|=|\.(append|appendleft|add|extend|insert|update|setdefault|put)\()"
 )

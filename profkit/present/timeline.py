@@ -1,6 +1,5 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Final, get_args
@@ -27,6 +26,7 @@ from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.model.timeline import LaneKind, SliceKind, Slices, Timeline, TimelineLane, TimelineSite
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.patterns import regex
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import times_of
 from profkit.present.flame_sites import thread_label
@@ -39,7 +39,7 @@ MAX_LANES: Final = 256
 MAX_SITES: Final = 20_000
 """Names in a page. Rarer events are drawn and counted under one name for each kind."""
 
-_NUMBERED_MODULE: Final = re.compile(r"_\d+$")
+_NUMBERED_MODULE: Final = regex(r"_\d+$")
 """What distinguishes modules of one class: the profiler numbers them."""
 _LANE_KINDS: Final[tuple[LaneKind, ...]] = ("stream", "annotations", "thread", "other")
 _KINDS: Final[tuple[SliceKind, ...]] = get_args(SliceKind)

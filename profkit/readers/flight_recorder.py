@@ -19,6 +19,7 @@ from profkit.errors import DamagedFileError
 from profkit.model.flight_record import CallProgress, FlightRecord, RecordedCall, Sizes
 from profkit.model.location import Frame
 from profkit.model.process_group import ProcessGroup, ranks_of
+from profkit.patterns import regex
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, read_whole
 
@@ -31,13 +32,13 @@ DUMPS: Final = "dumps"
 MAX_BYTES: Final = 128 << 20
 """A hundred times what torch writes by default, which is 2,000 calls."""
 
-_START: Final = re.compile(
+_START: Final = regex(
     rb'\s*\{\s*"(flight_recorder_of|comm_lib_version|entries|nccl_comm_state|nccl_version'
     rb'|pg_config|pg_status|version)"\s*:'
 )
-_RANK: Final = re.compile(r"rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
-_LAST_NUMBER: Final = re.compile(r"(?<!\d)(?P<rank>\d{1,7})$")
-_ENDINGS: Final = re.compile(r"\.(gz|zst|json|pickle|pkl|bin|txt|dump)$", re.IGNORECASE)
+_RANK: Final = regex(r"rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER: Final = regex(r"(?<!\d)(?P<rank>\d{1,7})$")
+_ENDINGS: Final = regex(r"\.(gz|zst|json|pickle|pkl|bin|txt|dump)$", re.IGNORECASE)
 _MAX: Final = (1 << 62) - 1
 _MAX_RANKS: Final = 1 << 20
 _MAX_TEXT: Final = 10_000

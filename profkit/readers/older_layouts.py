@@ -3,11 +3,11 @@
 Layout 2 differs from layout 1 in the names of keys, and has a tensor's shape as data.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from profkit.model import live_memory, report
+from profkit.patterns import regex
 
 _RENAMED: Final = {
     "stretch_share": "overhead_ratio",
@@ -41,7 +41,7 @@ _RENAMED_IN_SYNC_SITES: Final = {
     "allowed": "allowed_reason",
 }
 _MEMORY_1: Final = "profkit.memory/1"
-_SHAPE: Final = re.compile(r"(?:\(([\d, ]*)\) )?([a-z]+(\d*)\w*)")
+_SHAPE: Final = regex(r"(?:\(([\d, ]*)\) )?([a-z]+(\d*)\w*)")
 _EVIDENCE: Final = "evidence"
 """A finding's evidence has the keys that its rule chose; they stay as they were written."""
 

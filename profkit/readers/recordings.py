@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
+from profkit.patterns import regex
 from profkit.readers.archives import MEMBER
 from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.live_memory import is_live
@@ -24,7 +25,7 @@ from profkit.readers.stream import Place, is_folder, open_plain, place_of
 FileKind = Literal["trace", "snapshot", "live", "flight"]
 """Equal to the source kinds of a report."""
 
-ENDING: Final = re.compile(
+ENDING: Final = regex(
     r"\.(?:(?P<trace>pt\.trace\.json)|(?P<snapshot>snapshot\.pickle)|(?P<live>memory\.json)"
     r"|(?P<flight>flight\.json))"
     r"(?:\.gz|\.zst)?$"
@@ -33,19 +34,19 @@ ENDING: Final = re.compile(
 _KIND_ENDINGS: Final = ("pt.trace.json", "snapshot.pickle", "memory.json", "flight.json")
 KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live", "flight")
 """A recording of several files has the first of these kinds."""
-_DUMP: Final = re.compile(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
+_DUMP: Final = regex(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
 """File names of the FlightRecorder's dumps: by default, and in PyTorch's tutorial."""
-_ANY: Final = re.compile(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
+_ANY: Final = regex(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
 """What else a recording may be called."""
-_GLOB: Final = re.compile(r"[*?\[]")
-_FILE: Final = re.compile(r"\.(json|gz|zst|pickle|pkl|zip|tar|tgz)$", re.IGNORECASE)
+_GLOB: Final = regex(r"[*?\[]")
+_FILE: Final = regex(r"\.(json|gz|zst|pickle|pkl|zip|tar|tgz)$", re.IGNORECASE)
 _WEB: Final = ("http://", "https://")
 """These have no folders, and a question mark begins a query."""
 _START_BYTES: Final = 256
 _HEAD_BYTES: Final = 1 << 20
 _EVENTS: Final = b'"traceEvents"'
-_RANK: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d+)')
-_WORLD_SIZE: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"world_size"\s*:\s*"?(\d+)')
+_RANK: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d+)')
+_WORLD_SIZE: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"world_size"\s*:\s*"?(\d+)')
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """Reads reports that were saved as JSON."""
 
-import re
 from typing import Final
 
 import msgspec
 
 from profkit.errors import DamagedFileError
 from profkit.model.report import SCHEMA, Report
+from profkit.patterns import regex
 from profkit.readers.older_layouts import upgrade_report
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, open_plain, read_whole
 
-_START: Final = re.compile(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:\s*\{')
+_START: Final = regex(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:\s*\{')
 _START_BYTES: Final = 256
 
 

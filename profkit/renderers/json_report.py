@@ -24,13 +24,14 @@ from profkit.model.history import History
 from profkit.model.last_steps import LastSteps
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
+from profkit.patterns import regex
 from profkit.present.bounded import bounded, page
 from profkit.present.finding_ids import finding_ids
 from profkit.present.renderer import RendererInfo
 
 INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
-_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
+_ATTRIBUTE: Final = regex(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
 INTERNAL: Final = ("spans", "change", "lanes")
 """Fields of a finding and of the report that refer to the recording, and are no part of the JSON.

@@ -7,7 +7,6 @@ Source: the JUnit schema of Jenkins' xUnit plugin (``junit-10.xsd``); GitLab, Bu
 reporters read the same elements.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -17,6 +16,7 @@ from profkit.model.check import BudgetResult, Check
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
+from profkit.patterns import regex
 from profkit.present.check_document import cause_texts, outcome_text
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
@@ -25,7 +25,7 @@ __all__ = ["INFO", "Options", "render", "render_check"]
 
 INFO = RendererInfo(name="junit", suffix=".xml", media_type="application/xml")
 
-_INVALID: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INVALID: Final = regex("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.model.report import Report
+from profkit.patterns import regex
 from profkit.present.document import (
     Block,
     Cell,
@@ -34,7 +35,7 @@ __all__ = ["INFO", "Options", "render", "render_document"]
 
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
-_SPECIAL: Final = re.compile(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
+_SPECIAL: Final = regex(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
 _MAX_KERNEL_WIDTH: Final = 80
 _BAR_WIDTH: Final = 20
 _MAX_COMMENT: Final = 65_536

@@ -6,12 +6,12 @@ backend, for PrivateUse1; the Gaudi bridge's ``KinetoActivityProfiler`` and the 
 HPU; traces that MTIA's users published.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from profkit.model.torch_names import MEMORY
+from profkit.patterns import regex
 from profkit.testing.event_recorder import Event
 
 Vendor = Literal["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"]
@@ -69,7 +69,7 @@ _ROCM_KERNELS: Final = {
 }
 _DEVICE_TYPES: Final = {"xpu": 12, "hpu": 15, "mtia": 19, "privateuse1": 20}
 """Source: ``c10/core/DeviceType.h``."""
-_CUDA_NAME: Final = re.compile(r"^cu(da)?(?=[A-Z])")
+_CUDA_NAME: Final = regex(r"^cu(da)?(?=[A-Z])")
 _HANDLE: Final = "0x{:016x}"
 
 

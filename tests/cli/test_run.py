@@ -288,7 +288,7 @@ def test_programs_that_cannot_be_run_are_usage_errors(
 
 
 def test_a_bug_in_the_report_leaves_the_exit_code_to_the_program(tmp_path: Path) -> None:
-    program = "import sys, torch, profkit.api; profkit.api.study = None; sys.exit(7)"
+    program = "import sys, torch, profkit.analysis.study as own; own.study = None; sys.exit(7)"
     ended = start(tmp_path, "-m", "profkit", "run", "-c", program)
     assert ended.code == 7
     assert "this is a bug in profkit" in ended.err

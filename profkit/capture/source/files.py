@@ -9,7 +9,6 @@ Source: ``torch.profiler.python_tracer._prefix_regex``.
 """
 
 import os
-import re
 import site
 import sys
 import sysconfig
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from profkit.folders import working_folder
+from profkit.patterns import regex
 
 PROFKIT_FOLDER: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 """The folder of profkit itself, with a separator at the end."""
 INTERACTIVE: Final = ("<ipython-input", "<stdin>")
 """Names without a file whose code the user typed."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_GENERATED: Final = re.compile(
+_GENERATED: Final = regex(
     r"[/\\]torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph|\.py:codegen\("
 )
 """Code that ``torch.compile`` generates, some of it into files."""

@@ -36,6 +36,7 @@ from profkit.capture.syncs import explicit_calls, gpu_trace
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import SyncSite
 from profkit.model.location import Frame
+from profkit.patterns import regex
 
 allowed_reason: Final[ContextVar[str | None]] = ContextVar("profkit_allow_sync", default=None)
 """The reason of the innermost ``profkit.allow_sync`` in this context, or None."""
@@ -46,9 +47,9 @@ active_guard: Final[ContextVar[object]] = ContextVar("profkit_no_sync", default=
 OPERATION: Final = "a synchronizing operation"
 """The operation of the debug mode's warnings, which do not name it."""
 
-SYNC_WARNING: re.Pattern[str] = re.compile(r"called a synchronizing (CUDA|HIP) operation")
+SYNC_WARNING: re.Pattern[str] = regex(r"called a synchronizing (CUDA|HIP) operation")
 
-_PROTOTYPE_WARNING: Final = re.compile(r"Synchronization debug mode is a prototype feature")
+_PROTOTYPE_WARNING: Final = regex(r"Synchronization debug mode is a prototype feature")
 """Issued once per process when the mode is switched on; dropped, as the user did not do that."""
 _WARN: Final = 1
 """torch's number for the mode that warns."""

@@ -30,22 +30,23 @@ from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.events import NO_ROW, Category
 from profkit.model.location import Location
 from profkit.model.torch_names import RESUMED
+from profkit.patterns import regex
 
 MAX_REASON_CHARACTERS: Final = 160
-_VERSION: Final = re.compile(r"^\S*\d+/\d+: ")
-_COMMENT: Final = re.compile(r" {2,}# .*$")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_VERSION: Final = regex(r"^\S*\d+/\d+: ")
+_COMMENT: Final = regex(r" {2,}# .*$")
+_NUMBER: Final = regex(r"[0-9]{1,9}")
 _MAX_READ: Final = 2048
 """Characters of a reason that are read: more than any line of torch's."""
 _COMPILERS: Final = {
-    "Triton": re.compile(
+    "Triton": regex(
         r"(^|[/\\])triton[/\\](compiler[/\\]compiler\.py\(\d+\): compile"
         r"|runtime[/\\](jit\.py\(\d+\): _do_compile|autotuner\.py\(\d+\): _bench))$"
     ),
-    "TorchScript": re.compile(
+    "TorchScript": regex(
         r"(^|[/\\])torch[/\\]jit[/\\](_script\.py\(\d+\): script|_trace\.py\(\d+\): trace)$"
     ),
-    "C++ extensions": re.compile(
+    "C++ extensions": regex(
         r"(^|[/\\])torch[/\\]utils[/\\]cpp_extension\.py\(\d+\): (load|load_inline)$"
     ),
 }
@@ -53,8 +54,8 @@ _COMPILERS: Final = {
 _MIN_COMPILED_NS: Final = 50_000_000
 """TorchScript's fuser took 303 ms for two functions in a recording of a GPU; the Python between two
 calls of a model takes less."""
-_FALLBACK: Final = re.compile(r"^fallback_function$")
-_LIMIT: Final = re.compile(r"(recompile|cache.?size).?limit", re.IGNORECASE)
+_FALLBACK: Final = regex(r"^fallback_function$")
+_LIMIT: Final = regex(r"(recompile|cache.?size).?limit", re.IGNORECASE)
 
 
 def function_id(compile_id: str) -> str:

@@ -21,6 +21,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import BUILTIN_PREFIX
+from profkit.patterns import regex
 from profkit.units import format_share
 
 PYTHON_CALLS: Final = Need(
@@ -33,13 +34,13 @@ PYTHON_CALLS: Final = Need(
 
 _FOLDER: Final = r"(^|(site|dist)-packages[/\\]|[/\\](lib|Lib)[/\\](python3(\.\d+)?[/\\])?)"
 """Before the name of a library: torch writes paths without the folders on ``sys.path``."""
-CHECKPOINT: Final = re.compile(
+CHECKPOINT: Final = regex(
     rf"{_FOLDER}(torch[/\\](serialization|jit[/\\]_serialization)\.py\(\d+\): (save|load)"
     r"|torch[/\\]distributed[/\\]checkpoint[/\\].*: (save|load)(_state_dict)?"
     r"|safetensors[/\\]torch\.py\(\d+\): (save|load)(_file|_model)?)$"
 )
 """Functions that write a state to a file, or read one."""
-OUTPUT: Final = re.compile(
+OUTPUT: Final = regex(
     rf"^{BUILTIN_PREFIX}(function (print|imwrite)\b"
     r"|method (write|writelines) of _io\.TextIOWrapper)"
     rf"|{_FOLDER}((matplotlib|seaborn|plotly|tensorboardX?|wandb|mlflow|neptune|comet_ml|clearml"
@@ -49,8 +50,8 @@ OUTPUT: Final = re.compile(
     r"|tqdm[/\\].*: (refresh|display|write|set_postfix|set_postfix_str|set_description)$)"
 )
 """Functions that print, plot or log."""
-_BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
-_LIBRARY: Final = re.compile(rf"{_FOLDER}(?P<name>\w+)[/\\]")
+_BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
+_LIBRARY: Final = regex(rf"{_FOLDER}(?P<name>\w+)[/\\]")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Operators that return values or sizes to the host, by kind and source line."""
 
-import re
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final
@@ -21,23 +20,22 @@ from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.torch_names import EVALUATE_FUNCTION, OPTIMIZER_STEP
+from profkit.patterns import regex
 
-_VALUE: Final = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
+_VALUE: Final = regex(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 _LIBRARY_FIX: Final = (
     "Look for an option of the library without the read, such as `validate_args=False` of "
     "`torch.distributions`, or call it less often."
 )
-_ITEM: Final = re.compile(r"^aten::item$")
-_FINITE_NORM: Final = re.compile(r"^aten::(linalg_vector_)?norm$")
-_FINITE_TESTS: Final = tuple(
-    re.compile(rf"^aten::{name}$") for name in ("isnan", "isinf", "logical_or")
-)
-_CONDITION: Final = re.compile(r"^aten::is_nonzero$")
-_ANY_TRUE: Final = re.compile(r"^aten::_is_any_true$")
-_CHECK: Final = re.compile(r"^aten::(isnan|_is_any_true|item)$")
-_NODE: Final = re.compile(rf"^{EVALUATE_FUNCTION}")
-_FUSED: Final = re.compile(r"^aten::_fused_")
-_UNSCALE: Final = re.compile(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
+_ITEM: Final = regex(r"^aten::item$")
+_FINITE_NORM: Final = regex(r"^aten::(linalg_vector_)?norm$")
+_FINITE_TESTS: Final = tuple(regex(rf"^aten::{name}$") for name in ("isnan", "isinf", "logical_or"))
+_CONDITION: Final = regex(r"^aten::is_nonzero$")
+_ANY_TRUE: Final = regex(r"^aten::_is_any_true$")
+_CHECK: Final = regex(r"^aten::(isnan|_is_any_true|item)$")
+_NODE: Final = regex(rf"^{EVALUATE_FUNCTION}")
+_FUSED: Final = regex(r"^aten::_fused_")
+_UNSCALE: Final = regex(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
 
 
 class ReadKind(IntEnum):

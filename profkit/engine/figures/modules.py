@@ -15,10 +15,11 @@ from profkit.index.host.modules import ModuleTree
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.report import ModuleSummary, Throughput
+from profkit.patterns import regex
 
 MAX_MODULES: Final = 200
 """Rows of the tree in a report, besides those that sum up the others of a module."""
-_INSTANCE: Final = re.compile(r"^(?P<kind>.*?)(?:_(?P<number>\d{1,18}))?$", re.DOTALL)
+_INSTANCE: Final = regex(r"^(?P<kind>.*?)(?:_(?P<number>\d{1,18}))?$", re.DOTALL)
 
 
 @dataclass

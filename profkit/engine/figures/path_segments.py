@@ -1,6 +1,5 @@
 """The segments of the critical path with their names and source lines."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -14,9 +13,10 @@ from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.runtime_calls import rows_named
 from profkit.model.critical_path import PathKind
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
+from profkit.patterns import regex
 
 _NO_NAME: Final = -1
-_PROFKIT: Final = re.compile(
+_PROFKIT: Final = regex(
     r"(^|[/\\])profkit[/\\]capture[/\\]"
     r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time)\.py|"
     r"(step_detection|compiling|module_calls)\.py\(\d+\): (unless_|_on_))"

@@ -24,8 +24,9 @@ from profkit.model.torch_names import (
     DYNAMO_OVERHEAD,
     RESUMED,
 )
+from profkit.patterns import regex
 
-_RESUMED: Final = re.compile("|".join(RESUMED))
+_RESUMED: Final = regex("|".join(RESUMED))
 
 
 @dataclass(frozen=True)

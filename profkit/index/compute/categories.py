@@ -20,6 +20,7 @@ from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows, is_within
 from profkit.model.report import WorkCategory
 from profkit.model.torch_names import COLLECTIVE, OPTIMIZER_STEP
+from profkit.patterns import regex
 
 WORK_CATEGORIES: Final[tuple[WorkCategory, ...]] = get_args(WorkCategory)
 _MAX_NAMES: Final = 1 << 16
@@ -43,7 +44,7 @@ _TRITON: Final[dict[WorkCategory, str]] = {
 
 Source: ``torch/_inductor/codegen/triton.py`` (``TritonKernel``, ``get_fused_kernel_name``).
 """
-_LAYOUT: Final = re.compile(
+_LAYOUT: Final = regex(
     r"catarraybatchedcopy|nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose|^transpose"
     r"|\btranspose_kernel|memcpy|memset|__amd_rocclr_(?:copy|fill)"
 )
@@ -68,7 +69,7 @@ _KERNELS: Final[dict[WorkCategory, str]] = {
 }  # fmt: skip
 """Kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, rocBLAS, MIOpen, Composable Kernel, FlashAttention
 and vLLM: the first pattern found in the name, in lower case."""
-_COPY_FUNCTOR: Final = re.compile(r"(?:direct|float\w*|bfloat16)_copy_kernel|fillfunctor|index_\w+")
+_COPY_FUNCTOR: Final = regex(r"(?:direct|float\w*|bfloat16)_copy_kernel|fillfunctor|index_\w+")
 """In the name of an elementwise kernel: it copies."""
 
 _POINTWISE: Final = (
@@ -104,7 +105,7 @@ _OPERATORS: Final[dict[WorkCategory, str]] = {
 }  # fmt: skip
 """Operators, by the first pattern found in the name, in lower case. What only allocates or makes a
 view is ``other``."""
-_COMPOSITE: Final = re.compile(
+_COMPOSITE: Final = regex(
     r"scaled_dot_product|ScaledDotProduct|^aten::(_?convolution|embedding)|(Convolution|Embedding)Back"
 )
 """Operators whose work is that of their own category, whatever operators they call for it."""
@@ -155,7 +156,7 @@ def kernel_category(kernel: str, operator: str | None = None) -> WorkCategory:
     return found or "other"
 
 
-_ELEMENTWISE: Final = re.compile(r"elementwise_kernel|triton_poi_fused_")
+_ELEMENTWISE: Final = regex(r"elementwise_kernel|triton_poi_fused_")
 
 
 def elementwise_rows(events: EventTable, rows: Rows) -> Mask:

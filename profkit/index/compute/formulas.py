@@ -9,13 +9,13 @@ except that causal attention is half of it, and that the gradient of a grouped c
 takes as much as its forward pass. Work that cancels out (the zeros of padding) counts as well.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements
+from profkit.patterns import regex
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def _formulas() -> dict[str, Formula]:
 
 
 _FORMULAS: Final = _formulas()
-_PRODUCT: Final = re.compile(
+_PRODUCT: Final = regex(
     r"aten::(linear|dot|\w*m[mv](_activation)?|_?convolution(_backward)?|_scaled_dot_product\w+)$"
 )
 _PREFIX: Final = "aten::"

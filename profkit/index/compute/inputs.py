@@ -1,12 +1,12 @@
 """The inputs of an operator, as ``record_shapes`` writes them."""
 
 import json
-import re
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.patterns import regex
 
 Shape = tuple[int, ...]
 
@@ -26,8 +26,8 @@ _LIST: Final = "TensorList"
 
 _TYPES: Final = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long": 8, "int": 4,
                  "short": 2, "bool": 1, "signed char": 1, "unsigned char": 1}  # fmt: skip
-_OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
-_OF_LIST: Final = re.compile(
+_OPAQUE: Final = regex(r"OpaqueType<(\d+)u?>")
+_OF_LIST: Final = regex(
     rf"(?:multi_tensor_apply_kernel<.*?Functor\w*|CatArrayBatchedCopy\w*)<({'|'.join(_TYPES)})\b"
 )
 """The first type argument of what a kernel for lists of tensors applies, and of a concatenation.

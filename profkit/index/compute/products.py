@@ -1,6 +1,5 @@
 """Matrix products with their sizes, and whether their rows begin at multiples of 16 bytes."""
 
-import re
 from functools import lru_cache
 from typing import Final
 
@@ -12,14 +11,15 @@ from profkit.index.compute.op_work import UNKNOWN, OpWork
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int64s, Mask, Rows
+from profkit.patterns import regex
 
 LOAD_BYTES: Final = 16
 """Most that a thread loads at once; the unit of the tensor memory accelerator as well."""
-_PRODUCT: Final = re.compile(r"^aten::(mm|bmm|addmm|baddbmm|_addmm_activation|_scaled_mm)$")
-_WITH_BIAS: Final = re.compile(r"add")
-_LOADS: Final = re.compile(r"_align[abc]?(\d+)|_ldg(\d+)")
+_PRODUCT: Final = regex(r"^aten::(mm|bmm|addmm|baddbmm|_addmm_activation|_scaled_mm)$")
+_WITH_BIAS: Final = regex(r"add")
+_LOADS: Final = regex(r"_align[abc]?(\d+)|_ldg(\d+)")
 """Elements that a thread loads at once, in kernel names of CUTLASS and cuBLAS."""
-_MUST_BE_ALIGNED: Final = re.compile(r"nvjet|sm90_xmma|gmma|tcgen05|sm1\d\d_|(?<![a-z])tma")
+_MUST_BE_ALIGNED: Final = regex(r"nvjet|sm90_xmma|gmma|tcgen05|sm1\d\d_|(?<![a-z])tma")
 """Kernels that use the tensor memory accelerator, which needs strides of 16 bytes."""
 
 

@@ -12,16 +12,17 @@ from profkit.index.host.source import forward_of_backward
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.patterns import regex
 
-_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm)(_)?$")
-_SOFTMAX: Final = re.compile(r"^aten::(_?softmax|_safe_softmax)$")
-_ELEMENTWISE: Final = re.compile(
+_PRODUCT: Final = regex(r"^aten::(bmm|baddbmm)(_)?$")
+_SOFTMAX: Final = regex(r"^aten::(_?softmax|_safe_softmax)$")
+_ELEMENTWISE: Final = regex(
     r"^aten::(add|sub|rsub|mul|div|neg|masked_fill|where|(native_|_fused_)?dropout|bernoulli|copy"
     r"|fill|maximum|minimum|clamp\w*|tanh|ge|gt|le|lt|eq|ne|logical_\w+|bitwise_\w+|tril|triu|any"
     r"|all)_?$"
 )
 """What runs between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
-_CAST: Final = re.compile(r"^aten::_to_copy$")
+_CAST: Final = regex(r"^aten::_to_copy$")
 _MAX_BETWEEN: Final = 8
 """Most kernels on either side of the softmax: scale, position bias, mask, their casts, dropout."""
 

@@ -1,6 +1,5 @@
 """Calls of a device's runtime that first set up a context or a library, or load kernels."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from profkit.index.intervals import Intervals, covered_within
 from profkit.index.launches import CALLS
 from profkit.index.runtime_calls import ALLOCATOR, CallKind
 from profkit.model.events import EventTable, Rows
+from profkit.patterns import regex
 
 COLD_CALL_NS: Final = 10_000_000
 """A launch takes microseconds; one that first loads code or libraries, 10 ms to seconds (measured:
@@ -20,9 +20,7 @@ _COLD_ALLOCATION_NS: Final = 100_000_000
 """Allocating and freeing device memory takes up to some 10 ms. Libraries initialize with
 ``cudaFree`` too, which takes 150 ms to 0.8 s in recordings of V100."""
 _OTHER_WAIT: Final = CallKind(
-    re.compile(
-        r"Host(Alloc|Malloc|Free|Register|Unregister)|FreeHost|Profiler|Mem(cpy|set|Prefetch)"
-    )
+    regex(r"Host(Alloc|Malloc|Free|Register|Unregister)|FreeHost|Profiler|Mem(cpy|set|Prefetch)")
 )
 """Page-locks memory, copies it, or controls the profiler: takes long each time."""
 

@@ -1,6 +1,5 @@
 """Elementwise kernels of PyTorch, and those that follow each other."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -10,12 +9,13 @@ from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Mask, Rows
 from profkit.model.torch_names import OPTIMIZER_STEP
+from profkit.patterns import regex
 
-_ELEMENTWISE: Final = re.compile(r"\b(vectorized_|unrolled_|legacy_)?elementwise_kernel")
+_ELEMENTWISE: Final = regex(r"\b(vectorized_|unrolled_|legacy_)?elementwise_kernel")
 """Source: ``aten/src/ATen/native/cuda/CUDALoops.cuh``."""
-_COPY: Final = re.compile(r"^aten::copy_$")
-_CAST: Final = re.compile(r"^aten::_to_copy$")
-_LAYOUT: Final = re.compile(r"^aten::(contiguous|reshape|flatten)$")
+_COPY: Final = regex(r"^aten::copy_$")
+_CAST: Final = regex(r"^aten::_to_copy$")
+_LAYOUT: Final = regex(r"^aten::(contiguous|reshape|flatten)$")
 
 
 def elementwise_kernels(events: EventTable) -> Mask:

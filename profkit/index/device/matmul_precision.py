@@ -12,9 +12,10 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.launches import Launches
 from profkit.model.events import NO_ROW, EventTable, Int32s, Mask, Rows
+from profkit.patterns import regex
 
 _ARCHITECTURE: Final = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
-_FLOAT32: Final = re.compile(
+_FLOAT32: Final = regex(
     rf"(?<![a-z]){_ARCHITECTURE}_(?:sgemm_\d+x\d+(?!\d|_sliced)|scudnn_)"
     r"|simt_s(?:gemm|fprop|dgrad|wgrad)_(?!\w*(?:f16|[su]8))"
     r"|xmma_\w+?_f32f32_f32f32_f32_\w*ffma"
@@ -25,15 +26,15 @@ _FLOAT32: Final = re.compile(
 """``s`` is float32 in the kernel names of cuBLAS, cuDNN and CUTLASS, unlike ``h``, ``d``, ``c`` and
 ``z``. ``volta_fp16_sgemm_fp16`` accumulates halves in float32; ``ffma`` is the instruction of CUDA
 cores. A matmul that is sliced within a block is too small to fill a device."""
-_TF32: Final = re.compile(
+_TF32: Final = regex(
     r"tf32"
     r"|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_(?!\w*f16)"
     r"|tensorop_s\d+x\d+x8gemm_f32"
 )
 """An instruction of depth eight takes 32-bit operands, unless the name says 16."""
-_CUDNN_KERNEL: Final = re.compile(r"cudnn|convolve|[fdw](?:prop|grad)")
-_CUDNN_OP: Final = re.compile(r"conv|_rnn|lstm|gru")
-_LINEAR_ALGEBRA: Final = re.compile(
+_CUDNN_KERNEL: Final = regex(r"cudnn|convolve|[fdw](?:prop|grad)")
+_CUDNN_OP: Final = regex(r"conv|_rnn|lstm|gru")
+_LINEAR_ALGEBRA: Final = regex(
     r"linalg|cholesky|geqrf|orgqr|ormqr|lstsq|solve|(?:^|[:_])(?:lu|qr|svd|eig|symeig)(?:_|$)|inverse"
 )
 """cuSOLVER and MAGMA multiply in float32 regardless of the settings for cuBLAS."""

@@ -1,12 +1,12 @@
 """How kernels use a device: occupancy and tensor cores."""
 
-import re
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from profkit.model.events import EventTable, Float64s, Int32s, Int64s, Mask, Rows
+from profkit.patterns import regex
 
 _SHAPES: Final = r"[hsci](?:884|1688|8816|16816|16832|16864)|16816|tensor\d+x\d+x\d+"
 """Matrix shapes of one instruction, as cuBLAS and cuDNN write them."""
@@ -24,10 +24,10 @@ _ATTENTION: Final = (
 )
 _AMD: Final = r"_mi\d+x\d+x\d+|_xdl|igemm_\w+_gtcx"
 """Tensile, Composable Kernel and MIOpen. AMD calls them matrix cores."""
-_YES: Final = re.compile(
+_YES: Final = regex(
     f"{_SHAPES}|{_INSTRUCTIONS}|{_CUTLASS}|{_ATOMS}|{_CUDNN}|{_CUBLAS}|{_ATTENTION}|{_AMD}"
 )
-_NO: Final = re.compile(r"ffma|dfma|simt")
+_NO: Final = regex(r"ffma|dfma|simt")
 """Kernels of the same families that run on CUDA cores."""
 
 
@@ -46,7 +46,7 @@ def names_tensor_cores(name: str) -> bool:
     return _YES.search(text) is not None and _NO.search(text) is None
 
 
-_ON_CUDA_CORES: Final = re.compile(r"(?<![a-z])[sdcz]gemm_|simt_|_[df]fma|_?[sd]cudnn_")
+_ON_CUDA_CORES: Final = regex(r"(?<![a-z])[sdcz]gemm_|simt_|_[df]fma|_?[sd]cudnn_")
 """``s``, ``d``, ``c`` and ``z`` are the types of cuBLAS: single, double, and complex ones."""
 
 

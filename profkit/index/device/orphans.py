@@ -1,6 +1,5 @@
 """Orphans: device work without its launch, and launches without their device work."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -9,16 +8,17 @@ from profkit.index.device.streams import stream_numbers
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import CallKind
 from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
+from profkit.patterns import regex
 
 KERNEL_LAUNCH: Final = CallKind(
-    re.compile(
+    regex(
         r"^(cuda|hip)(Launch(Cooperative)?Kernel|ExtLaunchKernel|ExtModuleLaunchKernel|"
         r"ModuleLaunch(Cooperative)?Kernel)|^cuLaunch(Cooperative)?Kernel"
     )
 )
 """Calls that launch exactly one kernel."""
-_CAPTURE_BEGIN: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamBeginCapture"))
-_CAPTURE_END: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamEndCapture"))
+_CAPTURE_BEGIN: Final = CallKind(regex(r"^(cuda|hip|cu)StreamBeginCapture"))
+_CAPTURE_END: Final = CallKind(regex(r"^(cuda|hip|cu)StreamEndCapture"))
 
 
 def orphans_from_before_recording(events: EventTable, launches: Launches) -> Rows:

@@ -31,8 +31,9 @@ from profkit.model.events import (
     is_within,
 )
 from profkit.model.torch_names import BUILTIN_PREFIX, DATA_WAITS, OPTIMIZER
+from profkit.patterns import regex
 
-_READ: Final = re.compile(
+_READ: Final = regex(
     r"^aten::(item|_local_scalar_dense|is_nonzero|nonzero(_numpy)?|argwhere|masked_select"
     r"|_?unique(2|_dim|_consecutive|_dim_consecutive)?|equal|allclose|bincount|histc"
     r"|repeat_interleave|one_hot)$"
@@ -43,23 +44,23 @@ Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (``item``), ``Nonzero.cu``, 
 ``Equal.cpp``, ``SummaryOps.cu`` (``bincount``), ``native/Repeat.cpp``, ``native/Onehot.cpp``;
 the documentation of ``torch.nonzero`` says that it synchronizes host and device.
 """
-_INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
+_INDEX: Final = regex(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 """Operators that read a value only when indexed with a mask, by calling ``nonzero``."""
-_ITEM: Final = re.compile(r"^aten::(item|_local_scalar_dense)$")
-_INDEXING: Final = re.compile(r"^aten::(select|slice)$")
-_LIBRARY: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
-_LOADER: Final = re.compile(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
-_BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}")
-_PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
-_NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
-_TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
-TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
-_PINNED: Final = re.compile(r"Pinned|\bHOST\b")
+_ITEM: Final = regex(r"^aten::(item|_local_scalar_dense)$")
+_INDEXING: Final = regex(r"^aten::(select|slice)$")
+_LIBRARY: Final = regex(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
+_LOADER: Final = regex(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
+_BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}")
+_PROFILER: Final = regex(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
+_NONZERO: Final = regex(r"^aten::nonzero(_numpy)?$")
+_TO_HOST: Final = regex(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
+TO_DEVICE: Final = regex(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
+_PINNED: Final = regex(r"Pinned|\bHOST\b")
 """An XPU's profiler names driver-allocated (pinned) host memory ``HOST`` and other host memory
 ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
-_PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
-_PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
-COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
+_PAGEABLE_TO_HOST: Final = regex(r"DtoH \(Device -> Pageable\)")
+_PAGEABLE_TO_DEVICE: Final = regex(r"HtoD \(Pageable -> Device\)")
+COPYING: Final = regex(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
 """Operators that copy a tensor; the outermost one is what the user called."""
 
 

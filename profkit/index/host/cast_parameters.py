@@ -1,7 +1,6 @@
 """Casts of weights and biases, which ``torch.autocast`` inserts before an operator."""
 
 import json
-import re
 from typing import Final
 
 import numpy as np
@@ -9,10 +8,11 @@ import numpy as np
 from profkit.index.host.nesting import CallTree
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Rows
+from profkit.patterns import regex
 
-_CAST: Final = re.compile(r"^aten::_to_copy$")
-_TO: Final = re.compile(r"^aten::to$")
-_LAYER: Final = re.compile(r"^aten::(linear|conv[123]d|conv_transpose[123]d)$")
+_CAST: Final = regex(r"^aten::_to_copy$")
+_TO: Final = regex(r"^aten::to$")
+_LAYER: Final = regex(r"^aten::(linear|conv[123]d|conv_transpose[123]d)$")
 
 
 def cast_parameters(events: EventTable, tree: CallTree) -> Rows:

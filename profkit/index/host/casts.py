@@ -1,6 +1,5 @@
 """Casts by user code, and those of them that go back and forth needlessly."""
 
-import re
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -14,12 +13,13 @@ from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.torch_names import BACKWARD
+from profkit.patterns import regex
 
 FloatKind = Literal["bfloat16", "float16", "float32"]
 
-_NAMED: Final = re.compile(r"(?P<source>b?float16to)?(?P<kind>b?float(?:16|32))_copy_kernel_cuda")
-_DIRECT: Final = re.compile(r"direct_copy_kernel_cuda.*\{lambda\((?P<kind>float|c10::\w+)\)#1\}")
-_CASTS: Final = re.compile(r"LoadWithCast|gpu_kernel_impl<")
+_NAMED: Final = regex(r"(?P<source>b?float16to)?(?P<kind>b?float(?:16|32))_copy_kernel_cuda")
+_DIRECT: Final = regex(r"direct_copy_kernel_cuda.*\{lambda\((?P<kind>float|c10::\w+)\)#1\}")
+_CASTS: Final = regex(r"LoadWithCast|gpu_kernel_impl<")
 """Plain copies load without a cast, or belong to ``gpu_kernel_impl_nocast``."""
 _KINDS: Final[tuple[FloatKind, ...]] = ("float32", "bfloat16", "float16")
 _UP: Final = 0
@@ -29,9 +29,9 @@ _KIND_BY_NAME: Final[dict[str, FloatKind]] = {
     **{kind: kind for kind in _KINDS},
 }  # fmt: skip
 
-_CONVERSION: Final = re.compile(r"^aten::(to|type_as|_to_copy|copy_)$")
-_EXPLICIT: Final = re.compile(r"^aten::(to|type_as)$")
-_FLOAT32: Final = re.compile(
+_CONVERSION: Final = regex(r"^aten::(to|type_as|_to_copy|copy_)$")
+_EXPLICIT: Final = regex(r"^aten::(to|type_as)$")
+_FLOAT32: Final = regex(
     r"norm|softm|softplus|loss|entropy|kl_div|exp(?!and)|log(?!ical)|pow|sqrt|reciprocal|upsample"
     r"|sum|prod|mean|(?<![a-z])(?:var|std)|dist|cosine|complex|fft|erfinv"
     r"|(?<![a-z])a?(?:cos|sin|tan)(?![a-z])|(?<![a-z])(?:a?(?:cos|sin)h|atanh)(?![a-z])"

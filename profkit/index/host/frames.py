@@ -9,16 +9,17 @@ from typing import Final, Literal
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.location import Frame
+from profkit.patterns import regex
 
-_FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
-_LIBRARY_FOLDER: Final = re.compile(
+_FRAME: Final = regex(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
+_LIBRARY_FOLDER: Final = regex(
     r"(^|[/\\])(site-packages|dist-packages)[/\\]"
     r"|[/\\]lib[/\\]python3?(\.\d+)?[/\\]"
     r"|[/\\]Python3\d+[/\\]Lib[/\\]",
     re.IGNORECASE,
 )
-_TORCH: Final = re.compile(r"(^|[/\\])(torch|functorch|torchgen)[/\\]|^<built-in \w+ .*\btorch\b")
-_GENERATED: Final = re.compile(
+_TORCH: Final = regex(r"(^|[/\\])(torch|functorch|torchgen)[/\\]|^<built-in \w+ .*\btorch\b")
+_GENERATED: Final = regex(
     r"^<(?!ipython-input)|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
 )
 _ALWAYS_LIBRARIES: Final = frozenset(
@@ -40,7 +41,7 @@ including ``site-packages``, is removed from the file names in a trace.
 """
 
 
-_OF_TENSORS: Final = re.compile(
+_OF_TENSORS: Final = regex(
     r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_jit_internal|_ops|overrides|utils[/\\\\]_contextlib)\.py$"
 )
 """Python code of torch that runs as a part of a tensor's method, function or decorator."""

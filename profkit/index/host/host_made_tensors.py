@@ -1,6 +1,5 @@
 """Tensors that the program creates on the host right before copying them to a device."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -8,8 +7,9 @@ import numpy as np
 from profkit.index.host.nesting import CallTree
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+from profkit.patterns import regex
 
-_CREATING: Final = re.compile(
+_CREATING: Final = regex(
     r"^aten::(empty|zeros|ones|full|arange|linspace|logspace|eye|scalar_tensor|tril_indices"
     r"|triu_indices|rand|randn|randint|randperm|normal|bernoulli|new_zeros|new_ones"
     r"|new_full|new_empty|zeros_like|ones_like|full_like|rand_like|randn_like)$"
@@ -19,7 +19,7 @@ _CREATING: Final = re.compile(
 
 Source: ``torch/csrc/utils/tensor_new.cpp`` (``internal_new_from_data``).
 """
-_FILLING: Final = re.compile(rf"{_CREATING.pattern}(?<!empty)$")
+_FILLING: Final = regex(rf"{_CREATING.pattern}(?<!empty)$")
 """Those that compute the values of the tensor, which a device can do as well."""
 _MAX_BYTES_PER_NS: Final = 100
 """What a host's memory bandwidth is below: an operator that takes less than the time for that has

@@ -26,8 +26,9 @@ from profkit.model.events import (
     is_within,
 )
 from profkit.model.torch_names import MODULE_PREFIX
+from profkit.patterns import regex
 
-_CALL: Final = re.compile(f"^{re.escape(MODULE_PREFIX)}")
+_CALL: Final = regex(f"^{re.escape(MODULE_PREFIX)}")
 
 
 @dataclass(frozen=True)

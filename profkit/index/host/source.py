@@ -5,7 +5,6 @@ or generated code. It comes from the stacks of the window, from lines that profk
 or from those of another step of the same loop.
 """
 
-import re
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -31,9 +30,10 @@ from profkit.model.events import (
 )
 from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
+from profkit.patterns import regex
 
 NO_FRAME = -1
-_STARTING: Final = re.compile(
+_STARTING: Final = regex(
     r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
 )
 """The innermost Python call when a recording begins."""

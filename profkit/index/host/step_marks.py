@@ -32,6 +32,7 @@ from profkit.model.torch_names import (
     MODULE_PREFIX,
     OPTIMIZER_ZERO_GRAD,
 )
+from profkit.patterns import regex
 
 MIN_REPETITIONS: Final = 3
 """Two occurrences may be two parts of a program; the third makes it a loop."""
@@ -41,7 +42,7 @@ _SPREAD: Final = 0.1
 """Numbers of operators that differ by less are equal: caches and optimizers set up some once."""
 _MIN_WORK_SHARE: Final = 0.5
 """Minimum share of all operators in the repetitions of a region: otherwise it is no loop."""
-_NUMBERS: Final = re.compile(r"\d+")
+_NUMBERS: Final = regex(r"\d+")
 _WRITTEN_BY_TORCH: Final = (FRAMING, COLLECTIVE, COMPILED_REGION, DYNAMO_OVERHEAD, COMPILING)
 
 
@@ -203,7 +204,8 @@ def _by_module(events: EventTable, work: Work) -> Steps | None:
 
 def _numbered(names: list[str]) -> Int32s:
     """The same number for the same name."""
-    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int32)
 
 
 def _by_repetition(

@@ -26,8 +26,9 @@ from profkit.index.launches import Launches
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, FRAMING, HOST_COLLECTIVE
+from profkit.patterns import regex
 
-_LETTERS: Final = re.compile(r"[^a-z]")
+_LETTERS: Final = regex(r"[^a-z]")
 
 
 def collective_rows(events: EventTable) -> Mask:
@@ -208,7 +209,7 @@ def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
     return [kinds[number] for number in numbers.tolist()]
 
 
-_COMMUNICATION: Final = re.compile(
+_COMMUNICATION: Final = regex(
     r"nccl|rccl|oneccl|hccl|msccl|nvshmem|cross_device_reduce|multimem_"
     r"|one_shot_all_reduce|two_shot_all_reduce"
     r"|all_reduce_kernel|all_gather_kernel|reduce_scatter_kernel"

@@ -1,6 +1,5 @@
 """Calls of ``torch.nn.DataParallel``, and its own work in them."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -14,12 +13,13 @@ from profkit.index.launches import Launches
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
 from profkit.model.torch_names import DATA_PARALLEL_FORWARD, DATA_PARALLEL_FUNCTIONS
+from profkit.patterns import regex
 
-_FRAME: Final = re.compile(
+_FRAME: Final = regex(
     r"(^|[/\\])torch[/\\]nn[/\\]parallel[/\\]data_parallel\.py\(\d+\): (forward|data_parallel)$"
 )
-_SCATTER: Final = re.compile(r"^Scatter$")
-_TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device")
+_SCATTER: Final = regex(r"^Scatter$")
+_TO_DEVICE: Final = regex(r"HtoD|(Pageable|Pinned|Host) -> Device")
 _NEVER: Final = int(np.iinfo(np.int64).max)
 
 

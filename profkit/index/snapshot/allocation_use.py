@@ -4,7 +4,6 @@ The innermost matches frame decides: a forward pass that is rerun within backwar
 activations.
 """
 
-import re
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -13,6 +12,7 @@ from profkit.index.snapshot.stack_lines import best_frame_places, is_python, sta
 from profkit.model.events import Int32s, Mask
 from profkit.model.location import Frame
 from profkit.model.snapshot import NO_STACK, Stacks, UInt8s
+from profkit.patterns import regex
 
 Use = Literal[
     "unknown", "parameter", "gradient", "optimizer-state", "activation", "input", "workspace",
@@ -52,9 +52,9 @@ _COMPILED: Final[tuple[tuple[Use, str], ...]] = (
 )
 """A use, and a pattern of the name of a C++ function."""
 
-_RULES: Final = tuple((use, re.compile(f), re.compile(n)) for use, f, n in _PYTHON)
-_COMPILED_RULES: Final = tuple((use, re.compile(name)) for use, name in _COMPILED)
-_MAKES_STATE: Final = re.compile(r"^_init_group$|^init_state")
+_RULES: Final = tuple((use, regex(f), regex(n)) for use, f, n in _PYTHON)
+_COMPILED_RULES: Final = tuple((use, regex(name)) for use, name in _COMPILED)
+_MAKES_STATE: Final = regex(r"^_init_group$|^init_state")
 
 
 def uses(stacks: Stacks) -> UInt8s:

@@ -11,17 +11,18 @@ from profkit.index.host.frames import Ownership
 from profkit.model.events import Int32s, Int64s, Mask
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, Stacks
+from profkit.patterns import regex
 
 NO_LINE: Final = -1
 
-_PYTHON: Final = re.compile(r"^<|\.(py|pyw|pyc|ipynb)$|(^|[/\\])[^/\\.?]+$", re.IGNORECASE)
+_PYTHON: Final = regex(r"^<|\.(py|pyw|pyc|ipynb)$|(^|[/\\])[^/\\.?]+$", re.IGNORECASE)
 """Python files, including notebook cells, which may lack a file extension."""
-_TORCH_FILE: Final = re.compile(
+_TORCH_FILE: Final = regex(
     r"[/\\](site-packages|dist-packages)[/\\](torch|torchgen|functorch|triton)[/\\]"
     r"|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]"
     r"|^torch[/\\]|[/\\]pytorch[^/\\]*[/\\]torch[/\\]"
 )
-_INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_INSTALLED: Final = regex(r"[/\\](site|dist)-packages[/\\]")
 
 _USER, _PACKAGE, _TORCH, _NOT_PYTHON = range(4)
 _OWNERSHIP: Final = Ownership(paths={}, libraries=(), known=False)

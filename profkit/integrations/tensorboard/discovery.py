@@ -7,7 +7,6 @@ several times.
 
 import hashlib
 import os
-import re
 import stat
 import threading
 import time
@@ -18,11 +17,12 @@ from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.names import visible
+from profkit.patterns import regex
 
 FileKind = Literal["trace", "snapshot", "live"]
 """Equal to the source kinds of a report, whose modules are too expensive to import here."""
 
-_ENDING: Final = re.compile(
+_ENDING: Final = regex(
     r"\.(?:(?P<trace>pt\.trace\.json)|(?P<snapshot>snapshot\.pickle)|(?P<live>memory\.json))"
     r"(?:\.gz|\.zst)?$"
 )
@@ -35,7 +35,7 @@ _MAX_ENTRIES: Final = 200_000
 """A logdir may be ``/``: the search is incomplete then, and reports that."""
 MAX_RECORDINGS: Final = 5_000
 _ID_LENGTH: Final = 24
-_REMOTE: Final = re.compile(r"^[a-zA-Z][\w.+-]*://")
+_REMOTE: Final = regex(r"^[a-zA-Z][\w.+-]*://")
 
 
 @dataclass(frozen=True)

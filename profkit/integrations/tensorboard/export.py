@@ -22,11 +22,12 @@ from profkit.errors import OutputError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.patterns import regex
 from profkit.present.main_figures import BUSY_ABOUT
 from profkit.units import format_count
 
-_NUMBER: Final = re.compile(r"(\d+)\D*$")
-_UNSAFE: Final = re.compile(r"[^\w.+-]+")
+_NUMBER: Final = regex(r"(\d+)\D*$")
+_UNSAFE: Final = regex(r"[^\w.+-]+")
 _FOLDER: Final = "profkit"
 FILE_VERSION: Final = "brain.Event:2"
 _NS_PER_MS: Final = 1e6

@@ -18,13 +18,14 @@ from profkit.index.runtime_calls import names_matching
 from profkit.model.events import Category
 from profkit.model.report import Report
 from profkit.model.torch_names import STEP
+from profkit.patterns import regex
 from profkit.readers.stream import Chunks, open_plain, place_of
 from profkit.units import format_count, format_ns, format_share
 
 _COLLECTIVES: Final = frozenset(
     f"nccl:{name}" for name in ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
 )
-_RUNTIME_CATEGORY: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
+_RUNTIME_CATEGORY: Final = regex(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
 _MAX_CATEGORY_LENGTH: Final = 64
 _MIN_SHARE: Final = 0.05
 """Of kernel time; kernels with a smaller share do not change the mean noticeably."""

@@ -37,12 +37,13 @@ from profkit.model.difference import Change, Difference
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.patterns import regex
 from profkit.renderers.json_report import encoded
 
-_POLICY: Final = re.compile(
+_POLICY: Final = regex(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
 )
-_SECTION: Final = re.compile(r'<section id="([\w-]+)"[^>]*>\s*<h2[^>]*>([^<]*)</h2>')
+_SECTION: Final = regex(r'<section id="([\w-]+)"[^>]*>\s*<h2[^>]*>([^<]*)</h2>')
 _NO_SCRIPTS: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The policy of a page without one."""
 

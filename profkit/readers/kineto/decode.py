@@ -1,11 +1,11 @@
 """Decodes batches of JSON text and converts them to columns."""
 
 import json
-import re
 from typing import Any, Final
 
 import msgspec
 
+from profkit.patterns import regex
 from profkit.readers.kineto.batch import Batch, InternTables, to_columns
 from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import (
@@ -20,7 +20,7 @@ from profkit.readers.kineto.schema import (
 from profkit.readers.kineto.split import UNREADABLE, TraceText, salvage
 from profkit.readers.progress import Stages
 
-_MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*"?\d{14,}\.\d')
+_MANY_DIGITS: Final = regex(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 """Absolute microseconds with decimals, as number or string: more digits than a float has."""
 OURS_QUOTED: Final = f'"{OURS}"'.encode()
 _COLLECTIVE_QUOTED: Final = b'"Collective name"'

@@ -6,7 +6,6 @@ events and on their threads. They are read in a second pass, only where a trace 
 Source: ``libkineto/src/output_json.cpp`` (``handleLinkStart``, ``handleLinkEnd``).
 """
 
-import re
 from decimal import Decimal
 from typing import Any, Final
 
@@ -14,13 +13,14 @@ import msgspec
 import numpy as np
 
 from profkit.model.events import MISSING, Category, EventTable, Int64s, Rows, SparseColumn
+from profkit.patterns import regex
 from profkit.readers.kineto.batch import to_int64, to_ns
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, open_plain
 
 _LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu"})
 """Categories of the flows from launches to their work; the second is older."""
-_ID: Final = re.compile(r"[0-9]{1,20}")
+_ID: Final = regex(r"[0-9]{1,20}")
 _CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 _WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 

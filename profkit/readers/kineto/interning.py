@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from profkit.model.events import MISSING, Category, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
+from profkit.patterns import regex
 
 OURS: Final = "profkit"
 """The category of events that profkit adds to a trace for viewers: findings, counters, gaps."""
@@ -42,7 +43,7 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10;
 ``nvtx`` is that of ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
-_UNESCAPED_PATH: Final = re.compile(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
+_UNESCAPED_PATH: Final = regex(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
 _MAX_NAME: Final = 8192
 """Longer names are cut: no C++ template has more characters, and a rule that searches names may
 take time that is quadratic in their length."""

@@ -14,16 +14,15 @@ import msgspec
 
 from profkit.dataclass import dataclass
 from profkit.errors import TooLargeError
+from profkit.patterns import regex
 from profkit.units import format_bytes
 
-_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BOUNDARY: Final = re.compile(
-    rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)'
-)
-_BOUNDARY_TEXT: Final = re.compile(_BOUNDARY.pattern.decode())
-_EVENTS_END: Final = re.compile(rb"\}(?=\s*\])")
-BAD_ESCAPE_BYTES: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_BAD_ESCAPE: Final = re.compile(BAD_ESCAPE_BYTES.pattern.decode())
+_EVENTS_BEGIN: Final = regex(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY: Final = regex(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
+_BOUNDARY_TEXT: Final = regex(_BOUNDARY.pattern.decode())
+_EVENTS_END: Final = regex(rb"\}(?=\s*\])")
+BAD_ESCAPE_BYTES: Final = regex(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BAD_ESCAPE: Final = regex(BAD_ESCAPE_BYTES.pattern.decode())
 _MAX_HEAD_BYTES: Final = 64 << 20
 MAX_EVENT_BYTES: Final = 256 << 20
 """A string of 100 MB is read; text without any event boundary is not accumulated in memory."""

@@ -7,13 +7,13 @@ selected, in a sandboxed frame.
 import base64
 import gzip
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.names import short_path
+from profkit.patterns import regex
 from profkit.present.headline import part_label
 from profkit.present.main_figures import BUSY_ABOUT
 from profkit.renderers.html._page import FIGURES_ID, Head, assembled
@@ -29,13 +29,11 @@ from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
 _SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "together.js")
-_FIGURES: Final = re.compile(
-    rf'<script type="application/json" id="data-{FIGURES_ID}">([^<]*)</script>'
-)
-_POLICY: Final = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
-_SUFFIX: Final = re.compile(r"(\.\d{10,})?\.pt\.trace\.json(\.gz)?$")
+_FIGURES: Final = regex(rf'<script type="application/json" id="data-{FIGURES_ID}">([^<]*)</script>')
+_POLICY: Final = regex(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
+_SUFFIX: Final = regex(r"(\.\d{10,})?\.pt\.trace\.json(\.gz)?$")
 """Of a trace's file: the time of its recording, and what it is."""
-_HASH: Final = re.compile(r"(?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)(?:'|&#39;)")
+_HASH: Final = regex(r"(?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)(?:'|&#39;)")
 
 
 @dataclass(frozen=True)

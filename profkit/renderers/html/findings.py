@@ -1,6 +1,5 @@
 """Findings by cost; each opens to its fix, source lines and evidence."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -15,6 +14,7 @@ from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
+from profkit.patterns import regex
 from profkit.present.finding_events import times_of
 from profkit.present.headline import cost_text
 from profkit.present.rule_page import Passage, rule_page
@@ -32,7 +32,7 @@ MAX_HOLDERS: Final = 6
 _MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _GROWTH_SCRIPT: Final = "growth.js"
-_UNIT: Final = re.compile(r"_(ns|bytes|share)$")
+_UNIT: Final = regex(r"_(ns|bytes|share)$")
 _LABELS: Final = {"events": "event_ids"}
 _RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
 

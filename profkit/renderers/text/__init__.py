@@ -6,7 +6,6 @@ skipped checks.
 """
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from profkit.dataclass import dataclass
 from profkit.model.finding import Severity
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
+from profkit.patterns import regex
 from profkit.present.document import (
     Block,
     Cell,
@@ -66,8 +66,8 @@ _SHARE_WIDTH: Final = 5
 _RULE_WIDTH: Final = 8
 _NO_BREAK: Final = "\ue000"
 """A blank at which no line is broken; a private-use character, so no name contains it."""
-_FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
-_SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z0-9`])")
+_FIGURE: Final = regex(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
+_SENTENCE_END: Final = regex(r"(?<=\.) (?=[A-Z0-9`])")
 _ASCII: Final = str.maketrans("█▒…·µ→±▁▂▃▄▅▆▇", "#.~-u>~_.,-=+*")
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _Changed = TypeVar("_Changed", TableBlock, ListBlock, FindingBlock)

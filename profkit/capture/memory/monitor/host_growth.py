@@ -4,7 +4,6 @@ Python's objects are scanned only if heap memory grows beyond tensors and graphs
 steps apart.
 """
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -35,6 +34,7 @@ from profkit.index.trend import Trend, median_slope
 from profkit.model.capture_info import Compiled
 from profkit.model.events import Int64s
 from profkit.model.live_memory import Chain, Leak
+from profkit.patterns import regex
 from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_BYTES_PER_STEP: Final = 8192.0
@@ -63,7 +63,7 @@ _MIN_BLOCKS_PER_STEP: Final = 8
 """With fewer new blocks their mean size matters little, and is not measured well."""
 _MIN_SHARE: Final = 0.2
 """Share of the growth that a container or line must account for to be reported."""
-_GUARD: Final = re.compile(r"(?:\d+/\d+: )?([^#\n(]*[^#\n( ])")
+_GUARD: Final = regex(r"(?:\d+/\d+: )?([^#\n(]*[^#\n( ])")
 """The failed guard in torch's text, without the number of the compilation and without comments."""
 _MIN_OF_COMPILER: Final = 0.5
 """Share of the growth that a compiler must allocate to be its cause."""

@@ -8,7 +8,6 @@ records, so what was allocated since and is alive is added up before.
 Source: ``tracemalloc`` of Python's library reference.
 """
 
-import re
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from profkit.capture import module_calls, program, wrappers
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import Place, Stack, UserCode
+from profkit.patterns import regex
 
 FRAMES: Final = 4
 """Frames recorded per allocation, as library frames lie between it and the user's line. With 1
@@ -33,7 +33,7 @@ PROFKIT_LINE: Final[Place] = "profkit", 0, ""
 """Allocations of profkit itself."""
 COMPILER_LINE: Final[Place] = "torch.compile", 0, ""
 """Those without a user's frame in which ``torch.compile`` compiles, deep below the user's call."""
-_COMPILER: Final = re.compile(r"[/\\]torch[/\\](_dynamo|_inductor|_functorch|_subclasses|fx)[/\\]")
+_COMPILER: Final = regex(r"[/\\]torch[/\\](_dynamo|_inductor|_functorch|_subclasses|fx)[/\\]")
 _STARTS_PROGRAM: Final = program.__file__
 _CALLS_PROGRAM: Final = (wrappers.__file__, module_calls.__file__)
 """Code of profkit from which the program is called back: what it allocates is its own."""

@@ -1,6 +1,5 @@
 """Which collectives reduce gradients."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -11,8 +10,9 @@ from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Mask
 from profkit.model.torch_names import EVALUATE_FUNCTION
+from profkit.patterns import regex
 
-_ACCUMULATE: Final = re.compile(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
+_ACCUMULATE: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGrad$")
 
 
 def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:

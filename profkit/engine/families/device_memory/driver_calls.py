@@ -1,6 +1,5 @@
 """Calls with which the driver gives and takes device memory, and why it is called so often."""
 
-import re
 from typing import Final
 
 import numpy as np
@@ -12,12 +11,13 @@ from profkit.index.distinct import distinct
 from profkit.index.host.varying_shapes import new_shapes
 from profkit.index.runtime_calls import ALLOCATOR, names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.patterns import regex
 
-_DEVICE_MEMORY: Final = re.compile(
+_DEVICE_MEMORY: Final = regex(
     r"^(cuda|hip)(Malloc|Free)(_v\d+)?$|^cuMem(Create|Map|Unmap|Release)$"
 )
-_FREE: Final = re.compile(r"Free|Unmap|Release")
-_EMPTY: Final = re.compile(r"^aten::empty(_strided)?$")
+_FREE: Final = regex(r"Free|Unmap|Release")
+_EMPTY: Final = regex(r"^aten::empty(_strided)?$")
 _MIN_ALLOCATIONS: Final = 50
 _MIN_PER_KERNEL: Final = 0.2
 """Allocations per kernel from which nothing is cached. With a cache there are none in later steps.

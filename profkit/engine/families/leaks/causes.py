@@ -1,13 +1,13 @@
 """Assigns each leak to the one rule that reports it."""
 
 import itertools
-import re
 from dataclasses import replace
 from typing import Final, Literal
 
 from profkit.engine.context import Context
 from profkit.model.growth import together
 from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.patterns import regex
 
 Cause = Literal[
     "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
@@ -28,8 +28,8 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
     "cache": "unbounded-cache",
 }
 _CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
-_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_LAST_NAME: Final = re.compile(r"(?<!\w)(\w+)\W*$")
+_WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_LAST_NAME: Final = regex(r"(?<!\w)(\w+)\W*$")
 
 
 def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:

@@ -6,11 +6,11 @@ Source: ``c10/core/AllocatorConfig.h`` (``kMinBlockSize``, ``kSmallSize``, ``kSm
 ``roundup_power2_next_division``).
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from profkit.dataclass import dataclass
+from profkit.patterns import regex
 
 BLOCK_BYTES: Final = 512
 """Block sizes are multiples of this."""
@@ -29,7 +29,7 @@ _N_DIVISIONS: Final = 16
 """One for each power of two from 1 MiB to 32 GiB."""
 _NO_LIMIT_BYTES: Final = 1 << 48
 """More than any device has: versions of PyTorch write different values for no limit."""
-_NUMBER: Final = re.compile(r"(?<!\w)(\w{1,64})\s*:\s*(\d{1,18})(?!\d)")
+_NUMBER: Final = regex(r"(?<!\w)(\w{1,64})\s*:\s*(\d{1,18})(?!\d)")
 
 
 def segment_bytes(n_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
