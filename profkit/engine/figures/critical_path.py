@@ -95,8 +95,10 @@ def _groups(keys: Int64s, lengths_ns: Int64s, limit: int | None = None) -> list[
     total = np.zeros(len(found), dtype=np.int64)
     np.add.at(total, group, lengths_ns)
     n = np.bincount(group, minlength=len(found))
-    order = np.lexsort((lengths_ns, group))
-    longest = order[np.append(np.flatnonzero(np.diff(group[order])), len(order) - 1)]
+    most_ns, longest = np.zeros((2, len(found)), dtype=np.int64)
+    np.maximum.at(most_ns, group, lengths_ns)
+    is_longest = np.flatnonzero(lengths_ns == most_ns[group])
+    longest[group[is_longest]] = is_longest  # of several the last one
     rank = np.argsort(-total, kind="stable")[:limit].tolist()
     return [_Group(int(found[i]), int(total[i]), int(n[i]), int(longest[i])) for i in rank]
 

@@ -1,7 +1,6 @@
 """The critical path of each step as a list of segments, short ones joined."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -30,32 +29,47 @@ def path_steps(ctx: Context, path: CriticalPath, segments: PathSegments) -> Iter
     place = np.searchsorted(first, np.append(begins, len(path.step)))
     starts_ns, ends_ns = path.starts_ns[begins], path.ends_ns[ends - 1]
     unexplained_ns = covered_within(path.unexplained, starts_ns, ends_ns)
-    bounds = np.append(first, len(path.step)).tolist()
+    mains = _mains(first, keys, path.lengths_ns).tolist()
+    lengths_ns = np.add.reduceat(path.lengths_ns, first).tolist()
     for i, number in enumerate(path.step[begins].tolist()):
-        cuts = bounds[place[i] : place[i + 1] + 1]
+        own = range(place[i], place[i + 1])
         yield PathStep(
             ctx.steps.names[number] if len(ctx.steps) else "",
             int(path.lengths_ns[begins[i] : ends[i]].sum()),
             int(unexplained_ns[i]),
-            tuple(_segment(ctx, path, segments, keys, slice(a, b)) for a, b in pairwise(cuts)),
+            tuple(_segment(ctx, segments, mains[each], lengths_ns[each]) for each in own),
         )
 
 
-def _segment(
-    ctx: Context, path: CriticalPath, segments: PathSegments, keys: Int64s, joined: slice
-) -> PathSegment:
-    """One segment of the report."""
-    lengths_ns = path.lengths_ns[joined]
-    of = np.unique(keys[joined], return_inverse=True)[1]
-    main = int(np.argmax(np.bincount(of, lengths_ns)))
-    one = joined.start + int(np.argmax(of == main))
-    frame, cause = int(segments.frame[one]), int(segments.cause[one])
+def _segment(ctx: Context, segments: PathSegments, main: int, length_ns: int) -> PathSegment:
+    """One segment of the report, named after one of those that it joins."""
+    frame, cause = int(segments.frame[main]), int(segments.cause[main])
     return PathSegment(
-        PathKind(int(path.kind[one])).report_name,
-        int(lengths_ns.sum()),
+        PathKind(int(segments.kind[main])).report_name,
+        length_ns,
         Location() if frame == NO_FRAME else ctx.source.frames[frame].location,
         None if cause == NO_ROW else ctx.location(cause).op,
     )
+
+
+def _mains(first: Rows, keys: Int64s, lengths_ns: Int64s) -> Rows:
+    """Of the segments that each of the report joins, the first with the key that takes longest.
+
+    Args:
+        first: Where the report's segments start. Shape ``(r,)``, that of the result.
+    """
+    of = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(keys))))
+    different, key = numbered(keys)
+    pairs, pair = numbered(of * len(different) + key)  # by segment of the report, then by key
+    owner, total_ns = pairs // len(different), np.bincount(pair, lengths_ns)
+    most_ns = np.maximum.reduceat(total_ns, np.flatnonzero(np.diff(owner, prepend=-1)))
+    main_pair = _first_of_each(owner, np.flatnonzero(total_ns == most_ns[owner]))
+    return _first_of_each(of, np.flatnonzero(pair == main_pair[of]))
+
+
+def _first_of_each(owner: Int64s, places: Rows) -> Rows:
+    """Of some ascending places the first one of each owner, whose places are in a row."""
+    return np.asarray(places[np.diff(owner[places], prepend=-1) != 0])
 
 
 def _keys(ctx: Context, segments: PathSegments) -> Int64s:
