@@ -211,6 +211,13 @@ def test_a_tap_selects_and_one_finger_pans(opened: Opener, small: Path, studied:
     by = (end - begin) / 10
     expect_range(page, begin + by, end + by)
     fingers.at("touchEnd")
+    page.locator("[data-areas]").click()
+    fingers = Fingers(page, ".lanes .slices")
+    fingers.go((0.2,), (0.6,))
+    fingers.at("touchEnd")
+    expect(page.locator("#timeline-details")).to_contain_text("Events")
+    expect(page.locator("#timeline-details")).not_to_contain_text("of 0 lanes")
+    expect_range(page, begin + by, end + by)
 
 
 def test_the_tooltip_has_name_duration_line_and_operator(page: Page, studied: Study) -> None:

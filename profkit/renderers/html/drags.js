@@ -19,9 +19,9 @@
    *
    * `handlers.view()` returns the visible range, `handlers.show(from, to)` changes it. A mouse drag
    * also scrolls `handlers.scroller`, which touch scrolls natively. `handlers.onStart()` is called
-   * on each press, and `handlers.onClick(event)` after a press that was no drag. A mouse drag with
-   * the Shift key calls `handlers.onArea(first, now)` with two events instead, and
-   * with true as the third argument when it ends.
+   * on each press, and `handlers.onClick(event)` after a press that was no drag. A drag whose press
+   * is of an area, as `handlers.isArea(event)` says, calls `handlers.onArea(first, now)` with two
+   * events instead, and with true as the third argument when it ends.
    */
   profkit.onDrags = (canvas, handlers) => {
     const pointers = new Map();
@@ -38,7 +38,7 @@
       canvas.setPointerCapture(event.pointerId);
       pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
       isDrag = pointers.size > 1;
-      corner = event.shiftKey && event.pointerType === 'mouse' ? event : null;
+      corner = !isDrag && handlers.isArea(event) ? event : null;
       handlers.onStart();
       restart();
     });

@@ -32,7 +32,7 @@
     ['Esc', 'clear the selection'],
     ['drag', 'pan'],
     ['Ctrl wheel', 'zoom'],
-    ['Shift drag', 'sum an area; without Shift on the ruler, of all lanes'],
+    ['Shift drag', 'sum an area; a flat one, or one on the ruler without Shift, is of all lanes'],
   ];
 
   const run = (id) => {
@@ -486,13 +486,24 @@
       event.preventDefault();
     }, { passive: false });
 
+    const areas = root.querySelector('[data-areas]');
+    areas.addEventListener('click', () => {
+      const isOn = areas.ariaPressed !== 'true';
+      areas.ariaPressed = String(isOn);
+      canvas.style.touchAction = isOn ? 'none' : '';
+    });
     profkit.onDrags(canvas, {
       view: () => view,
       show,
       scroller: lanes,
       onStart: hideTip,
-      onArea: (first, now, isFinal) => mark(nsAt(first.clientX), nsAt(now.clientX),
-        heightAt(first.clientY), heightAt(now.clientY), isFinal),
+      isArea: (event) => event.shiftKey || areas.ariaPressed === 'true',
+      onArea: (first, now, isFinal) => {
+        // A flat one is of all lanes: a finger hardly ever moves down as well.
+        const [top, bottom] = Math.abs(now.clientY - first.clientY) < 4 ? [0, layout.height]
+          : [heightAt(first.clientY), heightAt(now.clientY)];
+        mark(nsAt(first.clientX), nsAt(now.clientX), top, bottom, isFinal);
+      },
       onClick: (event) => {
         const { level, row, index } = hit(event);
         select(level, row?.row ?? 0, row ? index : -1);
