@@ -134,15 +134,15 @@ const profkit = (() => {
     return columns(packed.plain ? unbase64(packed.text) : await unpack(packed.text), packed);
   }
 
-  /** The index of the last of ascending values that is at most a value; the first if none is. */
-  function lastAtMost(values, value, end = values.length, begin = 0) {
+  /** The first index from which on something holds, found by halving; `end` if it never does. */
+  function firstWhere(begin, end, holds) {
     let [low, high] = [begin, end];
     while (low < high) {
       const middle = (low + high) >>> 1;
-      if (values[middle] <= value) low = middle + 1;
-      else high = middle;
+      if (holds(middle)) high = middle;
+      else low = middle + 1;
     }
-    return Math.max(begin, low - 1);
+    return low;
   }
 
   /** Fill a list with the names of colours. */
@@ -154,6 +154,6 @@ const profkit = (() => {
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
     data, element, color, showRange, showColors, unbase64, unpack, columns, unpacked,
-    lastAtMost,
+    firstWhere,
   };
 })();

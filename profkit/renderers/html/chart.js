@@ -228,15 +228,10 @@ profkit.chart = (() => {
       if (this.isBars) {
         return Math.max(0, Math.min(at.length - 1, Math.floor((x - this.box.left) / this.band)));
       }
-      let [low, high] = [0, at.length];
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (this.x(at[middle]) <= x) low = middle + 1;
-        else high = middle;
-      }
-      const isNext = !holds && low > 0 && low < at.length
-        && this.x(at[low]) - x < x - this.x(at[low - 1]);
-      return Math.max(0, isNext ? low : low - 1);
+      const next = profkit.firstWhere(0, at.length, (index) => this.x(at[index]) > x);
+      const isNext = !holds && next > 0 && next < at.length
+        && this.x(at[next]) - x < x - this.x(at[next - 1]);
+      return Math.max(0, isNext ? next : next - 1);
     }
 
     /** Label and text of the values at a place, the uppermost of a stack first. */

@@ -181,10 +181,12 @@ profkit.Segments = class {
   /** The block at a place of the tape, or the nearest one in its segment; null without blocks. */
   blockAt(tape) {
     const [from, to] = this.range;
-    const segment = from + profkit.lastAtMost(this.start, tape, to - from);
+    const segment = Math.max(from, profkit.firstWhere(
+      from, to, (each) => this.start[each - from] > tape) - 1);
+    const [first, end] = [this.first[segment], this.first[segment + 1]];
     const offset = (tape - this.start[segment - from]) / this.scale;
-    const block = profkit.lastAtMost(this.offset, offset, this.first[segment + 1], this.first[segment]);
-    return block < this.first[segment + 1] ? block : null;
+    const block = profkit.firstWhere(first, end, (each) => this.offset[each] > offset) - 1;
+    return first < end ? Math.max(first, block) : null;
   }
 
   tapeAt(event) {

@@ -111,14 +111,8 @@ profkit.slices = (() => {
 
   /** The first slice of a row that ends after a time; the end of the row if none does. */
   function firstAfter(level, row, ns) {
-    let low = level.first[row];
-    let high = level.first[row + 1];
-    while (low < high) {
-      const middle = (low + high) >>> 1;
-      if (level.end[middle] <= ns && level.start[middle] < ns) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return profkit.firstWhere(level.first[row], level.first[row + 1],
+      (slice) => level.end[slice] > ns || level.start[slice] >= ns);
   }
 
   /** The slice of a row at a time, or the nearest within a distance; -1 for none. */
@@ -166,15 +160,10 @@ profkit.slices = (() => {
     /** The first place of a row whose slice is after a moment, or after a slice of that moment. */
     after(place, ns, slice) {
       const { level, slices } = this;
-      let low = this.first[place];
-      let high = this.first[place + 1];
-      while (low < high) {
-        const middle = (low + high) >>> 1;
-        const at = level.start[slices[middle]];
-        if (at < ns || (at === ns && slices[middle] <= slice)) low = middle + 1;
-        else high = middle;
-      }
-      return low;
+      return profkit.firstWhere(this.first[place], this.first[place + 1], (found) => {
+        const at = level.start[slices[found]];
+        return at > ns || (at === ns && slices[found] > slice);
+      });
     }
 
     /** The next occurrence after a slice of a moment, or the one before it; null at the end. */

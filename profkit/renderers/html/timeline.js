@@ -299,18 +299,9 @@
       if (nMore > 0) actions.append(` and ${profkit.formatCount(nMore)} more`);
     }
 
-    /** The row of a slice. */
-    function rowOf(level, slice) {
-      let [low, high] = [0, level.first.length - 1];
-      while (high - low > 1) {
-        const middle = (low + high) >>> 1;
-        if (level.first[middle] <= slice) low = middle;
-        else high = middle;
-      }
-      // Rows without slices begin where the next one does.
-      while (level.first[low + 1] <= slice) low += 1;
-      return low;
-    }
+    /** The row of a slice; rows without slices begin where the next one does. */
+    const rowOf = ({ first }, slice) => profkit.firstWhere(
+      0, first.length, (row) => first[row] > slice) - 1;
 
     /** Select a slice of the finest level, and show it: at this zoom if it is wide enough. */
     function goTo(level, slice) {
