@@ -80,7 +80,7 @@ def fresh(path: str) -> tuple[bytes, ...]:
         limit_cache(None)
 
 
-@pytest.mark.parametrize("recorded", RECORDED[::4], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("recorded", RECORDED[::9], ids=lambda path: path.parent.name)
 def test_every_format_is_the_same_from_the_cache(recorded: Path, folder: Path) -> None:
     expected = fresh(str(recorded))
     assert not folder.exists()
