@@ -98,6 +98,7 @@ def run(
     plan: Plan,
     killed: Callable[[RunResult], None] | None = None,
     ended: Callable[[], None] | None = None,
+    began: Callable[[], None] | None = None,
 ) -> RunResult:
     """Run a program in this process, record some of its steps and monitor its memory.
 
@@ -106,39 +107,24 @@ def run(
         plan: What to record.
         killed: Called when SIGTERM is about to end the process, after all files are written.
         ended: Called when the program has ended, before the files are written.
+        began: Called when the program has imported torch and recording has begun.
 
     Raises:
         CannotStartError: If the program does not exist.
     """
-    running = _Run(plan, killed)
-    if IS_ON:
-        running.torch_import.watch()
+    running = ProgramRun(plan, killed, began)
+    running.begin()
     try:
         error = target.run()
         if ended is not None:
             ended()
-        # sys.exit is a normal end.
-        is_normal = error is None or isinstance(error, SystemExit)
-        if type(error) is RuntimeError:
-            with _warned(_NOT_FINISHED):
-                from profkit.capture import device_mismatch
-
-                device_mismatch.note(error)
-        with _warned(_NOT_FINISHED):
-            running.end_last_steps(None if is_normal else error)
-        with _warned(_NOT_FINISHED):
-            running.finish("" if is_normal else type(error).__name__)
+        running.end(error)
     except program.CannotStartError:
         running.drop()
         raise
     finally:
-        running.torch_import.stop()
-        running.stop_listening()
-    try:
-        return replace(running.result(error), last_steps=running.last_steps)
-    except Exception as failure:  # noqa: BLE001  (see _warned)
-        console.warn(_NOT_FINISHED, failure)
-        return RunResult(error, None, "The recording was lost.")
+        running.stop()
+    return running.outcome(error)
 
 
 _NOT_STARTED: Final = "recording could not start; the program runs without it."
@@ -157,17 +143,28 @@ def _warned(text: str) -> Iterator[None]:
         console.warn(text, error)
 
 
-class _Run:
-    """One run and the files that it writes.
+class ProgramRun:
+    """One run and the files that it writes. Its errors become warnings.
 
     Args:
         killed: Called when SIGTERM is about to end the process, after all files are written.
+        began: Called when the program has imported torch and recording has begun.
+        needs_steps: Whether nothing is recorded of a program that has no steps.
     """
 
-    def __init__(self, plan: Plan, killed: Callable[[RunResult], None] | None) -> None:
-        self.torch_import = TorchImport(self._on_torch_import)
+    def __init__(
+        self,
+        plan: Plan,
+        killed: Callable[[RunResult], None] | None = None,
+        began: Callable[[], None] | None = None,
+        *,
+        needs_steps: bool = False,
+    ) -> None:
+        self._torch_import = TorchImport(self._on_torch_import)
         self._plan = plan
         self._killed = killed
+        self._began = began
+        self._needs_steps = needs_steps
         self._pid = os.getpid()
         self._cwd = working_folder()
         self._has_torch = "torch" in sys.modules
@@ -182,7 +179,47 @@ class _Run:
         """Whether this is the process that began the run, and not a forked child."""
         return self._pid == os.getpid()
 
-    def finish(self, stopped_by: str) -> None:
+    def begin(self) -> None:
+        """Record once the program imports torch, or at once if it has."""
+        if IS_ON:
+            self._torch_import.watch()
+
+    def end(self, error: BaseException | None) -> None:
+        """End the recording with the program.
+
+        Args:
+            error: The exception that the program raised, or None.
+        """
+        # sys.exit is a normal end.
+        is_normal = error is None or isinstance(error, SystemExit)
+        if type(error) is RuntimeError:
+            with _warned(_NOT_FINISHED):
+                from profkit.capture import device_mismatch
+
+                device_mismatch.note(error)
+        with _warned(_NOT_FINISHED):
+            self._end_last_steps(None if is_normal else error)
+        with _warned(_NOT_FINISHED):
+            self._finish("" if is_normal else type(error).__name__)
+
+    def stop(self) -> None:
+        """Leave the process as it was."""
+        self._torch_import.stop()
+        self._stop_listening()
+
+    def outcome(self, error: BaseException | None) -> RunResult:
+        """How the run ended. Writes the monitored memory.
+
+        Args:
+            error: The exception that the program raised, or None.
+        """
+        try:
+            return replace(self._result(error), last_steps=self.last_steps)
+        except Exception as failure:  # noqa: BLE001  (see _warned)
+            console.warn(_NOT_FINISHED, failure)
+            return RunResult(error, None, "The recording was lost.")
+
+    def _finish(self, stopped_by: str) -> None:
         """End the recording with the program.
 
         Args:
@@ -190,9 +227,14 @@ class _Run:
         """
         if self._listener is not None:
             self._listener.end(stopped_by)
-        if self._finder is not None:
+        if self._finder is not None and self._is_unwanted(self._finder):
+            self._finder.drop()
+        elif self._finder is not None:
             self._finder.finish(stopped_by)
             self._dump_collectives(stopped_by)
+
+    def _is_unwanted(self, finder: "StepFinder") -> bool:
+        return self._needs_steps and not finder.has_steps
 
     def _dump_collectives(self, stopped_by: str) -> None:
         """Write the last collectives of this rank, now that it calls no more.
@@ -211,7 +253,7 @@ class _Run:
         if self._finder is not None:
             self._finder.drop()
 
-    def end_last_steps(self, error: BaseException | None) -> None:
+    def _end_last_steps(self, error: BaseException | None) -> None:
         """Retain the last steps no more.
 
         Args:
@@ -226,9 +268,9 @@ class _Run:
         is_left = self._last_steps is not None and self.is_parent and self._last_steps.is_left
         return str(self._last_steps.path) if self._last_steps is not None and is_left else None
 
-    def stop_listening(self) -> None:
+    def _stop_listening(self) -> None:
         """Listen to signals and to memory that runs out no more."""
-        self.end_last_steps(None)
+        self._end_last_steps(None)
         if self._finder is None:
             return
         from profkit.capture import current, signals
@@ -242,6 +284,8 @@ class _Run:
         if self.is_parent:
             with _warned(_NOT_STARTED):
                 self._begin()
+                if self._began is not None:
+                    self._began()
 
     def _begin(self) -> None:
         from profkit.readers.process_memory import garbage_collection_paused
@@ -277,7 +321,7 @@ class _Run:
     def _on_sigterm(self, signal: str) -> bool:
         self._dump_collectives(signal)
         if self._killed is not None and self.is_parent:
-            self._killed(self.result(None))
+            self._killed(self._result(None))
         return True
 
     def _folder(self) -> Path:
@@ -286,7 +330,7 @@ class _Run:
 
         return self._cwd / files.trace_folder(self._plan.options.folder, self._plan.name)
 
-    def result(self, error: BaseException | None) -> RunResult:
+    def _result(self, error: BaseException | None) -> RunResult:
         """How the run ended. Writes the monitored memory.
 
         Args:
@@ -299,6 +343,8 @@ class _Run:
             if "torch" in sys.modules:
                 why_not = "Nothing was recorded."
             return RunResult(error, None, why_not if IS_ON else "PROFKIT=0 turns recording off.")
+        if self._is_unwanted(self._finder):
+            return RunResult(error, None, "No steps were found.")
         path = self._finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._cwd / path)

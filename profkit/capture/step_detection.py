@@ -88,6 +88,11 @@ class StepFinder:
         return None if self._session is None else self._session.path
 
     @property
+    def has_steps(self) -> bool:
+        """Whether steps were found, and not only the run as a whole."""
+        return self._kind not in {None, "whole"}
+
+    @property
     def flight(self) -> str | None:
         """The dump of the FlightRecorder beside the trace, or None."""
         return None if self._session is None else self._session.flight

@@ -1,6 +1,7 @@
 """``profkit run``: profiles a program without changing it."""
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from profkit.capture.job import RankOfJob, RankState
     from profkit.capture.plan import Plan
     from profkit.capture.run import ProgramTarget, RunResult
+    from profkit.capture.spawned import SpawnedWorkers
     from profkit.model.report import Report
 
 
@@ -68,7 +70,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     If PROGRAM uses a torch profiler itself, recording ends before that begins.
 
     With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
-    record the same steps, and rank 0 reports on all of them.
+    record the same steps, and rank 0 reports on all of them. So do workers that PROGRAM spawns.
     """
     from profkit.capture import signals
     from profkit.capture.options import Options
@@ -100,9 +102,10 @@ def command(  # noqa: PLR0913  (one argument per option)
     )
     is_empty = no_trace and no_leaks
     rank = None if is_empty else _rank(plan)
+    workers = _Workers(plan)
 
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
-        _report(outcome, json_file, chosen, rank, is_killed=is_killed)
+        _report(outcome, json_file, chosen, rank, workers.end(), is_killed=is_killed)
 
     with ExitStack() as held:
 
@@ -115,7 +118,13 @@ def command(  # noqa: PLR0913  (one argument per option)
             signals.on_sigterm(_go_on)
             held.callback(signals.remove, _go_on)
         try:
-            outcome = run(target, plan, killed=partial(report, is_killed=True), ended=ended)
+            outcome = run(
+                target,
+                plan,
+                killed=partial(report, is_killed=True),
+                ended=ended,
+                began=workers.watch,
+            )
         except CannotStartError as error:
             echo(str(error))
             return error.exit_code
@@ -191,6 +200,7 @@ def _report(
     json_file: str | None,
     chosen: Mapping[str, Any],
     rank: "RankOfJob | None",
+    workers: "Sequence[tuple[str, ...]]",
     *,
     is_killed: bool,
 ) -> None:
@@ -200,16 +210,17 @@ def _report(
 
     Args:
         rank: This process as a rank of a job, of which one reports on all, or None.
+        workers: The files of each worker that the program has spawned.
         is_killed: Whether the process is about to end by a signal.
     """
     try:
         if rank is not None:
             _report_of_rank(outcome, json_file, chosen, rank, is_killed=is_killed)
-        elif outcome.files:
+        elif outcome.files or workers:
             from profkit.readers.process_memory import garbage_collection_paused
 
             with garbage_collection_paused():  # the program's objects are hundreds of thousands
-                _print_report(outcome, json_file, chosen)
+                _print_report(outcome, json_file, chosen, workers=workers)
         else:
             echo(f"profkit: {outcome.why_not}")
     except Exception as error:  # noqa: BLE001  (the exit code is the program's)
@@ -257,29 +268,29 @@ def _print_report(
     json_file: str | None,
     chosen: Mapping[str, Any],
     states: "Sequence[RankState]" = (),
+    workers: "Sequence[tuple[str, ...]]" = (),
 ) -> None:
     """Print the report on a program, or on the ranks of a job.
 
     Args:
         states: What the ranks have written.
+        workers: The files of each worker that the program has spawned.
     """
     began_ns = time.process_time_ns()
-    from profkit.analysis.study import study
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
-    from profkit.cli._progress import progress
     from profkit.present.renderer import options_of, renderer
 
+    files = tuple(outcome.files)
     report = _job_report(states, chosen) if states else None
-    if report is None and outcome.files:
-        with progress() as shown:
-            shown.reading(outcome.files[0])
-            report = study(
-                outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
-            ).report
+    if report is None and workers:
+        files, report = _report_with_workers(files, workers, chosen)
+    if report is None and files:
+        report = _one_report(files, chosen)
     if report is None:
         return
-    report = _with_cost(report, outcome, began_ns)
+    if files == tuple(outcome.files):
+        report = _with_cost(report, outcome, began_ns)
     if sys.stderr is not None:
         module = renderer("text")
         text = module.render(report, options_of(module, stream_layout(sys.stderr)))
@@ -287,7 +298,18 @@ def _print_report(
     if json_file is not None:
         module = renderer("json")
         _write_json(module.render(report, module.Options()), json_file)
-    after_run(report, outcome.files)
+    _say_others(report, files, [tuple(outcome.files), *workers])
+    after_run(report, files)
+
+
+def _one_report(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
+    """The report on one process."""
+    from profkit.analysis.study import study
+    from profkit.cli._progress import progress
+
+    with progress() as shown:
+        shown.reading(files[0])
+        return study(files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen).report
 
 
 def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
@@ -297,6 +319,81 @@ def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Re
 
     files = files_of(states)
     return report_on_ranks(files, chosen) if files else None
+
+
+def _report_with_workers(
+    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", chosen: Mapping[str, Any]
+) -> "tuple[tuple[str, ...], Report]":
+    """The report on what trains: all workers if they are ranks of a job, the program, or a worker.
+
+    Args:
+        files: Those of the program that has spawned the workers.
+
+    Returns:
+        The files of the process that is reported on, or of the first rank; the report.
+    """
+    from dataclasses import replace
+
+    from profkit.readers.recordings import Recording, may_be_ranks
+
+    if all(may_be_ranks([Recording(each, is_member=True) for each in workers])):
+        from profkit.api import report_on_ranks
+
+        job = report_on_ranks(workers, chosen)
+        if job is not None:
+            return workers[0], job
+    report = _one_report(files, chosen) if files else None
+    if report is None or not report.summary.steps:
+        return workers[0], _one_report(workers[0], chosen)
+    cpu = report.source.cpu
+    if cpu is not None:  # its child processes are recorded
+        source = replace(report.source, cpu=replace(cpu, children_ns=None))
+        report = replace(report, source=source)
+    return files, report
+
+
+class _Workers:
+    """The workers that the program spawns; those of a rank of a job record nothing.
+
+    Args:
+        plan: What each is to record.
+    """
+
+    def __init__(self, plan: "Plan") -> None:
+        self._plan = plan
+        self._folder = working_folder()
+        self._spawned: SpawnedWorkers | None = None
+
+    def watch(self) -> None:
+        """Have them recorded from now on: the program has imported torch."""
+        if "RANK" not in os.environ and (self._plan.record_trace or self._plan.monitor_memory):
+            from profkit.capture.spawned import SpawnedWorkers
+
+            self._spawned = SpawnedWorkers(self._plan, self._folder)
+            self._spawned.watch()
+
+    def end(self) -> list[tuple[str, ...]]:
+        """The files of each that has recorded something; says how many are missing."""
+        if self._spawned is None:
+            return []
+        self._spawned.stop()
+        found, n_unknown = self._spawned.end()
+        if found and n_unknown:
+            workers = "1 spawned worker" if n_unknown == 1 else f"{n_unknown} spawned workers"
+            echo(f"profkit: {workers} did not end before the report, and left no recording.")
+        return found
+
+
+def _say_others(
+    report: "Report", files: "Sequence[str]", recorded: "Sequence[tuple[str, ...]]"
+) -> None:
+    """Say which processes besides the reported one were recorded."""
+    from profkit.names import short_path
+
+    others = [each[0] for each in recorded if each and each != tuple(files)]
+    if others and not report.ranks:
+        paths = shlex.join(short_path(path, str(working_folder())) for path in others)
+        echo(f"profkit: other processes were recorded as well: profkit analyze {paths}")
 
 
 def _write_json(product: bytes, json_file: str) -> None:
