@@ -143,7 +143,7 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
     with builder.step():
         layers(builder, 3)
     report = report_of(builder, tmp_path)
-    assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
+    assert "Modules in total: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
     for shown in (render(report, "text", verbose=True), render(report, "md"),
                   render(report, "fragment"), render(report, "html")):  # fmt: skip
         text = shown.decode()
