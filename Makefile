@@ -97,9 +97,7 @@ demo: install
 	$(BIN)/profkit demo --dir build/demo
 
 bench: install
-	@for script in benchmarks/*.py; do \
-		printf '\n== %s\n' "$$script"; $(BIN)/python "$$script" || exit 1; \
-	done
+	$(BIN)/python -m benchmarks $(ARGS)
 
 truth: install
 	$(BIN)/python -m examples.truth.measure

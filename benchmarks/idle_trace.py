@@ -12,6 +12,8 @@ import sys
 import tempfile
 import timeit
 
+from benchmarks.figures import compared
+
 LOOPS = 200_000
 RUNS = 7
 TARGET_NS = 1000
@@ -76,10 +78,12 @@ def main() -> None:
         figures = switched_off()
     else:
         environment = {**os.environ, "PROFKIT": "0"}
-        subprocess.run([sys.executable, __file__, "off"], env=environment, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.idle_trace", "off"], env=environment, check=True
+        )
         figures = idle()
     for name, ns in figures.items():
-        print(f"{name:<34} {ns:7.0f} ns   ({ns / TARGET_NS:.2f} of the target, {TARGET_NS} ns)")
+        compared(name, ns, "ns", TARGET_NS)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.figures import compared
 from profkit.capture.live import last_steps
 from profkit.capture.live.last_steps import LastStepsRecorder
 
@@ -73,7 +74,7 @@ def main() -> None:
             steps.step()
         own_s = (time.thread_time() - began) / N_CALLS
         steps.end()
-    print(f"steps of 20 ms   {statistics.median(ratios):6.3f} times as long (target {TARGET})")
+    compared("a step of 20 ms, of one without", statistics.median(ratios), "x", TARGET)
     print(f"own step()       {own_s * 1e6:6.2f} µs per step")
     print(f"begin            {statistics.median(opens_s) * 1e3:6.2f} ms")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 import profkit
+from benchmarks.figures import compared
 from profkit.capture.live.endpoint import Conversation, endpoints
 
 N_CALLS = 2_000
@@ -74,11 +75,9 @@ def main() -> None:
         added_us, own_us = idle(folder)
         look_s = asked(folder, {"ask": "figures", "after": 500})
         stacks_s = asked(folder, {"ask": "stacks"})
-    print(f"idle, optimizer step  {added_us:6.2f} µs per step (target {TARGET_IDLE_US} µs)")
-    print(f"idle, own step()      {own_us:6.2f} µs per step (target {TARGET_IDLE_US} µs)")
-    share = look_s / 2
-    print(f"profkit top           {look_s * 1e6:6.0f} µs every 2 s: {share:.3%} of the time")
-    print(f"                      (target {TARGET_SHARE:.0%})")
+    compared("nobody asks: a step of the optimizer longer by", added_us, "µs", TARGET_IDLE_US)
+    compared("nobody asks: step() of the listener", own_us, "µs", TARGET_IDLE_US)
+    compared("profkit top: share of the program's time", 100 * look_s / 2, "%", 100 * TARGET_SHARE)
     print(f"profkit stacks        {stacks_s * 1e6:6.0f} µs")
 
 

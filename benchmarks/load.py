@@ -27,6 +27,8 @@ from typing import Any, Final
 import psutil
 from isal import igzip
 
+from benchmarks.figures import compared
+
 # Each round reads the file; benchmarks/cache.py measures the cache.
 os.environ.setdefault("PROFKIT_CACHE", "0")
 
@@ -50,6 +52,7 @@ READERS: Final = {
 """The readers as statements; the last statement of each is timed."""
 _PROCESS: Final = """
 import gc, sys, time
+
 path, statement = sys.argv[1:]
 def text():
     if path.endswith(".gz"):
@@ -233,8 +236,8 @@ def main() -> None:
             figures = compare(path, n_bytes, readers)
             seconds, share = figures["profkit"]
             ratio = seconds / figures[TYPED][0]
-            print(f"targets: at most {TARGET_TIME} x the typed msgspec decode (here {ratio:.2f}), "
-                  f"under {TARGET_MEMORY} x the text in memory (here {share:.2f})")  # fmt: skip
+            compared(f"{path.suffix}: time, of a typed decode by msgspec", ratio, "x", TARGET_TIME)
+            compared(f"{path.suffix}: memory, of the text", share, "x", TARGET_MEMORY)
 
 
 if __name__ == "__main__":

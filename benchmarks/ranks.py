@@ -24,6 +24,7 @@ from typing import Any, Final
 import psutil
 from isal import igzip
 
+from benchmarks.figures import compared
 from benchmarks.load import ROOT
 from profkit.testing import TraceBuilder
 
@@ -33,6 +34,7 @@ SAMPLE_S: Final = 0.05
 OPERATORS: Final = 20
 """Operators with a kernel between two collectives."""
 TARGET_BYTES: Final = 200 << 20
+TARGET_GROWTH: Final = 2.1
 """By how much a process may exceed that of one rank."""
 _GIVE_UP_S: Final = 3600
 HTA_RANKS: Final = 8
@@ -216,11 +218,12 @@ def main() -> None:
                 print_hta(options.hta, job)
             half, whole, alone = runs[n_ranks // 2], runs[n_ranks], runs[1]
             above = max(whole.parent_bytes, whole.child_bytes) - alone.parent_bytes
-            print(
-                f"targets: processor time twice that of half the ranks "
-                f"(here {whole.cpu_seconds / half.cpu_seconds:.2f} x), no process more than "
-                f"{TARGET_BYTES >> 20} MiB above one rank alone (here {above >> 20} MiB)"
-            )
+            job_size = f"{n_ranks} ranks of {mb} MB"
+            growth = whole.cpu_seconds / half.cpu_seconds
+            compared(f"{job_size}: processor time, of that of half the ranks", growth, "x",
+                     TARGET_GROWTH)  # fmt: skip
+            compared(f"{job_size}: memory of any process above that of one rank", above >> 20,
+                     "MiB", TARGET_BYTES >> 20)  # fmt: skip
 
 
 if __name__ == "__main__":

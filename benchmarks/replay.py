@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.figures import compared
+
 ROOT: Final = Path(__file__).parents[1]
 ROUNDS: Final = 2
 TARGET_RATIO: Final = 1.0
@@ -228,8 +230,8 @@ def main() -> None:
         print(f"{case:<13} {n:9,.0f} {load_s:7.2f} "
               + " ".join(f"{each:6.2f}" for each in parts)
               + f" {ratio:6.2f} {n_bytes / 1e6:6.0f} {sum(parts) / part:6.1f}")  # fmt: skip
-    print(f"targets: at most {TARGET_RATIO} x reading (here {worst:.2f}), "
-          f"at most {TARGET_S} s per million events (here {slowest:.2f})")  # fmt: skip
+    compared("graph, replay and path in the worst case, of reading", worst, "x", TARGET_RATIO)
+    compared("of a million events in the worst case", slowest, "s", TARGET_S)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import profkit
+from benchmarks.figures import compared
 from profkit.capture import current
 from profkit.integrations.training import Training
 
@@ -219,9 +220,9 @@ def main() -> None:
             took = measured(run, options.steps, options.rounds)
             ratio = took["callback"] / took["trace"]
             results[run.__name__] = took | {"ratio": ratio}
-            verdict = "ok" if ratio <= TARGET + NOISE else "too slow"
             times = ", ".join(f"{name} {s:.2f} s" for name, s in took.items())
-            print(f"{run.__name__}: {times}; callback / trace {ratio:.3f}: {verdict}")
+            print(f"{run.__name__}: {times}")
+            compared(f"{run.__name__}: callback, of profkit.trace", ratio, "x", TARGET + NOISE)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(results, file, indent=1)

@@ -30,4 +30,4 @@ def test_the_benchmark_of_replaying_prints_each_case_and_the_targets() -> None:
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     assert re.findall(r"^streams +2,000 ", output, re.MULTILINE)
-    assert "targets: at most 1.0 x reading" in output
+    assert "of reading: " in output
