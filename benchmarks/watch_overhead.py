@@ -1,79 +1,158 @@
-"""The overhead of memory monitoring per step, as a share of the program's time.
+"""Processor time of a program whose memory is monitored, against that of the same program bare.
 
-Programs that do not leak, with 100,000 Python objects alive beside those of torch: steps of 20 ms,
-for a second and for longer, and of 0.2 ms; each makes tensors and drops them. Only the
-calls that end a step are timed, in CPU time of this thread, so that neither noise of the steps nor
-other processes count. Two more programs leak, which adds inspections. In a run of one second most
-of the overhead is the first scan of all objects, which is always made.
+A small model is trained with steps of 20 ms of processor time, while 100,000 and then a million
+objects beside those of torch are alive. A clean program drops what it makes; one that leaks keeps a
+tensor per step, which adds inspections. Each runs in a process of its own; bare and monitored ones
+alternate, so that a change of the machine's speed affects both. Printed are, for each program:
 
-Run it with ``python benchmarks/watch_overhead.py``.
+* ``ratio``: processor time of the monitored steps, with the end of monitoring, against the bare
+  ones: the median of the rounds. It has what no clock of the monitor sees, such as objects that
+  have left the processor's caches, and the machine's noise.
+* ``own``: processor time of the monitor's own calls against that of the bare steps, which hardly
+  varies.
+* ``first``, ``longest``: the first look at all objects, and the longest later one.
+* ``memory``: what the monitor had allocated, with what was left to C's allocator, as it reports it.
+
+Run it with ``python benchmarks/watch_overhead.py [--rounds N] [--steps N ...] [--json FILE]``.
 """
 
+import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 
-N_OBJECTS = 100_000
-TARGET_SHARE = 0.05
-PROGRAMS = (
-    ("20 ms, a second", 0.02, 50, False),
-    ("20 ms", 0.02, 400, False),
-    ("0.2 ms", 0.0002, 20_000, False),
-    ("a second, leaking", 0.02, 50, True),
-    ("20 ms, leaking", 0.02, 400, True),
-)
+STEP_S = 0.02
+SIZES = (100_000, 1_000_000)
+TARGETS = {False: 0.03, True: 0.05}
+WIDTH = 256
 
 
-def ballast() -> list[dict[str, list[int]]]:
+def ballast(n_objects: int) -> list[dict[str, list[int]]]:
     """Objects that the garbage collector tracks: dicts with a list each."""
-    return [{"one": [place]} for place in range(N_OBJECTS // 2)]
+    return [{"one": [place]} for place in range(n_objects // 2)]
 
 
-def monitored(step_s: float, n_steps: int, *, leaks: bool) -> tuple[list[float], float]:
-    """Seconds spent by the monitor at the end of each step, and of the whole run."""
-    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch = torch.ones(4, 16)
-    kept: list[Tensor] = []
+class Training:
+    """Steps of a model, each of so many passes."""
+
+    def __init__(self, n_passes: int) -> None:
+        torch.set_num_threads(1)
+        self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
+        self.batch = torch.ones(128, WIDTH)
+        self.n_passes = n_passes
+
+    def step(self) -> None:
+        """Train one step."""
+        for _ in range(self.n_passes):
+            loss = self.model(self.batch).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+def passes_per_step() -> int:
+    """Passes that take the time of a step here."""
+    training = Training(1)
+    lengths = []
+    for _ in range(40):
+        began = time.process_time()
+        training.step()
+        lengths.append(time.process_time() - began)
+    return max(1, round(STEP_S / statistics.median(lengths)))
+
+
+def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watched: bool) -> None:
+    """Run one program in this process and print its processor times as JSON."""
+    kept = ballast(n_objects)
+    training = Training(n_passes)
+    training.step()
+    tensors: list[Tensor] = []
     monitor = LeakMonitor("benchmark", "user")
-    took = []
-    began = time.perf_counter()
+    own = []
+    began = time.process_time()
     for _ in range(n_steps):
-        until = time.perf_counter() + step_s
-        loss = model(batch).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        training.step()
         if leaks:
-            kept.append(torch.zeros(4096))
-        time.sleep(max(until - time.perf_counter(), 0))
-        ended = time.thread_time()
-        monitor.step()
-        took.append(time.thread_time() - ended)
-    whole = time.perf_counter() - began
-    monitor.finish()
-    return took, whole
+            tensors.append(torch.zeros(4096))
+        if watched:
+            ended = time.thread_time()
+            monitor.step()
+            own.append(time.thread_time() - ended)
+    ended = time.thread_time()
+    live = monitor.finish() if watched else None
+    took = time.process_time() - began
+    own.append(time.thread_time() - ended)
+    figures: dict[str, Any] = {"took": took, "own": own}
+    if live is not None:
+        figures["n_leaks"] = len(live.leaks)
+        figures["holders"] = [chain.name for leak in live.leaks for chain in leak.chains]
+    print(json.dumps(figures))
+    del kept
+
+
+def figures_of(**program: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The figures of one program, run in a process of its own."""
+    command = [sys.executable, __file__, "--alone", json.dumps(program)]
+    settings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return dict(json.loads(subprocess.check_output(command, env=settings)))
 
 
 def main() -> None:
     """Print one line per program."""
-    kept = ballast()
+    parser = argparse.ArgumentParser(description="What monitoring memory costs.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, nargs="*", default=[50, 200])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--alone", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.alone is not None:
+        run_alone(**options.alone)
+        return
+    n_passes = passes_per_step()
+    rows = []
     print(
-        f"{N_OBJECTS:,} objects beside torch's; the target is {TARGET_SHARE:.0%} of a step of 20 ms"
+        f"{'objects':>9} {'steps':>6} {'program':8} {'ratio':>7} {'range':>13} {'own':>6} "
+        f"{'target':>7} {'first':>8} {'longest':>8}  leaks"
     )
-    print(f"{'step':18} {'share':>7} {'median':>10} {'99th':>10} {'first scan':>11}")
-    for name, step_s, n_steps, leaks in PROGRAMS:
-        took, whole = monitored(step_s, n_steps, leaks=leaks)
-        after = sorted(took[1:])
-        print(
-            f"{name:18} {sum(took) / whole:7.1%} {statistics.median(after) * 1e6:7.1f} µs "
-            f"{after[int(len(after) * 0.99)] * 1e6:7.0f} µs {took[0] * 1e3:8.0f} ms"
-        )
-    del kept
+    for n_objects in SIZES:
+        for n_steps in options.steps:
+            for leaks, target in TARGETS.items():
+                program = {
+                    "n_objects": n_objects, "n_steps": n_steps, "n_passes": n_passes, "leaks": leaks
+                }  # fmt: skip
+                pairs = [
+                    [figures_of(**program, watched=watched) for watched in (False, True)]
+                    for _ in range(options.rounds)
+                ]
+                ratios = [watched["took"] / bare["took"] for bare, watched in pairs]
+                bare_s = statistics.median(bare["took"] for bare, _ in pairs)
+                own = statistics.median(sum(watched["own"]) for _, watched in pairs) / bare_s
+                last = pairs[-1][1]
+                row = {
+                    **program, "ratio": statistics.median(ratios), "own": own, "target": target,
+                    "first_ms": last["own"][0] * 1e3, "longest_ms": max(last["own"][1:]) * 1e3,
+                }  # fmt: skip
+                rows.append(row)
+                print(
+                    f"{n_objects:9,} {n_steps:6} {'leaking' if leaks else 'clean':8} "
+                    f"{row['ratio']:7.3f} {min(ratios):6.3f}-{max(ratios):6.3f} {own:6.1%} "
+                    f"{1 + target:7.2f} {row['first_ms']:5.1f} ms {row['longest_ms']:5.1f} ms  "
+                    f"{last['n_leaks']} {last['holders']}",
+                    flush=True,
+                )
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,15 +16,21 @@ def is_exactly(thing: object, *kinds: type) -> bool:
     return any(type(thing) is kind for kind in kinds)
 
 
+def types_of(*types: type) -> list[type]:
+    """Some types and all their subclasses at this moment."""
+    found = [*types]
+    seen = set(map(id, found))
+    for one in found:
+        children: list[type] = type.__subclasses__(one)
+        new = [each for each in children if id(each) not in seen]
+        seen.update(map(id, new))
+        found += new
+    return found
+
+
 def type_ids(*types: type) -> set[int]:
     """Ids of some types and all their subclasses at this moment."""
-    found: set[int] = set()
-    pending = [*types]
-    while pending:
-        one = pending.pop()
-        found.add(id(one))
-        pending.extend(type.__subclasses__(one))
-    return found
+    return set(map(id, types_of(*types)))
 
 
 def instances(objects: Sequence[object], types: Collection[int]) -> list[Any]:

@@ -196,12 +196,15 @@ class MonitoringCost:
         total_ns: Time of all samples and inspections.
         n_tensor_scans: Scans over all live objects.
         share: ``total_ns`` as a share of the monitored time.
+        memory_bytes: Most memory that it took to track the program's tensors, for which there is
+            an upper limit.
     """
 
     total_ns: int = 0
     n_samples: int = 0
     n_tensor_scans: int = 0
     share: float = 0.0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -297,6 +297,7 @@ class MemorySummary:
         not_measured: Sentences on what could not be monitored.
         monitoring_ns: Total time spent on monitoring.
         monitoring_share: That time as a share of the monitored time.
+        monitoring_bytes: Most memory that monitoring took to track the program's tensors.
         unexplained_per_step_bytes: Growth per step of memory from the C and Python allocators that
             no leak explains.
     """
@@ -314,4 +315,5 @@ class MemorySummary:
     not_measured: tuple[str, ...] = ()
     monitoring_ns: int | None = None
     monitoring_share: float | None = None
+    monitoring_bytes: int | None = None
     unexplained_per_step_bytes: int | None = None

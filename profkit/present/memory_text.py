@@ -361,7 +361,9 @@ def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
     if memory.n_leaks == 0:
         yield no_leak_text(memory)
     if memory.monitoring_share is not None:
-        yield f"monitoring overhead {format_share(memory.monitoring_share)}"
+        records = memory.monitoring_bytes
+        more = f" and {format_bytes(records)}" if records else ""
+        yield f"monitoring overhead {format_share(memory.monitoring_share)}{more}"
 
 
 def shows_series(report: Report) -> bool:

@@ -21,7 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ARGUMENTS: Final = Arguments("profkit.no_leak", allowed_bytes=whole())
 _WORK: Final[tuple[Work, ...]] = (
-    "full", "young", "graphs", "inspection", "host", "lines", "collector", "classify", "workers",
+    "first", "full", "young", "graphs", "evaluate", "inspection", "host", "lines", "collector",
+    "classify", "workers",
 )  # fmt: skip
 _BUDGET: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
 """Guards are used in tests, where certainty matters more than speed."""

@@ -99,6 +99,7 @@ def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None
         not_measured=live.not_measured,
         monitoring_ns=live.cost.total_ns,
         monitoring_share=live.cost.share,
+        monitoring_bytes=live.cost.memory_bytes or None,
     )
 
 

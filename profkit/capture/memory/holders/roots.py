@@ -6,17 +6,24 @@ preferred to those in libraries. profkit's own objects are never holders.
 
 import contextvars
 import sys
+from collections.abc import Collection, Iterator
 from types import FrameType, ModuleType
-from typing import Final
+from typing import Any, Final
 
 from profkit.capture.memory.holders import frames
-from profkit.capture.memory.holders.attributes import module_of, namespace_of, type_name
+from profkit.capture.memory.holders.attributes import (
+    class_namespace,
+    module_of,
+    namespace_of,
+    type_name,
+)
 from profkit.capture.source.files import PROFKIT_FOLDER, in_library, library_roots
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import HolderKind
 
 _OWN_PACKAGE: Final = "profkit"
+_NAMESPACE: Final = class_namespace(ModuleType)["__dict__"]
 
 
 @dataclass(frozen=True)
@@ -45,18 +52,56 @@ class Roots:
         self._libraries = library_roots()
         self._modules: dict[int, Root] = {}
         self._values: dict[int, Root] = {}
+        self._module_names: dict[int, str] = {}
         for name, module in list(sys.modules.items()):
             if type(name) is str and issubclass(type(module), ModuleType):
-                self._add_module(name, module)
+                # A subclass of a module's type may define a ``__dict__`` of its own.
+                is_plain = type(module) is ModuleType
+                namespace = _NAMESPACE.__get__(module) if is_plain else namespace_of(module)
+                self._module_names.setdefault(id(namespace), name)
         self._add_frames()
         for variable, value in contextvars.copy_context().items():
             self._values.setdefault(id(value), Root("thread", f"ContextVar {variable.name!r}"))
 
-    def of_namespace(self, namespace: dict[object, object]) -> Root | None:
+    def namespaces(self) -> Collection[int]:
+        """Ids of the globals of all modules."""
+        return self._module_names.keys()
+
+    def of_program(self) -> Iterator[tuple[dict[Any, object], Root]]:
+        """The globals of the program's own modules. A package is its own or a library's."""
+        is_library: dict[str, bool] = {}
+        for name, module in list(sys.modules.items()):
+            top = name.partition(".")[0] if type(name) is str else ""
+            if is_library.get(top):
+                continue
+            namespace: dict[Any, object] | None = namespace_of(module)
+            root = None if namespace is None else self.of_namespace(namespace)
+            if namespace is None or root is None or _is_own_namespace(namespace):
+                continue
+            is_library[top] = root.is_library
+            if not root.is_library:
+                yield namespace, root
+
+    def is_of_program(self, namespace: dict[Any, object]) -> bool:
+        """Whether a dict is the globals of a module of the program."""
+        root = self.of_namespace(namespace)
+        return root is not None and not root.is_library and not _is_own_namespace(namespace)
+
+    def of_namespace(self, namespace: dict[Any, object]) -> Root | None:
         """The module whose globals a dict is, or None."""
         known = self._modules.get(id(namespace))
-        if known is not None or "__builtins__" not in namespace:
+        if known is not None:
             return known
+        module = self._module_names.get(id(namespace))
+        if module is not None:
+            is_library = module != "__main__" and self._is_library(
+                module, namespace.get("__file__")
+            )
+            root = Root("module-global", module, is_library=is_library)
+            self._modules[id(namespace)] = root
+            return root
+        if "__builtins__" not in namespace:
+            return None
         name = namespace.get("__name__")
         return Root("module-global", name if type(name) is str else "globals")
 
@@ -76,13 +121,6 @@ class Roots:
             return is_profkit_frame(thing)
         module = module_of(type(thing))
         return module == _OWN_PACKAGE or module.startswith(f"{_OWN_PACKAGE}.")
-
-    def _add_module(self, name: str, module: ModuleType) -> None:
-        namespace = namespace_of(module)
-        if namespace is None or id(namespace) in self._modules:
-            return
-        is_library = name != "__main__" and self._is_library(name, namespace.get("__file__"))
-        self._modules[id(namespace)] = Root("module-global", name, is_library=is_library)
 
     def _add_frames(self) -> None:
         for frame in frames.running():
@@ -110,11 +148,12 @@ class Roots:
         module = sys.modules.get(name)
         if name == "__main__" or not issubclass(type(module), ModuleType):
             return False
-        root = self._modules.get(id(namespace_of(module)))
+        namespace: dict[Any, object] | None = namespace_of(module)
+        root = None if namespace is None else self.of_namespace(namespace)
         return root is not None and root.is_library
 
 
-def _is_own_namespace(namespace: dict[object, object]) -> bool:
+def _is_own_namespace(namespace: dict[Any, object]) -> bool:
     """Whether a dict is the globals of a profkit module that does not run as the program."""
     if "__builtins__" not in namespace:
         return False

@@ -19,6 +19,7 @@ Work = Literal[
     "young",
     "graphs",
     "heap",
+    "evaluate",
     "inspection",
     "host",
     "lines",
@@ -27,15 +28,16 @@ Work = Literal[
     "workers",
     "sites",
 ]
-"""Kinds of work: the first tensor scan; later scans over all objects; scans over young objects; the
-graph walk of a sample; reading the heap's size; an inspection; a scan of host objects; an
-evaluation of traced allocations; a scan before a garbage collection; a classification of all
-samples; measuring a loader worker; sampling allocation sites until one that grows rarely was
-seen."""
+"""Kinds of work: the search for what existed before; scans over all objects; scans over young
+objects; the graph walk of a sample; reading the heap's size; looking whether the latest samples
+rise; an inspection; a scan of host objects; an evaluation of traced allocations; a scan before a
+garbage collection; a classification of all samples; measuring a loader worker; sampling allocation
+sites until one that grows rarely was seen."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
 up and stops, or is cleared now and then, looks like a leak if measuring ends early."""
+_SCANS: Final[tuple[Work, ...]] = ("first", "inspection", "host")
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
 """Weight of the newest value in a running mean."""
@@ -52,15 +54,16 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "young": 0.08, "graphs": 0.1, "heap": 0.05, "inspection": 1.5, "host": 2.5,
-            "lines": 0.5, "collector": 0.02, "classify": 0.04, "workers": 0.15, "sites": 1.0,
+            "first": 0.022, "full": 0.0, "young": 0.006, "graphs": 0.004, "heap": 0.004,
+            "evaluate": 0.004, "inspection": 1.5, "host": 2.5, "lines": 0.5, "collector": 0.005,
+            "classify": 0.008, "workers": 0.15, "sites": 1.0,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.005, "young": 0.015, "graphs": 0.01, "heap": 0.01, "inspection": 0.04,
-            "host": 0.04,
-            "lines": 0.01, "collector": 0.005, "classify": 0.005, "workers": 0.01, "sites": 0.02,
+            "first": 0.015, "full": 0.003, "young": 0.007, "graphs": 0.004, "heap": 0.004,
+            "evaluate": 0.005, "inspection": 0.02, "host": 0.04, "lines": 0.01, "collector": 0.003,
+            "classify": 0.003, "workers": 0.01, "sites": 0.02,
         }
     )  # fmt: skip
 
@@ -162,10 +165,10 @@ class Clock:
         """The overhead so far. The graph walk of a sample is not a sample of its own."""
         total_ns = self._sampling_ns + sum(spent.wall_ns for spent in self._spent.values())
         n = {work: spent.n for work, spent in self._spent.items()}
-        n_full = n.get("first", 0) + n.get("full", 0)
+        n_full = n.get("full", 0)
         return MonitoringCost(
             total_ns=total_ns,
             n_samples=n_full + n.get("young", 0),
-            n_tensor_scans=n_full + n.get("inspection", 0) + n.get("host", 0),
+            n_tensor_scans=n_full + sum(n.get(each, 0) for each in _SCANS),
             share=total_ns / self.monitored_ns() if self._began_ns else 0.0,
         )

@@ -132,18 +132,21 @@ def _grown(graph: Graph, nodes: Trend) -> Graph:
 def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Leak, Inspection]]:
     """Tensors that become more and more, or larger and larger."""
     series = evidence.series
+    accumulating = set()
     for kind in sorted(series.kinds()):
-        aged = series.aged_bytes(kind)
         trend = accumulation(series, kind)
-        if trend is None and kind.has_graph and nodes is not None:
+        if trend is not None:
+            accumulating.add(kind)
+        elif kind.has_graph and nodes is not None:
             trend = growth_of(series.aged_n(kind), _MIN_WITH_GRAPH_PER_STEP, _MIN_WITH_GRAPH)
             if trend is not None:
-                trend = replace(trend, per_step=max(median_slope(*aged), 0.0))
+                per_step = max(median_slope(*series.aged_bytes(kind)), 0.0)
+                trend = replace(trend, per_step=per_step)
         if trend is not None:
             first = series.samples[0].step
             trend = replace(trend, first_step=max(trend.first_step, first))
             yield from _by_site(evidence, kind, trend)
-    for device_dtype, trend in reallocated(series).items():
+    for device_dtype, trend in reallocated(series, accumulating).items():
         yield from _enlarged(evidence, device_dtype, trend)
 
 

@@ -5,7 +5,7 @@ made while the program still runs, as the variables of its functions are gone at
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Final
@@ -21,6 +21,7 @@ from profkit.capture.memory.holders.autograd_graphs import (
     no_torch_function,
     storage_of,
 )
+from profkit.capture.memory.holders.forward_search import references_of
 from profkit.capture.memory.holders.garbage import Garbage, find_garbage
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
@@ -144,12 +145,26 @@ class LeakInspector:
     ) -> tuple[dict[SiteGroup, Inspection], dict[SiteGroup, set[int]]]:
         """Inspect groups of storages; also the ids of the tensors of each group without holder."""
         with no_torch_function():
-            wanted = {address for storages in members.values() for address, _ in storages}
-            found = _by_storage(live_tensors(), wanted)
+            # Before anything here refers to them.
+            n_references = references_of(
+                storage.tensor
+                for storages in members.values()
+                for _, storage in storages
+                if storage.tensor is not None
+            )
+            found = _tensors_on(members)
             chosen = {group: _examples(storages, found) for group, storages in members.items()}
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
-            holdings = iter(holder_chains.holdings(targets, own=own, limit=_MAX_CHAINS))
+            is_known = all(id(target) in n_references for target in targets)
+            holdings = iter(
+                holder_chains.holdings(
+                    targets,
+                    own=own,
+                    limit=_MAX_CHAINS,
+                    n_references=n_references if is_known else None,
+                )
+            )
             inspections: dict[SiteGroup, Inspection] = {}
             unheld = {}
             for group, examples in chosen.items():
@@ -375,6 +390,30 @@ def _cycle_of(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -> 
     if known is not None:
         return known
     return cycle or (garbage[0].cycle if garbage else ())
+
+
+_Members = Mapping[SiteGroup, list[tuple[int, LiveStorage]]]
+
+
+def _tensors_on(members: _Members) -> dict[int, Any]:
+    """A tensor on each storage of some groups, by the storage's address.
+
+    All objects are searched only for groups whose known tensors are all gone.
+    """
+    found: dict[int, Any] = {}
+    wanted: set[int] = set()
+    for storages in members.values():
+        here = {
+            address: tensor
+            for address, storage in storages
+            if storage.tensor is not None and (tensor := storage.tensor()) is not None
+        }
+        found.update(here)
+        if not here:
+            wanted.update(address for address, _ in storages)
+    if wanted:
+        found.update(_by_storage(live_tensors(), wanted))
+    return found
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

@@ -17,7 +17,12 @@ from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
 from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
 from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector, SiteGroup
-from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, LiveTensors, TensorKind
+from profkit.capture.memory.monitor.live_tensors import (
+    MAX_STORAGES,
+    MIN_AGE_STEPS,
+    LiveTensors,
+    TensorKind,
+)
 from profkit.capture.memory.monitor.sampler import MAX_NODES, Sampler
 from profkit.capture.memory.monitor.series import (
     DeviceDtype,
@@ -40,6 +45,11 @@ _INTERVAL_DIVISOR: Final = 33
 few hundred samples are taken in all."""
 _COSTLY_INTERVAL_DIVISOR: Final = 12
 """The same once samples exceed their share of the time, so that they cover a short run evenly."""
+_SAMPLING: Final[tuple[Work, ...]] = ("young", "evaluate")
+_PASS_NS: Final = 15_000_000
+"""What a pass over all objects takes for those of torch,"""
+_NS_PER_BLOCK: Final = 11
+"""and more for each block of Python's allocator, some 2.6 per object."""
 _MIN_SAMPLED_STEPS: Final = 3
 """Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
 _MAX_SAMPLED_STEPS: Final = (6, 12, 24)
@@ -108,6 +118,7 @@ class LeakMonitor:
         self._n_site_samplings = 0
         self._inspect_from = 0
         self._first_step = 0
+        self._pass_ns = 0
         self._failed = False
         self._not_measured: list[str] = []
 
@@ -164,7 +175,9 @@ class LeakMonitor:
             self._first_step = self.n_steps
             self._lines.begin()
             self._live_tensors.begin()
-            self._sample("first")
+            self._pass_ns = _PASS_NS + _NS_PER_BLOCK * sys.getallocatedblocks()
+            self._find_earlier()
+            self._sample("young")
         else:
             sites_sampled = self._sites.is_on or self._host.is_sampling
             if sites_sampled and self._is_tracing():
@@ -175,10 +188,12 @@ class LeakMonitor:
                 return
             if self._sites.is_on:
                 self._sites.end(self.n_steps)
-            elif not sites_sampled and not self._clock.affords("young") and not self._is_overdue():
+            elif not (sites_sampled or self._affords_sample() or self._is_overdue()):
                 self._next_step = self.n_steps + 1
                 return
-            full = self._live_tensors.n_missed > 0 and self._clock.affords("full")
+            self._find_earlier()
+            is_needed = self._live_tensors.has_earlier and self._live_tensors.n_missed > 0
+            full = is_needed and self._clock.affords("full")
             self._sample("full" if full else "young")
             if sites_sampled:
                 self._sites.retain(self._existed)
@@ -187,6 +202,21 @@ class LeakMonitor:
             else:
                 self._evaluate()
         self._clock.step_begins(self.n_steps)
+
+    def _affords_sample(self) -> bool:
+        return self._clock.affords("young") and self._clock.affords("evaluate")
+
+    def _find_earlier(self) -> None:
+        """Find what existed before the first step, once that is affordable.
+
+        Among a million objects that takes as long as two steps of 20 ms. It has been alive all the
+        time, and so is added to the samples so far.
+        """
+        if self._live_tensors.has_earlier or not self._clock.affords("first", self._pass_ns):
+            return
+        with self._clock.spending("first"), self._sampler.excluding_own():
+            earlier = self._live_tensors.find_earlier(self._first_step, self.n_steps)
+        self._series.add_earlier(earlier)
 
     def _end_sampling(self) -> None:
         """End what would disturb a recording: the step was recorded, or the next one will be."""
@@ -212,7 +242,7 @@ class LeakMonitor:
         n_samples = len(self._series.samples)
         is_tracing = self._is_tracing()
         self._series.add(self._sampler.take(self.n_steps, n_samples, work, is_tracing=is_tracing))
-        is_cheap = self._clock.is_within_share("young")
+        is_cheap = all(map(self._clock.is_within_share, _SAMPLING))
         divisor = _INTERVAL_DIVISOR if is_cheap else _COSTLY_INTERVAL_DIVISOR
         self._next_step = self.n_steps + max(1, self.n_steps // divisor)
 
@@ -221,10 +251,11 @@ class LeakMonitor:
         is_check_due = len(self._series.samples) % _CHECK_INTERVAL == 0
         if is_check_due and self._clock.affords("classify"):
             with self._clock.spending("classify"):
-                self._reallocated = set(reallocated(self._series))
                 self._growing = growing_kinds(self._series)
-        suspected = suspected_kinds(self._series) | self._growing
-        grows = bool(suspected or self._reallocated or self._graph_rises())
+                self._reallocated = set(reallocated(self._series, self._growing))
+        with self._clock.spending("evaluate"):
+            suspected = suspected_kinds(self._series) | self._growing
+            grows = bool(suspected or self._reallocated or self._graph_rises())
         may_inspect = self.n_steps >= self._inspect_from and self._clock.affords("inspection")
         if self._sites_until:
             self._sites_until = 0
@@ -275,7 +306,8 @@ class LeakMonitor:
     def _scan_host(self) -> None:
         """Scan Python's objects if unexplained host memory growth has begun."""
         self._host_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, self.n_steps // 4)
-        grows = self._host_trend() is not None or self._host.has_traced_growth
+        with self._clock.spending("evaluate"):
+            grows = self._host_trend() is not None or self._host.has_traced_growth
         if self._host.n_scans >= _MAX_HOST_SCANS or not grows:
             return
         with self._clock.spending("host"), self._sampler.excluding_own():
@@ -424,8 +456,9 @@ class LeakMonitor:
     def _inspect_at_end(self) -> None:
         """Inspect what was not inspected yet, while the program's modules still exist."""
         inspected = {kind for kind, _ in self._inspections}
-        suspected = (suspected_kinds(self._series) | growing_kinds(self._series)) - inspected
-        self._reallocated = set(reallocated(self._series)) - {
+        growing = growing_kinds(self._series)
+        suspected = (suspected_kinds(self._series) | growing) - inspected
+        self._reallocated = set(reallocated(self._series, growing)) - {
             (kind.device, kind.dtype)
             for (kind, _), one in self._inspections.items()
             if one.n_enlarged
@@ -463,6 +496,16 @@ class LeakMonitor:
                 f"From step {exceeded} on there were at times more than {MAX_NODES:,} graph nodes, "
                 "up to which they are counted."
             )
+        if self._live_tensors.has_more:
+            self._not_measured.append(
+                f"There were at times more than {MAX_STORAGES:,} tensors, up to which they are "
+                "counted."
+            )
+        if self._first_step and not self._live_tensors.has_earlier:
+            self._not_measured.append(
+                "Tensors from before the first step are not counted: among so many objects the "
+                "search for them would have taken too large a share of so short a run."
+            )
         torch = sys.modules.get("torch")
         return LiveMemory(
             name=self.name,
@@ -474,7 +517,7 @@ class LeakMonitor:
             leaks=leaks,
             n_evaluated_steps=n_evaluated_steps,
             not_measured=tuple(self._not_measured),
-            cost=self._clock.cost(),
+            cost=replace(self._clock.cost(), memory_bytes=self._live_tensors.most_bytes),
             torch=None if torch is None else str(torch.__version__),
             devices=tuple(environment.device_names()),
             argv=tuple(sys.argv),

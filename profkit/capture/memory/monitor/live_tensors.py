@@ -4,7 +4,8 @@
 Every new tensor is in Python's youngest garbage collector generations. So it is enough to scan
 those at step boundaries, and right before a collection promotes them; each storage found is then
 tracked by a weak reference. While that exists no other storage can have its address, and torch
-still frees the bytes. Only the first scan covers all objects.
+still frees the bytes. What existed before the first step is found by one pass over all objects,
+which may come later: what is still unknown then has existed all the time.
 
 Source: ``torch.multiprocessing.reductions.StorageWeakRef``; ``gc.callbacks``.
 """
@@ -26,6 +27,12 @@ from profkit.capture.memory.monitor.budget import Clock
 from profkit.capture.objects import instances
 from profkit.readers.process_memory import garbage_collection_paused
 
+MAX_STORAGES: Final = 200_000
+"""Storages that are tracked at most, which takes some 70 MB."""
+_MAX_SEEN: Final = 50_000
+"""Tensors that are recorded at most before collections until the next scan."""
+_BYTES_PER_STORAGE: Final = 370
+"""Memory to track a storage: its entry in a dict, two numbers and a weak reference. Measured."""
 _PINNED_FROM_BYTES: Final = 4096
 """Smaller host storages are not checked for being pinned."""
 _META: Final = "meta"
@@ -61,18 +68,22 @@ class LiveStorage:
         first_step: The step at whose end it was first seen.
         kind: Kind of the tensor through which it was first seen; without a graph once that tensor
             is gone and another, such as a detached one, keeps the storage.
+        tensor: The tensor through which it was last seen, one with a graph if there is one.
         graph: The tensor with a graph through which it was seen, or None.
         is_shared: Whether a tensor without a graph was seen on it too.
         is_aged: Whether it has survived :data:`MIN_AGE_STEPS`.
         n_enlarged: Scans that found it larger than the one before.
     """
 
-    __slots__ = ("bytes", "first_step", "graph", "is_aged", "is_shared", "kind", "n_enlarged")
+    __slots__ = (
+        "bytes", "first_step", "graph", "is_aged", "is_shared", "kind", "n_enlarged", "tensor",
+    )  # fmt: skip
 
     def __init__(self, first_step: int, n_bytes: int, kind: TensorKind) -> None:
         self.first_step = first_step
         self.bytes = n_bytes
         self.kind = kind
+        self.tensor: weakref.ref[Any] | None = None
         self.graph: weakref.ref[Any] | None = None
         self.is_shared = False
         self.is_aged = False
@@ -88,16 +99,33 @@ class Amount(NamedTuple):
     n: int
 
 
+class Earlier(NamedTuple):
+    """What existed before the first step.
+
+    Attributes:
+        n_nodes: Nodes of the graphs of these tensors.
+        graph_bytes: Bytes that they save beyond live tensors.
+    """
+
+    amounts: dict[TensorKind, Amount]
+    n_nodes: int
+    graph_bytes: int
+
+
 class LiveTensors:
     """Tracks the storages of a program's tensors from scan to scan.
 
     Attributes:
         n_missed: Collections that promoted young objects unseen since the last full scan.
+        has_more: Whether there were more storages than can be tracked.
+        most_bytes: Most memory that tracking took at any scan.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self.n_missed = 0
+        self.has_more = False
+        self.most_bytes = 0
         self._storages: dict[int, LiveStorage] = {}
         self._kinds: dict[TensorKind, TensorKind] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
@@ -108,9 +136,10 @@ class LiveTensors:
         self._is_on = False
 
     def begin(self) -> None:
-        """Hook into the garbage collector."""
+        """Hook into the garbage collector, and leave older objects out of later scans."""
         self._is_on = True
         gc.callbacks.append(self._before_collection)
+        _promote_young_objects()
 
     def end(self) -> None:
         """Unhook from the garbage collector and release all weak references."""
@@ -135,12 +164,37 @@ class LiveTensors:
             self._types = tensor_types()
             self.n_missed = 0 if full else self.n_missed
             self._track_all(live_tensors() if full else self._young_tensors(), step)
-            if self._first_heads is None:
-                self._first_heads = {
-                    id(root): autograd_graphs.sequence_nr_of(root) for root in self.roots()
-                }
-                _promote_young_objects()
-            return self._count(step)
+            return self._count(self._storages, step)
+
+    @property
+    def has_earlier(self) -> bool:
+        """Whether what existed before the first step was found."""
+        return self._first_heads is not None
+
+    def find_earlier(self, first_step: int, step: int) -> Earlier:
+        """Track what existed before the first step, by a pass over all objects.
+
+        What a missed collection has promoted since counts as that too.
+
+        Args:
+            first_step: The first step that has ended.
+            step: The step that has ended now.
+        """
+        with garbage_collection_paused(), no_torch_function():
+            self._track_all(self._young_tensors(), step)
+            known, known_graphs = set(self._storages), set(self._graphs)
+            self.n_missed = 0
+            self._track_all(live_tensors(), first_step)
+            roots = [
+                one
+                for key, ref in self._graphs.items()
+                if key not in known_graphs and (one := ref()) is not None
+            ]
+            self._first_heads = {id(one): autograd_graphs.sequence_nr_of(one) for one in roots}
+            graph = autograd_graphs.graph_behind(roots, counted=set(self._storages))
+            new = {key: one for key, one in self._storages.items() if key not in known}
+            amounts = self._count(new, step)
+            return Earlier(amounts, graph.n_nodes, graph.saved_bytes)
 
     def roots(self) -> list[Any]:
         """Live tensors that have a graph; release them soon."""
@@ -187,7 +241,8 @@ class LiveTensors:
             return
         if info["generation"] == 0 and sys.version_info < _EVERY_COLLECTION_PROMOTES:
             return
-        if not self._clock.affords("collector"):
+        n_seen = sum(map(len, self._seen))
+        if n_seen > _MAX_SEEN or not self._clock.affords("collector"):
             self.n_missed += 1
             return
         with contextlib.suppress(Exception), self._clock.spending("collector"), no_torch_function():
@@ -206,6 +261,10 @@ class LiveTensors:
     def _track(self, seen: "_Seen", step: int) -> None:
         kind = self._kinds.setdefault(seen.kind, seen.kind)
         storage = self._storages.get(seen.address)
+        if storage is None and len(self._storages) >= MAX_STORAGES:
+            self.has_more = True
+            _storage_type()._free_weak_ref(seen.address)
+            return
         if storage is None:
             storage = self._storages[seen.address] = LiveStorage(step, seen.bytes, kind)
         else:
@@ -214,16 +273,19 @@ class LiveTensors:
                 # Of several tensors on one storage, which one counts must not depend on order.
                 storage.kind = max(storage.kind, kind, key=lambda one: one.has_graph)
         if seen.graph is not None:
-            self._graphs[id(seen.graph)] = storage.graph = seen.graph
+            self._graphs[id(seen.graph)] = storage.graph = storage.tensor = seen.graph
         else:
             storage.is_shared = True
+            if storage.graph is None or storage.graph() is None:
+                storage.tensor = seen.tensor
 
-    def _count(self, step: int) -> dict[TensorKind, Amount]:
-        """Add up what is alive, and stop tracking what is not."""
+    def _count(self, storages: dict[int, LiveStorage], step: int) -> dict[TensorKind, Amount]:
+        """Add up what is alive of some storages, and stop tracking what is not."""
+        self.most_bytes = max(self.most_bytes, _BYTES_PER_STORAGE * len(self._storages))
         resolve = _storage_type()._new_with_weak_ptr
         counted: dict[TensorKind, list[int]] = {}
         dead = []
-        for address, entry in self._storages.items():
+        for address, entry in storages.items():
             storage = resolve(address)
             if storage is None:
                 dead.append(address)
@@ -274,6 +336,7 @@ class _Seen(NamedTuple):
     address: int
     bytes: int
     kind: TensorKind
+    tensor: "weakref.ref[Any]"
     graph: "weakref.ref[Any] | None"
 
 
@@ -291,15 +354,16 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
         storage: Any = base.untyped_storage(tensor)
         address, n_bytes = storage._cdata, storage.nbytes()
         has_graph = base.grad_fn.__get__(tensor) is not None
-        graph = weakref.ref(tensor) if has_graph else None
-        if graph is None and address in known and known[address].is_aged:
+        if not has_graph and address in known and known[address].is_aged:
             return None
         dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
         device = str(storage.device)
         if device == _META:
             return None
         kind = TensorKind(device, dtype, n_bytes.bit_length(), has_graph)
-        return _Seen(storage._weak_ref(), n_bytes, kind, graph)
+        reference = weakref.ref(tensor)
+        graph = reference if has_graph else None
+        return _Seen(storage._weak_ref(), n_bytes, kind, reference, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
 

@@ -58,6 +58,8 @@ class Sampler:
         """
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
+            rss_bytes = None if is_tracing else resident_bytes(os.getpid())
+            device_bytes = _device_bytes()
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
         n_nodes, graph_bytes, has_more = self._graphs(step, with_bytes=is_due)
         return Sample(
@@ -66,9 +68,9 @@ class Sampler:
             amounts,
             n_nodes,
             graph_bytes,
-            None if is_tracing else resident_bytes(os.getpid()),
+            rss_bytes,
             None if is_tracing or n_nodes is None else self._heap_if_affordable(step),
-            *_device_bytes(),
+            *device_bytes,
             worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
             has_more_nodes=has_more,
         )

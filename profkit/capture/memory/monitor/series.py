@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profkit.capture.malloc_stats import Allocated
-from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
+from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, Earlier, TensorKind
 from profkit.dataclass import dataclass
 from profkit.index.trend import (
     RISING_SAMPLES,
@@ -134,6 +134,23 @@ class Series:
             half = MAX_SAMPLES // 2
             self.samples = self.samples[:half:2] + self.samples[half:]
 
+    def add_earlier(self, earlier: Earlier) -> None:
+        """Add to all samples what existed before the first one, but was found only now."""
+        first_step = self.samples[0].step if self.samples else 0
+        added: dict[tuple[int, bool], dict[TensorKind, Amount]] = {}
+        for index, one in enumerate(self.samples):
+            is_aged = one.step - first_step >= MIN_AGE_STEPS
+            key = id(one.amounts), is_aged
+            if key not in added:
+                added[key] = _with_earlier(one.amounts, earlier.amounts, is_aged=is_aged)
+            self.samples[index] = one._replace(
+                amounts=added[key],
+                n_nodes=None if one.n_nodes is None else one.n_nodes + earlier.n_nodes,
+                graph_bytes=None
+                if one.graph_bytes is None
+                else one.graph_bytes + earlier.graph_bytes,
+            )
+
     def kinds(self) -> set[TensorKind]:
         """The tensor kinds of the last sample."""
         return set(self.samples[-1].amounts) if self.samples else set()
@@ -142,9 +159,9 @@ class Series:
         """Steps, and a value of one kind at each."""
         return self._steps(), _values(self.samples, kind, value)
 
-    def latest_of(self, kind: TensorKind, value: Callable[[Amount], int]) -> Floats:
-        """The values of one kind at the samples that tell whether it rises."""
-        return _values(self.samples[-RISING_SAMPLES:], kind, value)
+    def latest_of(self, kind: TensorKind) -> list[Amount]:
+        """The amounts of one kind at the samples that tell whether it rises."""
+        return [one.amounts.get(kind, _NOTHING) for one in self.samples[-RISING_SAMPLES:]]
 
     def bytes_of(
         self, device_dtype: DeviceDtype, without: Container[TensorKind]
@@ -240,6 +257,22 @@ class Series:
         return np.array([one.step for one in self.samples], dtype=np.int64)
 
 
+def _with_earlier(
+    amounts: dict[TensorKind, Amount], earlier: dict[TensorKind, Amount], *, is_aged: bool
+) -> dict[TensorKind, Amount]:
+    total = dict(amounts)
+    for kind, more in earlier.items():
+        aged = more if is_aged else _NOTHING
+        known = total.get(kind, _NOTHING)
+        total[kind] = Amount(
+            known.aged_bytes + aged.aged_bytes,
+            known.aged_n + aged.aged_n,
+            known.bytes + more.bytes,
+            known.n + more.n,
+        )
+    return total
+
+
 def _values(samples: list[Sample], kind: TensorKind, value: Callable[[Amount], int]) -> Floats:
     return np.array([value(one.amounts.get(kind, _NOTHING)) for one in samples], np.float64)
 
@@ -330,12 +363,14 @@ def growing_kinds(series: Series) -> set[TensorKind]:
     return {kind for kind in series.kinds() if accumulation(series, kind) is not None}
 
 
-def reallocated(series: Series) -> dict[DeviceDtype, Trend]:
+def reallocated(series: Series, accumulating: set[TensorKind]) -> dict[DeviceDtype, Trend]:
     """Devices and dtypes whose total grows beyond that of growing numbers of tensors.
 
     Tensors are then reallocated, larger each time: to keep more, or for larger and larger batches.
+
+    Args:
+        accumulating: The result of :func:`growing_kinds`.
     """
-    accumulating = growing_kinds(series)
     found = {}
     for device_dtype in {(kind.device, kind.dtype) for kind in series.kinds()}:
         rest = series.bytes_of(device_dtype, accumulating)
@@ -346,7 +381,15 @@ def reallocated(series: Series) -> dict[DeviceDtype, Trend]:
 
 
 def _is_suspected(series: Series, kind: TensorKind) -> bool:
-    n_bytes = series.latest_of(kind, lambda amount: amount.aged_bytes)
-    if is_rising(n_bytes) and n_bytes[-1] - n_bytes[0] >= MIN_BYTES_PER_STEP:
+    latest = series.latest_of(kind)
+    # Most kinds do not grow, and need no closer evaluation.
+    more_bytes = latest[-1].aged_bytes - latest[0].aged_bytes
+    if more_bytes >= MIN_BYTES_PER_STEP and is_rising(
+        np.array([one.aged_bytes for one in latest], np.float64)
+    ):
         return True
-    return kind.has_graph and is_rising(series.latest_of(kind, lambda amount: amount.aged_n))
+    return (
+        kind.has_graph
+        and latest[-1].aged_n > latest[0].aged_n
+        and is_rising(np.array([one.aged_n for one in latest], np.float64))
+    )

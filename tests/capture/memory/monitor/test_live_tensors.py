@@ -1,6 +1,7 @@
 """Live tensors are tracked to the byte, and none is kept alive."""
 
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from profkit.capture.memory.monitor import live_tensors
 from profkit.capture.memory.monitor.live_tensors import Amount, LiveTensors
+from profkit.capture.memory.monitor.series import Sample, Series
 
 
 @pytest.fixture
@@ -45,26 +48,30 @@ def test_tensors_that_a_collection_has_promoted_are_tracked(live: LiveTensors) -
     del kept
 
 
-def test_objects_of_the_first_scan_are_promoted_and_scanned_once(live: LiveTensors) -> None:
+def test_objects_from_before_the_beginning_are_not_scanned_again() -> None:
     filler = [[] for _ in range(50_000)]  # type: ignore[var-annotated]
+    live = LiveTensors()
     gc.disable()  # a collection would promote them by itself
     try:
-        live.scan(1, full=True)
+        live.begin()
         young = [one for n in (0, 1) for one in gc.get_objects(generation=n)]
         ids = {id(one) for one in young}
     finally:
+        live.end()
         gc.enable()
     assert not any(id(one) in ids for one in filler)
     assert gc.get_freeze_count() == 0
 
 
-def test_objects_that_the_program_has_frozen_stay_frozen(live: LiveTensors) -> None:
+def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
+    live = LiveTensors()
     gc.freeze()
     try:
         n_frozen = gc.get_freeze_count()
-        live.scan(1, full=True)
+        live.begin()
         assert gc.get_freeze_count() == pytest.approx(n_frozen, rel=0.01)
     finally:
+        live.end()
         gc.unfreeze()
 
 
@@ -85,6 +92,59 @@ def test_tracked_bytes_agree_with_a_scan_of_all_objects(live: LiveTensors) -> No
             if type(one) is Tensor and one.dtype == torch.float64
         }
         assert tracked == sum(everything.values())
+
+
+def test_what_existed_before_is_found_later_and_added_to_the_samples_so_far() -> None:
+    old = [torch.zeros(1000, dtype=torch.float64), torch.zeros(500, dtype=torch.float64)]
+    weight = torch.zeros(10, dtype=torch.float64, requires_grad=True)
+    graph = weight.exp()
+    kept: list[Tensor] = []
+    live, series = LiveTensors(), Series()
+    live.begin()
+    try:
+        for step in range(1, 6):
+            kept += [torch.zeros(100, dtype=torch.float64)] * (step > 1)
+            series.add(Sample(step, 0, live.scan(step), n_nodes=7, graph_bytes=5))
+        assert [bytes_of(one.amounts) for one in series.samples] == [n * 800 for n in range(5)]
+        earlier = live.find_earlier(1, 6)
+        series.add_earlier(earlier)
+    finally:
+        live.end()
+    everything = {
+        one.untyped_storage()._cdata: one.untyped_storage().nbytes()
+        for one in gc.get_objects()
+        if type(one) is Tensor and one.dtype == torch.float64
+    }
+    # All but the four tensors that were made after the first step.
+    n_old = sum(everything.values()) - 4 * 800
+    assert n_old >= 12_000
+    assert [bytes_of(one.amounts) for one in series.samples] == [n_old + n * 800 for n in range(5)]
+    aged = [sum(amount.aged_n for amount in one.amounts.values()) for one in series.samples]
+    assert aged[0] == aged[1] == 0
+    assert aged[2] > 0
+    assert earlier.n_nodes >= 2
+    assert series.samples[0].n_nodes == 7 + earlier.n_nodes
+    assert series.samples[0].graph_bytes == 5 + earlier.graph_bytes
+    del old, graph
+
+
+def test_the_memory_that_tracking_takes_is_reported_and_limited(
+    live: LiveTensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.scan(1, full=True)
+    kept = [torch.zeros(3) for _ in range(2_000)]
+    before = live.most_bytes
+    tracemalloc.start()
+    live.scan(2)
+    allocated, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert live.most_bytes - before == pytest.approx(allocated, rel=0.3)
+    limit = sum(1 for _ in live.storages()) + 10
+    monkeypatch.setattr(live_tensors, "MAX_STORAGES", limit)
+    kept += [torch.zeros(3) for _ in range(100)]
+    live.scan(3)
+    assert sum(1 for _ in live.storages()) == limit
+    assert live.has_more
 
 
 def test_only_storages_that_survive_the_next_step_are_aged(live: LiveTensors) -> None:
