@@ -216,12 +216,16 @@ class HostGrowthTracker:
             first, last = self._scans[0], self._scans[-1]
             n = last.by_type[fastest].n - first.by_type.get(fastest, TypeTotals()).n
             n = max(round(n * n_steps / (last.step - first.step)), 1)
-            leak = replace(leak, n=n, type=fastest, chains=self._chains(explained))
+            # Of many objects a part stands for all, so that few large ones may seem to be several.
+            total = min(explained, trend.per_step)
+            leak = replace(leak, n=n, type=fastest, chains=self._chains(total))
             return with_site(leak, self._site(explained))
         traced = self._traced_per_step()
         if traced is None:
             return None
         if sum(traced.values()) >= _MIN_EXPLAINED * trend.per_step:
+            # The containers that grew are known even where what is in them was not searched.
+            leak = replace(leak, chains=self._chains(trend.per_step))
             return with_site(leak, self._site(trend.per_step))
         return self._with_operators(replace(leak, kind="native"))
 

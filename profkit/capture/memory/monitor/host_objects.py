@@ -35,6 +35,11 @@ _MIN_ENTRIES_OF_MANY: Final = 32
 _MIN_ENTRIES_ALWAYS: Final = 256
 """Containers with so many entries are searched in any case. Chosen or not, they would count several
 times or not at all, and the one that leaks is mostly the largest."""
+_MIN_ELEMENTS_ALWAYS: Final = 16
+"""The same for what is no dict: most dicts are namespaces, and there are few long lists."""
+_MAX_RARE: Final = 1_000
+"""Objects of types with so few are searched in any case: a data frame, with what it consists of,
+may have all that grows."""
 _MIN_LARGE_BYTES: Final = 32_768
 _MAX_LARGE: Final = 64
 _MAX_ENTRIES_MEASURED: Final = 256
@@ -171,9 +176,7 @@ def scan_host_objects(
         containers = list(_containers(tracked, min_entries))
         always = tracked
         if every > 1:
-            always = list(
-                _by_type([one.thing for one in containers if one.length >= _MIN_ENTRIES_ALWAYS])
-            )
+            always = list(_by_type(_searched_always(tracked, containers)))
         untracked = _Untracked()
         untracked.search(always, local_values())
         n_certain, n_certain_leaves = len(untracked.containers), untracked.n_leaves
@@ -310,6 +313,22 @@ def _by_type(things: Sequence[object]) -> Iterator[_OfType]:
     for start, end in pairwise([*starts, len(things)]):
         alike = list(map(things.__getitem__, order[start:end].tolist()))
         yield _OfType(type(alike[0]), alike)
+
+
+def _searched_always(
+    tracked: Sequence[_OfType], containers: Sequence[SizedContainer]
+) -> list[object]:
+    """Of many objects those that are searched whether they are chosen or not."""
+    found: list[object] = []
+    for one in containers:
+        is_dict = issubclass(type(one.thing), dict)
+        if one.length >= (_MIN_ENTRIES_ALWAYS if is_dict else _MIN_ELEMENTS_ALWAYS):
+            found.append(one.thing)
+    for alike in tracked:
+        is_code = id(alike.kind) in _CODE or issubclass(alike.kind, type)
+        if len(alike.things) <= _MAX_RARE and not (is_code or can_grow(alike.kind)):
+            found += alike.things
+    return found
 
 
 class _Untracked:

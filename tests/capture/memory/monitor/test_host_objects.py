@@ -341,3 +341,16 @@ def test_the_mean_block_of_what_grows_is_measured(
     n_blocks = after.n_blocks - before.n_blocks
     gained = after.bytes - before.bytes + n_blocks * tracker.block_bytes
     assert gained == pytest.approx(expected, rel=0.1)
+
+
+def test_of_many_objects_rare_ones_and_long_lists_are_always_searched() -> None:
+    class Table:
+        def __init__(self) -> None:
+            self.values = np.zeros(20_000)
+
+    tables = [Table() for _ in range(20)]
+    checkpoints = [bytes(50_000 + n) for n in range(20)]
+    scan = scan_host_objects(many_objects=2_000)
+    found = {id(one.thing) for one in scan.large}
+    assert {id(one.values) for one in tables} <= found
+    assert {id(one) for one in checkpoints} <= found
