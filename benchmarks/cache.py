@@ -21,10 +21,12 @@ from typing import Final
 from isal import igzip
 
 from benchmarks.analyze import Run, run
+from benchmarks.figures import compared
 from benchmarks.load import TRACES, repeated
 
 TARGET_FIRST: Final = 1.05
 TARGET_SECOND_S: Final = 1.2
+TARGET_OTHER_S: Final = 2.5
 TARGET_SMALL_S: Final = 0.3
 TARGET_HELP_S: Final = 0.1
 TARGET_IMPORT_S: Final = 0.03
@@ -72,14 +74,14 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
         base_s = statistics.median(each.cpu_seconds for each in runs["no cache"])
         first, second = (shown(name, each, base_s) for name, each in list(runs.items())[1:3])
         shown("no cache", runs["no cache"], base_s)
-        for name in shown_as:
-            shown(name, runs[name], base_s)
+        others_s = {name: shown(name, runs[name], base_s) for name in shown_as}
         n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
-        print(
-            f"targets: a first look at most {TARGET_FIRST} x (here {first / base_s:.2f}), "
-            f"a second one at most {TARGET_SECOND_S} s (here {second:.2f}); "
-            f"the cache has {n_bytes / 1e6:.0f} MB"
-        )
+        print(f"the cache has {n_bytes / 1e6:.0f} MB")
+        compared(f"{megabytes} MB: first look, of one without a cache", first / base_s, "x",
+                 TARGET_FIRST)  # fmt: skip
+        compared(f"{megabytes} MB: second look, processor time", second, "s", TARGET_SECOND_S)
+        for name, other_s in others_s.items():
+            compared(f"{megabytes} MB: {name}, processor time", other_s, "s", TARGET_OTHER_S)
 
 
 def small(trace: bytes) -> None:
@@ -104,11 +106,9 @@ def small(trace: bytes) -> None:
     base_s = statistics.median(each.cpu_seconds for each in runs["import numpy"])
     times = {name: shown(name, each, base_s) for name, each in runs.items()}
     imported = times["import profkit"] - times["python"]
-    print(
-        f"targets: analyze {TARGET_SMALL_S} s (here {times['profkit analyze, 1 MB']:.2f}), "
-        f"--help {TARGET_HELP_S} s (here {times['profkit --help']:.2f}), "
-        f"import {TARGET_IMPORT_S} s (here {imported:.3f})"
-    )
+    compared("analyze a trace of 1 MB", times["profkit analyze, 1 MB"], "s", TARGET_SMALL_S)
+    compared("profkit --help", times["profkit --help"], "s", TARGET_HELP_S)
+    compared("import profkit, beyond Python's start", imported, "s", TARGET_IMPORT_S)
 
 
 def main() -> None:
