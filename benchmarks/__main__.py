@@ -36,7 +36,7 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str | None]]] = {
     "render": ("--events 10000 1000000", "--events 10000 --small leak*"),
     "frames": ("", None),
     "watched": ("", None),
-    "watch_overhead": ("", ""),
+    "watch_overhead": ("", "--rounds 1 --steps 50"),
     "holders": ("", ""),
     "capture_overhead": ("", "--rounds 3"),
     "trainers": ("--rounds 3", None),

@@ -11,9 +11,8 @@ alternate, so that a change of the machine's speed affects both. Printed are, fo
 * ``own``: processor time of the monitor's own calls against that of the bare steps, which hardly
   varies.
 * ``first``, ``longest``: the first look at all objects, and the longest later one.
-* ``memory``: what the monitor had allocated, with what was left to C's allocator, as it reports it.
 
-Run it with ``python benchmarks/watch_overhead.py [--rounds N] [--steps N ...] [--json FILE]``.
+Run it with ``python -m benchmarks.watch_overhead [--rounds N] [--steps N ...] [--json FILE]``.
 """
 
 import argparse
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.figures import compared
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 
 STEP_S = 0.02
@@ -103,7 +103,7 @@ def run_alone(n_objects: int, n_steps: int, n_passes: int, *, leaks: bool, watch
 
 def figures_of(**program: Any) -> dict[str, Any]:  # noqa: ANN401
     """The figures of one program, run in a process of its own."""
-    command = [sys.executable, __file__, "--alone", json.dumps(program)]
+    command = [sys.executable, "-m", "benchmarks.watch_overhead", "--alone", json.dumps(program)]
     settings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     return dict(json.loads(subprocess.check_output(command, env=settings)))
 
@@ -151,6 +151,10 @@ def main() -> None:
                     f"{last['n_leaks']} {last['holders']}",
                     flush=True,
                 )
+    for row in rows:
+        kind = "leaking" if row["leaks"] else "clean"
+        what = f"monitoring {row['n_steps']} {kind} steps, {row['n_objects']:,} objects"
+        compared(what, 1 + row["own"], "x bare", 1 + row["target"])
     if options.json is not None:
         options.json.write_text(json.dumps(rows), encoding="utf-8")
 
