@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import context, util
+from multiprocessing import context, spawn, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -110,9 +110,11 @@ class SpawnedWorkers:
         return popen
 
     def _is_worker(self, process: BaseProcess) -> bool:
-        """Whether a process runs the program's own function."""
+        """Whether a process runs the program's own function, in this Python."""
         if self._n_workers >= MAX_WORKERS or os.getpid() != self._pid:
             return False
+        if os.fsdecode(spawn.get_executable()) != sys.executable:
+            return False  # there may be no profkit, and the worker could not be unpickled
         target = getattr(process, "_target", None) or type(process)
         module = str(getattr(target, "__module__", ""))
         is_of_torch = module.startswith("torch.multiprocessing")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures.process import _process_worker
 from functools import partial
-from multiprocessing import context, pool
+from multiprocessing import context, pool, spawn
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,6 +105,13 @@ def test_what_libraries_start_is_no_worker(
     is_worker: bool,  # noqa: FBT001
 ) -> None:
     assert workers._is_worker(context.SpawnProcess(target=target)) is is_worker
+
+
+def test_another_python_may_have_no_profkit(
+    workers: SpawnedWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawn, "_python_exe", "/opt/other/bin/python")
+    assert not workers._is_worker(context.SpawnProcess(target=operator.add))
 
 
 def test_only_the_first_of_many_processes_are_workers(workers: SpawnedWorkers) -> None:
