@@ -68,7 +68,8 @@ class LiveStorage:
         first_step: The step at whose end it was first seen.
         kind: Kind of the tensor through which it was first seen; without a graph once that tensor
             is gone and another, such as a detached one, keeps the storage.
-        tensor: The tensor through which it was last seen, one with a graph if there is one.
+        tensor: The tensor through which it was last seen, one with a graph if there is one; None
+            for parameters and other tensors that modules may exchange.
         graph: The tensor with a graph through which it was seen, or None.
         is_shared: Whether a tensor without a graph was seen on it too.
         is_aged: Whether it has survived :data:`MIN_AGE_STEPS`.
@@ -276,7 +277,7 @@ class LiveTensors:
             self._graphs[id(seen.graph)] = storage.graph = storage.tensor = seen.graph
         else:
             storage.is_shared = True
-            if storage.graph is None or storage.graph() is None:
+            if seen.tensor is not None and (storage.graph is None or storage.graph() is None):
                 storage.tensor = seen.tensor
 
     def _count(self, storages: dict[int, LiveStorage], step: int) -> dict[TensorKind, Amount]:
@@ -336,7 +337,7 @@ class _Seen(NamedTuple):
     address: int
     bytes: int
     kind: TensorKind
-    tensor: "weakref.ref[Any]"
+    tensor: "weakref.ref[Any] | None"
     graph: "weakref.ref[Any] | None"
 
 
@@ -361,11 +362,24 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
         if device == _META:
             return None
         kind = TensorKind(device, dtype, n_bytes.bit_length(), has_graph)
-        reference = weakref.ref(tensor)
+        reference = weakref.ref(tensor) if has_graph or not _may_be_swapped(tensor) else None
         graph = reference if has_graph else None
         return _Seen(storage._weak_ref(), n_bytes, kind, reference, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
+
+
+def _may_be_swapped(tensor: Any) -> bool:  # noqa: ANN401
+    """Whether modules may exchange a tensor's contents, which fails if it has weak references.
+
+    Source: ``torch.utils.swap_tensors``, and its use for parameters, their gradients and buffers in
+    ``torch.nn.Module._apply`` and ``_load_from_state_dict``: by default only for tensors of
+    subclasses.
+    """
+    import torch
+
+    swaps_all = getattr(torch.__future__, "get_swap_module_params_on_conversion", bool)
+    return type(tensor) is not torch.Tensor or swaps_all()
 
 
 def _promote_young_objects() -> None:

@@ -172,6 +172,26 @@ def test_neither_tensors_nor_their_storages_are_kept_alive(live: LiveTensors) ->
     assert live.roots() == [] or all(root is not None for root in live.roots())
 
 
+@pytest.mark.parametrize("swaps_all", [False, True])
+def test_modules_can_exchange_tensors_that_are_tracked(
+    live: LiveTensors, *, swaps_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``torch.utils.swap_tensors`` refuses tensors that have weak references."""
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", swaps_all)
+    model = torch.nn.Linear(4, 4)
+    model(torch.ones(1, 4)).sum().backward()
+    live.scan(1, full=True)
+    live.scan(2)
+    if swaps_all:
+        before = model.weight
+        model.double()
+        assert model.weight is before
+        assert model.weight.grad is not None
+        assert model.weight.grad.dtype == torch.float64
+    torch.utils.swap_tensors(model.weight, torch.nn.Parameter(torch.ones(2, 2)))
+    assert model.weight.shape == (2, 2)
+
+
 def test_no_code_of_a_subclass_runs(live: LiveTensors) -> None:
     class Touchy(Tensor):
         @classmethod
