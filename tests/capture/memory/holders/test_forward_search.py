@@ -7,7 +7,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from profkit.capture.memory.holders import holder_chains, untracked_containers
+from profkit.capture.memory.holders import (
+    forward_search,
+    holder_chains,
+    untracked_containers,
+)
 from profkit.capture.memory.holders.forward_search import found_forward, references_of
 from profkit.capture.objects import instances
 from tests.capture.memory.worlds import World, text
@@ -35,6 +39,13 @@ UNKNOWN = {
     ),
     "a module of a library": "import colorsys\nvars(colorsys)['_kept'] = made()\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is that of all tests before, whose modules have many objects."""
+    monkeypatch.setattr(forward_search, "_MAX_OBJECTS", 10**7)
+    monkeypatch.setattr(forward_search, "_MAX_ENTRIES", 10**8)
 
 
 def chains_of(module: ModuleType, *, forward: bool) -> list[str]:
