@@ -69,7 +69,7 @@ class LiveStorage:
         kind: Kind of the tensor through which it was first seen; without a graph once that tensor
             is gone and another, such as a detached one, keeps the storage.
         tensor: The tensor through which it was last seen, one with a graph if there is one; None
-            for parameters and other tensors that modules may exchange.
+            for parameters and other tensors that modules may swap.
         graph: The tensor with a graph through which it was seen, or None.
         is_shared: Whether a tensor without a graph was seen on it too.
         is_aged: Whether it has survived :data:`MIN_AGE_STEPS`.
@@ -370,7 +370,7 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
 
 
 def _may_be_swapped(tensor: Any) -> bool:  # noqa: ANN401
-    """Whether modules may exchange a tensor's contents, which fails if it has weak references.
+    """Whether modules may swap a tensor with another, which fails if it has weak references.
 
     Source: ``torch.utils.swap_tensors``, and its use for parameters, their gradients and buffers in
     ``torch.nn.Module._apply`` and ``_load_from_state_dict``: by default only for tensors of

@@ -173,7 +173,7 @@ def test_neither_tensors_nor_their_storages_are_kept_alive(live: LiveTensors) ->
 
 
 @pytest.mark.parametrize("swaps_all", [False, True])
-def test_modules_can_exchange_tensors_that_are_tracked(
+def test_modules_can_swap_tensors_that_are_tracked(
     live: LiveTensors, *, swaps_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``torch.utils.swap_tensors`` refuses tensors that have weak references."""

@@ -72,6 +72,17 @@ class FakeHeap(Heap):
 Start = Callable[..., Pipe]
 
 
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """Collect no garbage: that writes to all objects of a large test run.
+
+    The pages that this process copies for it become private to the workers that shared them.
+    """
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(scope="module")
 def samples() -> list[bytes]:
     """Adjacent Python objects, six to a page."""
