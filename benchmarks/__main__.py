@@ -1,9 +1,10 @@
 """Runs the benchmarks, each in a process of its own, and writes their figures to a page.
 
 ``--quick`` takes smaller inputs and leaves out what takes minutes; its table is printed alone.
-``--list`` prints the commands.
+``--list`` prints the commands. ``--peers`` names the interpreter of an environment that has the
+peers (HolisticTraceAnalysis, torch-tb-profiler).
 
-Run: ``python -m benchmarks [--quick] [--list]``
+Run: ``python -m benchmarks [--quick] [--peers PYTHON] [--list]``
 """
 
 import argparse
@@ -60,12 +61,16 @@ def main() -> None:
     """Run the benchmarks, and print or write the table."""
     parser = argparse.ArgumentParser(description="Run the benchmarks.")
     parser.add_argument("--quick", action="store_true", help="in three minutes")
+    parser.add_argument(
+        "--peers", default=sys.executable, help="the interpreter that has the peers"
+    )
     parser.add_argument("--list", action="store_true", help="print the commands")
     options = parser.parse_args()
     chosen = {
         name: whole if not options.quick else quick for name, (whole, quick) in BENCHMARKS.items()
     }
     commands = {name: given.split() for name, given in chosen.items() if given is not None}
+    commands["analyze"] += ["--peers", options.peers]
     if options.list:
         for name, given in commands.items():
             print("python -m", f"benchmarks.{name}", *given)

@@ -3,14 +3,15 @@
 A recorded trace is repeated, with times and ids shifted, to several sizes. For each, ``profkit
 analyze`` is measured as a whole process, and so are programs that only decode the file, and peers:
 loading a run in torch-tb-profiler's plugin, and HolisticTraceAnalysis' loading and breakdowns. Wall
-time, processor time and peak memory include child processes and come from one run. Peers that are
-not installed, or that fail on the file, are listed.
+time, processor time and peak memory include child processes and come from one run. Peers fail where
+they are not installed; as HolisticTraceAnalysis needs an older pandas, they may have an environment
+of their own.
 
-Run: ``python benchmarks/analyze.py [--mb 50 200 1000] [--peers-mb 200] [--trace FILE]``
+Run: ``python benchmarks/analyze.py [--mb 50 200 1000] [--peers-mb 200] [--peers PYTHON]
+[--trace FILE]``
 """
 
 import argparse
-import importlib.util
 import os
 import subprocess
 import sys
@@ -50,11 +51,7 @@ from hta.trace_analysis import TraceAnalysis
 kept = TraceAnalysis(trace_files={0: path})
 kept.get_temporal_breakdown(visualize=False)
 """
-PEERS: Final = {
-    "torch-tb-profiler": ("torch_tb_profiler", _TENSORBOARD),
-    "HolisticTraceAnalysis": ("hta", _HTA),
-}
-"""The package of each peer, and its code."""
+PEERS: Final = {"torch-tb-profiler": _TENSORBOARD, "HolisticTraceAnalysis": _HTA}
 
 
 @dataclass(frozen=True)
@@ -74,13 +71,13 @@ class Run:
     failed: str = ""
 
 
-def run(arguments: list[str]) -> Run:
-    """Measure a Python process with these arguments."""
+def run(arguments: list[str], python: str = sys.executable) -> Run:
+    """Measure a process of an interpreter with these arguments."""
     before = os.times()
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
@@ -104,8 +101,8 @@ def run(arguments: list[str]) -> Run:
     return Run(seconds, cpu, monitor.peak_bytes, last[:70] if code else "")
 
 
-def compare(path: Path, *, with_peers: bool) -> None:
-    """Print a table of all programs on one file."""
+def compare(path: Path, peers: str | None) -> None:
+    """Print a table of all programs on one file, with peers if an interpreter is given."""
     n_bytes = path.stat().st_size
     print(f"\n{n_bytes / 1e6:.0f} MB of text")
     print(f"{'program':<22} {'seconds':>8} {'cpu s':>7} {'x bare':>7} {'MB':>7} {'x text':>7}")
@@ -114,11 +111,8 @@ def compare(path: Path, *, with_peers: bool) -> None:
     runs = {"profkit analyze": ours}
     for name, code in READERS.items():
         runs[name] = run(["-c", statement + code, str(path)])
-    for name, (package, code) in PEERS.items() if with_peers else ():
-        if importlib.util.find_spec(package) is None:
-            print(f"{name} is not installed")
-            continue
-        runs[name] = run(["-c", statement + code, str(path)])
+    for name, code in PEERS.items() if peers else ():
+        runs[name] = run(["-c", statement + code, str(path)], peers or sys.executable)
     for name, one in runs.items():
         ratio, share = one.seconds / runs[BARE].seconds, one.peak_bytes / n_bytes
         row = f"{one.seconds:8.2f} {one.cpu_seconds:7.2f} {ratio:7.2f}"
@@ -145,6 +139,9 @@ def main() -> None:
         "--mb", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the text"
     )
     parser.add_argument("--peers-mb", type=int, default=200, help="peers read no larger text")
+    parser.add_argument(
+        "--peers", default=sys.executable, help="the interpreter that has the peers"
+    )
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
     source = options.trace or max(
@@ -158,7 +155,7 @@ def main() -> None:
             path = Path(folder, "repeated.pt.trace.json")
             with path.open("wb") as file:
                 file.writelines(repeated(trace, size * 1_000_000))
-            compare(path, with_peers=size <= options.peers_mb)
+            compare(path, options.peers if size <= options.peers_mb else None)
 
 
 if __name__ == "__main__":
