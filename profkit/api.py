@@ -75,8 +75,8 @@ from profkit.readers.last_steps.layout import last_steps_files
 from profkit.readers.last_steps.read import read_last_steps
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
-from profkit.readers.report import read_report
-from profkit.readers.stream import is_folder, place_of
+from profkit.readers.report import is_report, read_report
+from profkit.readers.stream import place_of
 
 __all__ = [
     "Study", "analyze", "check", "compare", "history", "last_steps", "render", "study",
@@ -268,8 +268,7 @@ def compare(
     def side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
             return Side(recording)
-        place = place_of(recording)
-        saved = None if is_folder(place) else read_report(place, limit_bytes)
+        saved = read_report(place_of(recording), limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
         found = find_recordings([os.fspath(recording)])
@@ -305,9 +304,7 @@ def compared_flames(
     contexts = []
     for path in (before, after):
         found = find_recordings([os.fspath(path)])
-        place = place_of(path)
-        is_report = not is_folder(place) and read_report(place, limit_bytes) is not None
-        if len(found) != 1 or is_report:
+        if len(found) != 1 or is_report(place_of(path)):
             return ()
         try:
             contexts.append(context_of(found[0].paths, limit_bytes, no_stage, None))
@@ -463,8 +460,7 @@ def check(
     def report_on(each: Path | Report) -> Report:
         if isinstance(each, Report):
             return each
-        place = place_of(each)
-        saved = None if is_folder(place) else read_report(place, limit_bytes)
+        saved = read_report(place_of(each), limit_bytes)
         return saved or analyze(each, thresholds=thresholds, limit_bytes=limit_bytes)
 
     return checked(list(map(report_on, every)), wanted, kept)

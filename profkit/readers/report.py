@@ -9,24 +9,26 @@ from profkit.model.report import SCHEMA, Report
 from profkit.patterns import regex
 from profkit.readers.older_layouts import upgrade_report
 from profkit.readers.plain_json import UNREADABLE, decode_plain
-from profkit.readers.stream import Place, open_plain, read_whole
+from profkit.readers.stream import Place, is_folder, open_plain, read_whole
 
 _START: Final = regex(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:\s*\{')
 _START_BYTES: Final = 256
 
 
 def is_report(place: Place) -> bool:
-    """Whether a file begins like one.
+    """Whether a file begins like one; no folder does.
 
     Raises:
         LoadError: It cannot be read.
     """
+    if is_folder(place):
+        return False
     with open_plain(place) as stream:
         return _START.match(stream.read(_START_BYTES)) is not None
 
 
 def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
-    """Read what ``profkit analyze --format json`` wrote; None if a file is something else.
+    """Read what ``profkit analyze --format json`` wrote; None if it is something else.
 
     Raises:
         DamagedFileError: It is incomplete, or of a layout that this version does not know.
