@@ -16,8 +16,9 @@ from profkit.index.ranks.calls import CollectiveCalls
 from profkit.index.ranks.delays import Delays, find_delays
 from profkit.index.ranks.disagreements import Disagreement, find_disagreements
 from profkit.index.ranks.flight import PackedRecord, records_by_rank, with_records
+from profkit.index.ranks.job_calls import RankCalls
 from profkit.index.ranks.job_replay import JobReplay
-from profkit.index.ranks.matching import Matches, RankCalls, match_collectives
+from profkit.index.ranks.matching import Matches, match_collectives
 from profkit.index.ranks.slowdown import WhatIfRanks
 from profkit.model.finding import Basis, Cost
 from profkit.model.location import Location

@@ -9,10 +9,9 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.host.steps import NO_STEP
+from profkit.index.ranks.job_calls import NO_TEXT, JobCalls
 from profkit.index.ranks.matching import (
     EVEN,
-    NO_TEXT,
-    JobCalls,
     Matches,
     Unmatched,
     numbered,

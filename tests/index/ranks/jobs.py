@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.index.host.steps import NO_STEP
 from profkit.index.ranks.calls import CollectiveCalls
-from profkit.index.ranks.matching import RankCalls
+from profkit.index.ranks.job_calls import RankCalls
 from profkit.model.events import MISSING
 from profkit.model.process_group import ProcessGroup
 

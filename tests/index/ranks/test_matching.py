@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.ranks.delays import find_delays
+from profkit.index.ranks.job_calls import JobCalls, RankCalls
 from profkit.index.ranks.matching import (
-    JobCalls,
     Matches,
-    RankCalls,
     Unmatched,
     match_collectives,
 )
