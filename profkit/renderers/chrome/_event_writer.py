@@ -18,9 +18,12 @@ _FIRST_PID: Final = 1_886_547_814
 """A process id that no recording has: far above those of Linux, and within 32 bits."""
 _FIRST_ARROW: Final = 1 << 48
 """Above the arrow ids of profilers, and exact in JavaScript."""
-_EXACT_NS: Final = 1 << 53
-"""Beyond this, viewers, which store microseconds as doubles, round times so that adjacent slices
-overlap. The added events then begin and end at whole microseconds."""
+_GRIDS_NS: Final = ((1 << 51, 1), (1 << 53, 125))
+"""Viewers store microseconds as doubles and round times that these do not hold, so that adjacent
+slices overlap and are dropped. Up to the first limit whole nanoseconds survive; up to the second,
+of 104 days, eighths of a microsecond, to which the added events are moved; beyond it, only whole
+microseconds do."""
+_BEYOND_NS: Final = 1000
 
 Value = TypeVar("Value")
 
@@ -43,7 +46,8 @@ class EventWriter:
         while str(self.pid) in taken:
             self.pid += 1
         self._origin_ns = origin_ns
-        self._whole = abs(origin_ns) + end_ns >= _EXACT_NS
+        latest_ns = abs(origin_ns) + end_ns
+        self._grid_ns = next((grid for to, grid in _GRIDS_NS if latest_ns < to), _BEYOND_NS)
         self._n_rows = 0
         self._n_arrows = 0
 
@@ -102,7 +106,7 @@ class EventWriter:
 
     def _on_file_ns(self, at_ns: int) -> int:
         on_file = self._origin_ns + at_ns
-        return on_file // 1000 * 1000 if self._whole else on_file
+        return on_file // self._grid_ns * self._grid_ns
 
     def _event(self, ph: str, name: str, *, at: int | None = None, **rest: object) -> bytes:
         event: dict[str, object] = {"ph": ph, "cat": OURS, "name": name, "pid": self.pid}
