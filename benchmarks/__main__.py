@@ -2,7 +2,7 @@
 
 ``--quick`` takes smaller inputs and leaves out what takes minutes; its table is printed alone.
 ``--list`` prints the commands. ``--peers`` names the interpreter of an environment that has the
-peers (HolisticTraceAnalysis, torch-tb-profiler).
+peers in Python (HolisticTraceAnalysis, torch-tb-profiler).
 
 Run: ``python -m benchmarks [--quick] [--peers PYTHON] [--list]``
 """

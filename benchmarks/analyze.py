@@ -2,10 +2,12 @@
 
 A recorded trace is repeated, with times and ids shifted, to several sizes. For each, ``profkit
 analyze`` is measured as a whole process, and so are programs that only decode the file, and peers:
-loading a run in torch-tb-profiler's plugin, and HolisticTraceAnalysis' loading and breakdowns. Wall
-time, processor time and peak memory include child processes and come from one run. Peers fail where
-they are not installed; as HolisticTraceAnalysis needs an older pandas, they may have an environment
-of their own.
+loading a run in torch-tb-profiler's plugin, HolisticTraceAnalysis' loading and breakdowns, and
+Perfetto's trace processor, which Node.js runs, with one query over all slices. Wall time, processor
+time and peak memory include child processes and come from one run. Peers fail where they are not
+installed; as HolisticTraceAnalysis needs an older pandas, the first two may have an environment of
+their own. Perfetto imports the events and relates none of them, so that nobody waits longer for a
+report than for its timeline is all that is wanted there.
 
 Run: ``python benchmarks/analyze.py [--mb 50 200 1000] [--peers-mb 200] [--peers PYTHON]
 [--trace FILE]``
@@ -25,6 +27,7 @@ from isal import igzip
 
 from benchmarks.figures import compared
 from benchmarks.load import ROOT, TRACES, MemoryMonitor, repeated
+from benchmarks.perfetto import trace_processor
 
 BARE: Final = "msgspec"
 TARGET_TIME: Final = 1.2
@@ -52,6 +55,13 @@ kept = TraceAnalysis(trace_files={0: path})
 kept.get_temporal_breakdown(visualize=False)
 """
 PEERS: Final = {"torch-tb-profiler": _TENSORBOARD, "HolisticTraceAnalysis": _HTA}
+PERFETTO: Final = "Perfetto under Node.js"
+_PERFETTO: Final = "select name, count(*) as n, sum(dur) as ns from slice group by name"
+PEER_TARGETS: Final = {
+    **dict.fromkeys(PEERS, (TARGET_PEER_TIME, TARGET_PEER_MEMORY)),
+    PERFETTO: (1, 1),
+}
+"""By peer, what it takes at least of the time and of the memory of profkit."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,8 @@ def compare(path: Path, peers: str | None) -> None:
         runs[name] = run(["-c", statement + code, str(path)])
     for name, code in PEERS.items() if peers else ():
         runs[name] = run(["-c", statement + code, str(path)], peers or sys.executable)
+    if peers:
+        runs[PERFETTO] = perfetto(path)
     for name, one in runs.items():
         ratio, share = one.seconds / runs[BARE].seconds, one.peak_bytes / n_bytes
         row = f"{one.seconds:8.2f} {one.cpu_seconds:7.2f} {ratio:7.2f}"
@@ -122,14 +134,21 @@ def compare(path: Path, peers: str | None) -> None:
     target = TARGET_TIME if n_bytes < LARGE_BYTES else TARGET_TIME_LARGE
     compared(f"{size}: time, of a bare decode by msgspec", ratio, "x", target)
     compared(f"{size}: peak memory, of the text", share, "x", TARGET_MEMORY)
-    for name in PEERS.keys() & runs.keys():
-        if runs[name].failed:
+    for name, (time_target, memory_target) in PEER_TARGETS.items():
+        if name not in runs or runs[name].failed:
             continue
         faster = runs[name].seconds / ours.seconds
         smaller = runs[name].peak_bytes / ours.peak_bytes
-        compared(f"{size}: {name} takes longer", faster, "x", TARGET_PEER_TIME, at_least=True)
-        compared(f"{size}: {name} takes more memory", smaller, "x", TARGET_PEER_MEMORY,
-                 at_least=True)  # fmt: skip
+        compared(f"{size}: {name} takes longer", faster, "x", time_target, at_least=True)
+        compared(f"{size}: {name} takes more memory", smaller, "x", memory_target, at_least=True)
+
+
+def perfetto(path: Path) -> Run:
+    """Measure how Perfetto loads a trace and answers one query; failed where it is missing."""
+    if missing := trace_processor.missing():
+        return Run(0, 0, 0, missing)
+    node, *arguments = trace_processor.command(path, _PERFETTO)
+    return run(arguments, node)
 
 
 def main() -> None:
@@ -140,7 +159,7 @@ def main() -> None:
     )
     parser.add_argument("--peers-mb", type=int, default=200, help="peers read no larger text")
     parser.add_argument(
-        "--peers", default=sys.executable, help="the interpreter that has the peers"
+        "--peers", default=sys.executable, help="the interpreter that has the peers in Python"
     )
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
