@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from profkit.capture import console, devices, profiler, signals
 from profkit.capture.options import IS_ON, OnlyDevice, Options
+from profkit.capture.recording_writer import forget_lines
 from profkit.capture.schedule import Schedule
-from profkit.capture.session import Session, forget_lines
+from profkit.capture.session import Session
 from profkit.model.capture_info import StepKind
 
 is_on: bool = IS_ON

@@ -5,33 +5,20 @@ A session never raises into the user's program: an error becomes one warning and
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final
 
-from profkit.capture import (
-    compiles,
-    console,
-    environment,
-    files,
-    flight_recorder,
-    profiler,
-    program_profilers,
-    signals,
-)
+from profkit.capture import console, profiler, program_profilers, signals
 from profkit.capture.compiling import is_program_paused
 from profkit.capture.options import Options
-from profkit.capture.overhead import StepTimes, estimated
+from profkit.capture.overhead import StepTimes
+from profkit.capture.recording_writer import RecordingWriter
 from profkit.capture.schedule import Phase, Schedule
-from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.capture.step_limit import StepLimit
 from profkit.errors import CaptureError
-from profkit.folders import working_folder
-from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
+from profkit.model.capture_info import StepKind
 from profkit.model.torch_names import STEP_PREFIX
 from profkit.readers.process_memory import release_free_memory
 
@@ -51,14 +38,6 @@ spent_ns: int = 0
 _LARGE_NS: Final = 50_000_000
 """Processor time of stopping a recording with so many events that they need no counting."""
 
-_known_lines: dict[str, Lines] = {}
-"""Source lines from the first recording of each name, reused for later ones."""
-
-
-def forget_lines() -> None:
-    """Drop the source lines of earlier recordings."""
-    _known_lines.clear()
-
 
 class Session:
     """One outermost ``profkit.trace`` block, or one recorded loop.
@@ -68,15 +47,13 @@ class Session:
         first_step: The number of the first step, from 0: more where other ranks have begun before.
 
     Attributes:
-        path: The last trace file, or None.
-        flight: The dump of the FlightRecorder beside it, or None.
         pid: The process that opened it; a forked child does not touch it.
         thread: The thread that opened it.
         is_busy: Whether it is inside one of its own methods, so that a signal must wait.
         made_way: Whether it ended early for a profiler of the program.
         limit: Ends the recording of steps where it would cost too much, or None.
         is_shared: Whether other ranks record the same steps, so that the first one cannot wait.
-        sampled: What was sampled of a run, once it is written; or None.
+        writer: Writes what was recorded.
     """
 
     def __init__(
@@ -88,15 +65,13 @@ class Session:
         first_step: int = 0,
     ) -> None:
         self.name = name
-        self.path: str | None = None
-        self.flight: str | None = None
         self.pid = os.getpid()
         self.thread = threading.get_ident()
         self.over = False
         self.made_way = False
         self.limit: StepLimit | None = None
         self.is_shared = False
-        self.sampled: Callable[[], SampledTime | None] | None = None
+        self.writer = RecordingWriter(name, options, steps)
         self._options = options
         self._schedule = schedule
         self._steps: StepKind = steps
@@ -111,10 +86,8 @@ class Session:
         self._for_lines: profiler.ProfilerRecording | None = None
         self._kept: profiler.ProfilerRecording | None = None
         self._step_times = StepTimes()
-        self._needs_lines = options.stacks and options.ops and name not in _known_lines
         self.is_busy = False
         self._done = False
-        self._cwd = working_folder()
         self._is_last = False
         self._interrupt: signals.Interrupt | None = None
         self._profiler_to_come = ""
@@ -122,6 +95,16 @@ class Session:
         self._has_ended = threading.Event()
         self._has_no_stacks = threading.Event()
         self._cancelled: list[profiler.ProfilerRecording] = []
+
+    @property
+    def path(self) -> str | None:
+        """The last trace file, or None."""
+        return self.writer.path
+
+    @property
+    def flight(self) -> str | None:
+        """The dump of the FlightRecorder beside it, or None."""
+        return self.writer.flight
 
     @property
     def is_recording(self) -> bool:
@@ -160,7 +143,7 @@ class Session:
             if self._schedule is None:
                 self._enter(0, Phase.RECORD)
             else:
-                self._enter(*self._schedule.phase_of(self._step, lines=self._needs_lines))
+                self._enter(*self._schedule.phase_of(self._step, lines=self.writer.needs_lines))
 
     def step(self) -> None:
         """End one step of the loop and begin the next."""
@@ -307,7 +290,7 @@ class Session:
         Otherwise the recorded steps are enough, or recording waits if there is none.
         """
         place = self._step - self._n_waited
-        cycle, phase = schedule.phase_of(place, lines=self._needs_lines)
+        cycle, phase = schedule.phase_of(place, lines=self.writer.needs_lines)
         n_recorded = self._step_times.n_recorded
         is_recorded = phase in {Phase.READY, Phase.RECORD}
         if self.limit is None or not is_recorded or self.limit.affords(n_recorded):
@@ -510,7 +493,9 @@ class Session:
     def _prepare_main(self, *, start: bool) -> None:
         if self._main is None:
             has_lines_step = self._schedule is not None and self._schedule.has_lines_step()
-            wants_stacks = self._needs_lines and self._for_lines is None and not has_lines_step
+            wants_stacks = (
+                self.writer.needs_lines and self._for_lines is None and not has_lines_step
+            )
             stacks = wants_stacks and not self._has_python_profiler()
             self._main = self._recording(stacks=stacks)
             self._main.prepare()
@@ -552,6 +537,16 @@ class Session:
             self._main.stop()
             self._main = None
 
+    def _write(self, main: profiler.ProfilerRecording, stopped_by: str, open_step: str) -> None:
+        self.writer.write(
+            main,
+            self._for_lines,
+            stopped_by=stopped_by,
+            is_early=stopped_by not in {"", OTHER_PROFILER, TIME_IS_UP},
+            open_step=open_step,
+            overhead=self._step_times.overhead(),
+        )
+
     def _finish_cycle(
         self, main: profiler.ProfilerRecording, stopped_by: str, open_step: str
     ) -> None:
@@ -565,71 +560,6 @@ class Session:
             self._for_lines = None
             # A recording takes hundreds of MiB for a moment, which would count as the program's.
             release_free_memory()
-
-    def _lines(self, main: profiler.ProfilerRecording) -> Lines | None:
-        """The source lines of a window: its own, or of another step, or of an earlier recording."""
-        if main.stacks:
-            own = lines_of(main, self.name)
-            _known_lines.setdefault(self.name, own.for_other_window())
-            return own
-        if self._for_lines is not None:
-            _known_lines[self.name] = lines_of(self._for_lines, self.name).for_other_window()
-            self._needs_lines = False
-        return _known_lines.get(self.name) if self._options.stacks else None
-
-    def _write(self, main: profiler.ProfilerRecording, stopped_by: str, open_step: str) -> None:
-        began_ns = time.perf_counter_ns()
-        info = environment.describe(self.name, self._steps)
-        target = files.trace_file(self._folder())
-        ends = stopped_by not in {"", OTHER_PROFILER, TIME_IS_UP}
-        self.flight = flight_recorder.write(target, is_end=ends, stopped_by=stopped_by)
-        with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
-            exported = Path(scratch) / "trace.json"
-            main.export(exported)
-            n_events = files.count_events(exported)
-            lines = self._lines(main)
-            ratio, basis = self._overhead(main, lines, n_events, early=bool(stopped_by))
-            info = replace(
-                info,
-                cost=CaptureCost(
-                    start_ns=main.start_ns,
-                    stop_ns=main.stop_ns,
-                    write_ns=time.perf_counter_ns() - began_ns,
-                    n_events=n_events,
-                    overhead_ratio=ratio,
-                    overhead_basis=basis,
-                ),
-                cpu=main.cpu,
-                stopped_by=stopped_by,
-                open_step=open_step,
-                compiles=compiles.read(),
-                sampled=None if self.sampled is None else self.sampled(),
-            )
-            if lines is not None:
-                info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
-            files.write_trace(exported, target, info)
-        self.path = str(target)
-        console.note(
-            f"recorded “{self.name}”; next: profkit analyze {target}", quiet=self._options.quiet
-        )
-
-    def _folder(self) -> Path:
-        """The folder relative to the working directory in which the block began."""
-        folder = files.trace_folder(self._options.folder, self.name)
-        return folder if self._cwd == working_folder() else self._cwd / folder
-
-    def _overhead(
-        self, main: profiler.ProfilerRecording, lines: Lines | None, n_events: int, *, early: bool
-    ) -> tuple[float | None, str]:
-        """The overhead ratio of a window, and how it is known.
-
-        Nothing is measured in a program that is about to end.
-        """
-        compared = self._step_times.overhead()
-        if compared is not None or early:
-            return compared or (None, "")
-        n_calls = lines.n_calls if lines is not None else 0
-        return estimated(self._options, main.window_ns, n_calls, max(n_events - n_calls, 0))
 
     def _annotation_name(self) -> str:
         return self.name if self._schedule is None else f"{STEP_PREFIX}{self._step}"

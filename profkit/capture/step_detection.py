@@ -383,7 +383,7 @@ class StepFinder:
             self._session.limit = limit
             self._session.is_shared = self._shared.is_agreed
         if window is not None and self._session is not None:
-            self._session.sampled = self._sampled
+            self._session.writer.sampled = self._sampled
             self._budget.recording_begins()
             self._window = RunWindow(self._session, window, self._budget, self._sampler.start)
             if not options.stacks:

@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,10 +12,14 @@ from profkit.cli._inputs import analyzed, studied
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
-from profkit.cli._progress import progress
+from profkit.cli._progress import Progress, progress
 from profkit.cli._scale import Place, scale_options
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
+
+if TYPE_CHECKING:
+    from profkit.analysis.several import Analyzed, Order
+    from profkit.present.renderer import Renderer
 
 
 @click.command(
@@ -82,10 +87,8 @@ def command(  # noqa: PLR0913  (one argument per option)
         return 0
     start_early(paths[0])
 
-    from dataclasses import fields
-
     from profkit.analysis.several import Order
-    from profkit.present.renderer import accepted, renderer, together
+    from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
     options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
@@ -96,25 +99,10 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
-    draws = any(each.name == "recording" for each in fields(module.Options))
-    order = Order(chosen, format_ if draws else "", options)
+    order = Order(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
         found = analyzed(paths, order, scale, shown)
-        products = []
-        for each in found.reports:
-            began = time.perf_counter_ns()
-            shown.writing(format_)
-            if each.product is None and draws:
-                files = each.paths[:1] if each.is_job else each.paths
-                recording = studied(files, chosen, shown).recording
-                own = {**options, "recording": recording}
-            else:
-                own = options
-            products.append(
-                each.product or module.render(each.report, module.Options(**accepted(module, own)))
-            )
-            shown.took["render"] += time.perf_counter_ns() - began
-        product = together(module, products)
+        product = together(module, list(_products(found.reports, module, format_, order, shown)))
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
@@ -128,6 +116,35 @@ def command(  # noqa: PLR0913  (one argument per option)
     if any(finding.severity in severe for finding in findings):
         return 1
     return found.unread[0][1].exit_code if found.unread else 0
+
+
+def _draws(module: "Renderer") -> bool:
+    """Whether a renderer draws what a report does not contain."""
+    return any(each.name == "recording" for each in fields(module.Options))
+
+
+def _products(
+    analyses: "Iterable[Analyzed]",
+    module: "Renderer",
+    format_: str,
+    order: "Order",
+    shown: Progress,
+) -> Iterator[bytes]:
+    """Render the reports that the processes that read the recordings did not render."""
+    from profkit.present.renderer import accepted
+
+    for each in analyses:
+        began = time.perf_counter_ns()
+        shown.writing(format_)
+        product = each.product
+        if product is None:
+            own = dict(order.options)
+            if order.format:
+                files = each.paths[:1] if each.is_job else each.paths
+                own["recording"] = studied(files, order.chosen, shown).recording
+            product = module.render(each.report, module.Options(**accepted(module, own)))
+        shown.took["render"] += time.perf_counter_ns() - began
+        yield product
 
 
 def _print_stages(took: Mapping[str, int], total_ns: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from profkit.capture import console, current, session
+from profkit.capture import console, current
+from profkit.capture.recording_writer import _known_lines
 
 Opened = Callable[[str | None], dict[str, Any]]
 
@@ -17,7 +18,7 @@ Opened = Callable[[str | None], dict[str, Any]]
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
     monkeypatch.setattr(current, "is_on", True)
-    for cache in (current.n_recorded, current._is_present, session._known_lines, console._printed):
+    for cache in (current.n_recorded, current._is_present, _known_lines, console._printed):
         cache.clear()
     yield
     assert current.session is None, "a test left a capture open"

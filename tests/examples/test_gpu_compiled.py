@@ -32,7 +32,7 @@ from profkit.capture.options import Options
 from profkit.capture.plan import Plan
 from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.run import ProgramTarget, run
-from profkit.capture.session import forget_lines
+from profkit.capture.recording_writer import forget_lines
 
 torch.set_num_threads(1)
 folder, programs, *small = sys.argv[1:]

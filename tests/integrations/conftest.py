@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture import console, current, session
+from profkit.capture import console, current, recording_writer
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing was recorded and no warning was printed; files are the test's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
-    for cache in (current.n_recorded, session._known_lines, console._printed):
+    for cache in (current.n_recorded, recording_writer._known_lines, console._printed):
         cache.clear()
     yield
     assert current.session is None, "a test left a recording open"
