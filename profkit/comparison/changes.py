@@ -221,41 +221,69 @@ def _finding_change(
 
 
 def call_changes(old: Report, new: Report) -> list[Change]:
-    """Kernels that changed, or operators by self time if neither side has kernels."""
+    """Kernels that changed, or operators by self time if neither side has kernels.
+
+    Their times are those per step, of what begins in the time of the steps, or without steps on a
+    side those of the whole recordings.
+    """
     if old.summary.top_kernels or new.summary.top_kernels:
-        kernels = (
-            {each.name: (each, each.total_ns) for each in report.summary.top_kernels}
+        kernels = [
+            _Calls({each.name: each for each in report.summary.top_kernels}, "total_ns",
+                   "per_step_ns", len(report.summary.steps))
             for report in (old, new)
-        )
+        ]  # fmt: skip
         return _changed_calls("kernel", old, new, *kernels)
-    operators = (
-        {each.name: (each, each.self_ns) for each in report.summary.top_ops}
+    operators = [
+        _Calls({each.name: each for each in report.summary.top_ops}, "self_ns",
+               "self_per_step_ns", len(report.summary.steps))
         for report in (old, new)
-    )
+    ]  # fmt: skip
     return _changed_calls("operator", old, new, *operators)
 
 
-_Calls = Mapping[str, tuple[KernelSummary | OpSummary, int]]
-"""By name: a kernel or operator, and the time of its calls in nanoseconds."""
+@dataclass(frozen=True)
+class _Calls:
+    """Kernels or operators by name, and where their times are."""
+
+    found: Mapping[str, KernelSummary | OpSummary]
+    total: str
+    mean: str
+    n_steps: int
+
+    @property
+    def has_means(self) -> bool:
+        """Whether all have a time per step: those of an older report have none."""
+        return all(getattr(each, self.mean) is not None for each in self.found.values())
+
+    def time_ns(self, name: str, *, per_step: bool, has_means: bool) -> int:
+        """0 for a name that is not there."""
+        call = self.found.get(name)
+        if call is None:
+            return 0
+        if per_step and has_means:
+            return int(getattr(call, self.mean))
+        total_ns: int = getattr(call, self.total)
+        return round(total_ns / self.n_steps) if per_step else total_ns
 
 
 def _changed_calls(
     kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
 ) -> list[Change]:
-    steps = [report.summary.steps for report in (old, new)]
-    per_step = all(steps)
-    n_left, n_right = map(len, steps) if per_step else (1, 1)
+    per_step = bool(left.n_steps and right.n_steps)
+    has_means = left.has_means and right.has_means
+    n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
     min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_left, _total_ns(new) / n_right)
     changes = []
-    for name in {**right, **left}:
-        one, before_ns = left.get(name, (None, 0))
-        other, after_ns = right.get(name, (None, 0))
+    for name in {**right.found, **left.found}:
+        one, other = left.found.get(name), right.found.get(name)
         present = other or one
         # A report lists only the costliest: a name may be missing on one side.
-        is_cut = (one is None and len(left) >= MAX_ENTRIES) or (
-            other is None and len(right) >= MAX_ENTRIES
+        is_cut = (one is None and len(left.found) >= MAX_ENTRIES) or (
+            other is None and len(right.found) >= MAX_ENTRIES
         )
-        before, after = round(before_ns / n_left), round(after_ns / n_right)
+        before, after = (
+            side.time_ns(name, per_step=per_step, has_means=has_means) for side in (left, right)
+        )
         if present is None or is_cut or not _is_significant(before, after, min_ns):
             continue
         changes.append(

@@ -214,7 +214,7 @@ class CategorySummary:
             ``communication``: collectives. ``other``: anything else.
         n_calls: Number of kernels, or of calls of operators.
         total_ns: Sum of the kernels' durations, or of the operators' self time on the host.
-        per_step_ns: The part of it that begins within the steps' times, divided by their number;
+        per_step_ns: The part of it that begins in the time of the steps, divided by their number;
             None without steps.
         share: ``total_ns`` as a share of the sum over all categories.
         elementwise_ns: The part of it in elementwise kernels, by their names: pointwise work, and
@@ -253,6 +253,8 @@ class KernelSummary:
         category: The kind of most of its work: see :class:`CategorySummary`.
         throughput: Of the operators that launched nothing but one of these calls, or None where the
             shapes of their inputs were not recorded.
+        per_step_ns: The part of ``total_ns`` that begins in the time of the steps, divided by their
+            number; None without steps.
     """
 
     name: str
@@ -269,6 +271,7 @@ class KernelSummary:
     cuda_cores: bool = False
     category: WorkCategory = "other"
     throughput: Throughput | None = None
+    per_step_ns: int | None = None
 
     @property
     def matmul_units(self) -> str | None:
@@ -292,6 +295,11 @@ class OpSummary:
         location: The source line with most of its time, or None.
         throughput: Of its calls that do their work themselves, not in operators within them, or
             None where the shapes of their inputs were not recorded.
+        per_step_ns: The part of ``total_ns`` that begins in the steps on the host, divided by their
+            number; None without steps.
+        self_per_step_ns: The same part of ``self_ns``.
+        device_per_step_ns: The part of ``device_ns`` that begins in the time of the steps, divided
+            by their number; None without steps.
     """
 
     name: str
@@ -301,6 +309,9 @@ class OpSummary:
     device_ns: int
     location: Location | None = None
     throughput: Throughput | None = None
+    per_step_ns: int | None = None
+    self_per_step_ns: int | None = None
+    device_per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -313,6 +324,10 @@ class LineSummary:
         host_ns: Sum of their self times on the host.
         device_ns: Sum of the durations of the device work that they launched; None without devices.
         throughput: Of these operators, or None where the shapes of inputs were not recorded.
+        host_per_step_ns: The part of ``host_ns`` that begins in the steps on the host, divided by
+            their number; None without steps.
+        device_per_step_ns: The part of ``device_ns`` that begins in the time of the steps, divided
+            by their number; None without steps or devices.
     """
 
     location: Location
@@ -320,6 +335,8 @@ class LineSummary:
     host_ns: int
     device_ns: int | None = None
     throughput: Throughput | None = None
+    host_per_step_ns: int | None = None
+    device_per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -441,6 +458,12 @@ class ModuleSummary:
         share: ``device_ns`` as a share of the sum of the durations of all device work; without
             devices ``host_ns`` as a share of the recording's length.
         throughput: Of the operators in it, or None where the shapes of inputs were not recorded.
+        host_per_step_ns: The part of ``host_ns`` in calls that begin in the steps on the host,
+            divided by their number; None without steps.
+        self_host_per_step_ns: The same part of ``self_host_ns``.
+        device_per_step_ns: The part of ``device_ns`` that begins in the time of the steps, divided
+            by their number; None without steps or devices.
+        self_device_per_step_ns: The same part of ``self_device_ns``.
     """
 
     name: str
@@ -453,6 +476,10 @@ class ModuleSummary:
     self_device_ns: int | None
     share: float
     throughput: Throughput | None = None
+    host_per_step_ns: int | None = None
+    self_host_per_step_ns: int | None = None
+    device_per_step_ns: int | None = None
+    self_device_per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -464,12 +491,15 @@ class RegionSummary:
         n_calls: Number of entries.
         total_ns: Sum of their durations on the host.
         device_ns: Sum of the durations of the device work launched within.
+        per_step_ns: The part of ``total_ns`` that begins in the steps on the host, divided by their
+            number; None without steps.
     """
 
     name: str
     n_calls: int
     total_ns: int
     device_ns: int
+    per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -480,11 +510,14 @@ class SyncSummary:
         call: Such as ``cudaStreamSynchronize``.
         n_calls: Number of calls, without driver calls made by a synchronizing runtime call.
         total_ns: Sum of their durations on the host.
+        per_step_ns: The part of ``total_ns`` that begins in the steps on the host, divided by their
+            number; None without steps.
     """
 
     call: str
     n_calls: int
     total_ns: int
+    per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -528,12 +561,15 @@ class CopySummary:
         n_calls: Number of copies.
         total_ns: Sum of their durations on the device.
         bytes: Bytes copied, or None where they were not recorded.
+        per_step_ns: The part of ``total_ns`` that begins in the time of the steps, divided by their
+            number; None without steps.
     """
 
     kind: str
     n_calls: int
     total_ns: int
     bytes: int | None
+    per_step_ns: int | None = None
 
 
 @dataclass(frozen=True)

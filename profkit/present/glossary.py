@@ -32,7 +32,8 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ("iteration time", "turn of the loop", "turn of a loop"),
         ),
         "per step": Term(
-            "a total divided by the number of recorded steps. Costs are given per step.",
+            "what begins in the time of the steps, divided by their number; work outside of steps "
+            "is in totals alone. Costs are given per step.",
             (
                 "once a step", "times a step", "ms a step", "bytes a step", "} a step",
                 "`` a step", "figure a step", "a step on average", "nodes a step", "each a step",

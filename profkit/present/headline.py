@@ -12,12 +12,16 @@ from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import (
     Breakdown,
+    CopySummary,
     FunctionSummary,
+    KernelSummary,
     OpSummary,
+    RegionSummary,
     Report,
     RunCost,
     SampledSummary,
     Summary,
+    SyncSummary,
 )
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
@@ -388,9 +392,9 @@ def categories_title(report: Report) -> str:
     return "Kernel time" if on_device else "Operator time"
 
 
-def totals_title(report: Report, items: str) -> str:
-    """``Kernels in total``: sums over the recording, beside figures per step."""
-    return f"{items} in total" if report.summary.steps else items
+def table_title(items: str, *, per_step: bool) -> str:
+    """``Kernels``, or ``Kernels in total`` where no times per step are known."""
+    return items if per_step else f"{items} in total"
 
 
 def _highest_costs(report: Report) -> list[str]:
@@ -554,29 +558,61 @@ def _sync_sites(summary: Summary, limit: int | None) -> Iterator[str]:
 def _counts(report: Report) -> Iterator[str]:
     summary = report.summary
     for sync in summary.syncs:
-        yield f"{sync.call}: {format_count(sync.n_calls)} calls, {format_ns(sync.total_ns)}"
+        yield f"{sync.call}: {format_count(sync.n_calls)} calls, {_times(sync)}"
     for copy in summary.copies:
         size = "" if copy.bytes is None else f", {format_bytes(copy.bytes)}"
         calls = format_count(copy.n_calls)
-        yield f"{copy.kind}: {calls} copies, {format_ns(copy.total_ns)}{size}"
+        yield f"{copy.kind}: {calls} copies, {_times(copy)}{size}"
     for region in summary.regions:
         calls = format_count(region.n_calls)
-        yield f"region {region.name}: {calls} entries, {format_ns(region.total_ns)}"
+        yield f"region {region.name}: {calls} entries, {_times(region)}"
 
 
-def busiest_ops(report: Report) -> tuple[bool, list[OpSummary]]:
-    """Operators by the device time that they launch themselves, else by their self time.
+def _times(of: CopySummary | RegionSummary | SyncSummary) -> str:
+    """``1.20 ms per step, 3.61 ms in total``."""
+    total = f"{format_ns(of.total_ns)} in total"
+    return total if of.per_step_ns is None else f"{format_ns(of.per_step_ns)} per step, {total}"
 
-    The report has them by total time, which includes the operators that they call.
+
+def busiest_kernels(report: Report) -> tuple[bool, list[KernelSummary]]:
+    """Kernels by their time per step, or where that is not known in total.
 
     Returns:
-        Whether they are ranked by device time, and the operators.
+        Whether times per step are known, and the kernels.
+    """
+    every = report.summary.top_kernels
+    per_step = any(each.per_step_ns is not None for each in every)
+    return per_step, sorted(
+        every, key=lambda each: (-(each.per_step_ns or 0), -each.total_ns, each.name)
+    )
+
+
+def busiest_ops(report: Report) -> tuple[bool, bool, list[OpSummary]]:
+    """Operators by the device time that they launch themselves, else by their self time.
+
+    These are times per step, or where none is known in total. The report has operators by total
+    time, which includes the operators that they call.
+
+    Returns:
+        Whether times per step are known, whether operators are ranked by device time, and the
+        operators.
     """
     every = report.summary.top_ops
+    per_step = any(each.per_step_ns is not None for each in every)
     launching = [op for op in every if op.device_ns]
     if launching:
-        return True, sorted(launching, key=lambda op: (-op.device_ns, op.name))
-    return False, sorted(every, key=lambda op: (-op.self_ns, op.name))
+        return (
+            per_step,
+            True,
+            sorted(
+                launching, key=lambda op: (-(op.device_per_step_ns or 0), -op.device_ns, op.name)
+            ),
+        )
+    return (
+        per_step,
+        False,
+        sorted(every, key=lambda op: (-(op.self_per_step_ns or 0), -op.self_ns, op.name)),
+    )
 
 
 def unchecked_by_reason(report: Report, *, everything: bool = False) -> list[tuple[str, str]]:

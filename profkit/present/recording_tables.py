@@ -1,5 +1,6 @@
 """Tables computed from a recording beyond its report: modules, kernels, allocations."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -120,7 +121,7 @@ def _module_calls(ctx: Context) -> dict[str, tuple[str | None, int, int]]:
     return found
 
 
-def kernel_extremes(ctx: Context, kernels: tuple[KernelSummary, ...]) -> dict[str, tuple[int, int]]:
+def kernel_extremes(ctx: Context, kernels: Sequence[KernelSummary]) -> dict[str, tuple[int, int]]:
     """The shortest and the longest call of each kernel, in nanoseconds, by its name."""
     events = ctx.events
     rows = events.rows_of(Category.KERNEL)

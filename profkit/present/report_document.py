@@ -53,6 +53,7 @@ from profkit.present.document import (
 from profkit.present.headline import (
     MIN_SAMPLES,
     breakdown_title,
+    busiest_kernels,
     busiest_ops,
     categories_title,
     cost_text,
@@ -67,7 +68,7 @@ from profkit.present.headline import (
     part_label,
     remarks,
     step_range,
-    totals_title,
+    table_title,
     unchecked_by_reason,
 )
 from profkit.present.memory_text import (
@@ -351,14 +352,14 @@ def _categories(report: Report, options: ReadersOptions) -> Iterator[DocumentSec
     every = report.summary.categories
     per_step = any(each.per_step_ns is not None for each in every)
     elementwise_ns = sum(each.elementwise_ns or 0 for each in every)
-    columns = columns_of("category", ("calls", "total", *(["per step"] * per_step), "share"))
+    columns = columns_of("category", (*(["per step"] * per_step), "total", "share", "calls"))
     rows = (
         (
             each.kind,
-            format_count(each.n_calls),
-            format_ns(each.total_ns),
             *([format_ns(each.per_step_ns or 0)] if per_step else ()),
+            format_ns(each.total_ns),
             format_share(each.share),
+            format_count(each.n_calls),
         )
         for each in every
     )
@@ -378,16 +379,21 @@ def _modules(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
     on_device = any(each.device_ns is not None for each in every)
     largest = sorted(range(len(every)), key=lambda number: -every[number].share)
     shown = [every[number] for number in sorted(largest[: options.limit])]
-    titles = (f"on {device_noun(report)}" if on_device else "total", "self")
+    per_step = any(each.host_per_step_ns is not None for each in every)
+    unit = f"{device_noun(report)} " if on_device else ""
+    titles = (
+        (f"{unit}per step", "self per step", "total")
+        if per_step
+        else (f"on {device_noun(report)}" if on_device else "total", "self")
+    )
     peak = _peak_column(shown)
     rows: list[tuple[Cell, ...]] = [
         (
             Name(one_line(module_label(each))),
-            "" if each.n_calls is None else format_count(each.n_calls),
-            format_ns(each.host_ns if each.device_ns is None else each.device_ns),
-            format_ns(each.self_host_ns if each.self_device_ns is None else each.self_device_ns),
+            *_module_times(each, per_step=per_step),
             format_share(each.share),
             *(_of_peak(each) for _ in peak),
+            "" if each.n_calls is None else format_count(each.n_calls),
         )
         for each in shown
     ]
@@ -397,89 +403,148 @@ def _modules(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         f"{one_line(each.name)} {format_share(each.share)}" for each in main[:_MAX_MODULES]
     )
     yield from table_section(
-        (totals_title(report, "Modules"), ""),
-        columns_of("module", ("calls", *titles, "share", *peak)), rows,
+        (table_title("Modules", per_step=per_step), ""),
+        columns_of("module", (*titles, "share", *peak, "calls")), rows,
         hidden=remainder(len(every) - len(shown), f"--top {len(every)}"), is_detail=True,
         sentence=() if options.verbose else sentence,
     )  # fmt: skip
 
 
+def _module_times(module: ModuleSummary, *, per_step: bool) -> tuple[str, ...]:
+    """The cells with its times, on devices where any ran."""
+    on_device = module.device_ns is not None
+    total_ns = module.device_ns if on_device else module.host_ns
+    if not per_step:
+        self_ns = module.self_device_ns if on_device else module.self_host_ns
+        return format_ns(total_ns or 0), format_ns(self_ns or 0)
+    times = (
+        (module.device_per_step_ns, module.self_device_per_step_ns)
+        if on_device
+        else (module.host_per_step_ns, module.self_host_per_step_ns)
+    )
+    return tuple(format_ns(each or 0) for each in (*times, total_ns))
+
+
 def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    kernels = report.summary.top_kernels[: options.limit]
+    per_step, every = busiest_kernels(report)
+    kernels = every[: options.limit]
     peak = _peak_column(kernels)
-    columns = columns_of("kernel", ("calls", "total", "share", *peak), ("source line", "operator"))
+    titles = (*(["per step"] if per_step else ()), "total", "share", *peak, "calls")
+    columns = columns_of("kernel", titles, ("source line", "operator"))
     rows = (
         (
             Name(one_line(kernel.name), is_kernel=True),
-            format_count(kernel.n_calls),
+            *([format_ns(kernel.per_step_ns or 0)] if per_step else ()),
             format_ns(kernel.total_ns),
             format_share(kernel.share),
             *(_of_peak(kernel) for _ in peak),
+            format_count(kernel.n_calls),
             _place(kernel.location, options.base) or "",
             name_of(kernel.op) if kernel.op else "",
         )
         for kernel in kernels
     )
-    sentence = tuple(
-        f"{short_kernel(one_line(kernel.name), _BRIEF_KERNEL_WIDTH)} {format_share(kernel.share)}"
-        for kernel in kernels[:_N_BRIEF_CALLS]
+    times = (
+        (
+            short_kernel(one_line(each.name), _BRIEF_KERNEL_WIDTH),
+            each.per_step_ns if per_step else each.total_ns,
+        )
+        for each in kernels[:_N_BRIEF_CALLS]
     )
     yield from table_section(
-        (totals_title(report, "Kernels"), ""),
+        (table_title("Kernels", per_step=per_step), ""),
         columns,
         rows,
         is_detail=True,
-        sentence_if_full=sentence,
+        sentence_if_full=_times_sentence(times, per_step=per_step),
     )
+
+
+def _times_sentence(times: Iterable[tuple[str, int | None]], *, per_step: bool) -> tuple[str, ...]:
+    """Names with their times, ``aten::mm 20.1 ms per step``, of which the first has the unit."""
+    texts = [f"{name} {format_ns(ns or 0)}" for name, ns in times]
+    if texts and per_step:
+        texts[0] += " per step"
+    return tuple(texts)
 
 
 def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    on_device, every = busiest_ops(report)
-    times = (f"on {device_noun(report)}", "self CPU") if on_device else ("total", "self")
-    peak = _peak_column(every[: options.limit])
-    columns = columns_of("operator", ("calls", *times, *peak), ("source line",))
+    per_step, on_device, every = busiest_ops(report)
+    shown = every[: options.limit]
+    device = device_noun(report)
+    times: tuple[str, ...] = (f"on {device}", "self CPU") if on_device else ("total", "self")
+    if per_step:
+        on_both = (f"{device} per step", "CPU per step", f"{device} total")
+        times = on_both if on_device else ("per step", "self per step", "total")
+    peak = _peak_column(shown)
+    columns = columns_of("operator", (*times, *peak, "calls"), ("source line",))
     rows = (
         (
             name_of(op.name),
-            format_count(op.n_calls),
-            format_ns(op.device_ns if on_device else op.total_ns),
-            format_ns(op.self_ns),
+            *map(format_ns, _operator_times(op, on_device=on_device, per_step=per_step)),
             *(_of_peak(op) for _ in peak),
+            format_count(op.n_calls),
             _place(op.location, options.base) or "",
         )
-        for op in every[: options.limit]
+        for op in shown
     )
-    sentence = tuple(
-        f"{one_line(op.name)} {format_ns(op.device_ns if on_device else op.total_ns)}"
-        for op in every[:_N_BRIEF_CALLS]
+    sentence = _times_sentence(
+        (
+            (one_line(op.name), _operator_times(op, on_device=on_device, per_step=per_step)[0])
+            for op in every[:_N_BRIEF_CALLS]
+        ),
+        per_step=per_step,
     )
     # The table of kernels names their operators.
     is_beside_kernels = bool(report.summary.top_kernels) and not options.verbose
     yield from table_section(
-        (totals_title(report, "Operators"), ""), columns, rows, is_detail=True,
+        (table_title("Operators", per_step=per_step), ""), columns, rows, is_detail=True,
         sentence=sentence if is_beside_kernels else (), sentence_if_full=sentence,
     )  # fmt: skip
+
+
+def _operator_times(op: OpSummary, *, on_device: bool, per_step: bool) -> tuple[int, ...]:
+    """In nanoseconds: of its device work or else its calls, its own on the host, and the total."""
+    total_ns = op.device_ns if on_device else op.total_ns
+    if not per_step:
+        return total_ns, op.self_ns
+    mean_ns = op.device_per_step_ns if on_device else op.per_step_ns
+    return mean_ns or 0, op.self_per_step_ns or 0, total_ns
 
 
 def _lines(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     every = report.summary.lines[: options.limit] if options.verbose else ()
     on_device = any(each.device_ns is not None for each in every)
+    per_step = any(each.host_per_step_ns is not None for each in every)
     peak = _peak_column(every)
-    times = (f"on {device_noun(report)}", "self CPU") if on_device else ("self",)
+    device = device_noun(report)
+    times: tuple[str, ...] = (f"on {device}", "self CPU") if on_device else ("self",)
+    if per_step:
+        on_both = (f"{device} per step", "CPU per step", f"{device} total")
+        times = on_both if on_device else ("self per step", "total")
     rows: list[tuple[Cell, ...]] = [
         (
             _place(each.location, options.base) or "",
-            format_count(each.n_ops),
-            *(() if each.device_ns is None else (format_ns(each.device_ns),)),
-            format_ns(each.host_ns),
+            *map(format_ns, _line_times(each, per_step=per_step)),
             "" if each.throughput is None else format_number(each.throughput.tflops_per_s),
             *(_of_peak(each) for _ in peak),
+            format_count(each.n_ops),
         )
         for each in every
     ]
-    columns = columns_of("source line", ("operators", *times, "TFLOP/s", *peak))
-    title = totals_title(report, "Source lines")
+    columns = columns_of("source line", (*times, "TFLOP/s", *peak, "operators"))
+    title = table_title("Source lines", per_step=per_step)
     yield from table_section((title, ""), columns, rows, is_detail=True)
+
+
+def _line_times(line: LineSummary, *, per_step: bool) -> tuple[int, ...]:
+    """In nanoseconds: of its device work, if any ran, of its operators, and the total."""
+    if not per_step:
+        return (line.host_ns,) if line.device_ns is None else (line.device_ns, line.host_ns)
+    host_ns = line.host_per_step_ns or 0
+    if line.device_ns is None:
+        return host_ns, line.host_ns
+    return line.device_per_step_ns or 0, host_ns, line.device_ns
 
 
 def _peak_column(rows: Iterable[_Timed]) -> tuple[str, ...]:

@@ -263,13 +263,18 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "critical_path_parts": (_columns("kind", "ns per_step_ns", "share"), _path_parts),
     "kernels": _summary(
         "top_kernels",
-        *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
+        *_columns("name", "n_calls total_ns per_step_ns mean_ns"),
+        *_columns("", "", "share blocks_per_sm occupancy_share"),
         *_columns("op module category matmul_units"),
         located=True,
         timed=True,
     ),
     "operators": _summary(
-        "top_ops", *_columns("name", "n_calls total_ns self_ns device_ns"), located=True, timed=True
+        "top_ops",
+        *_columns("name", "n_calls total_ns self_ns device_ns"),
+        *_columns("", "per_step_ns self_per_step_ns device_per_step_ns"),
+        located=True,
+        timed=True,
     ),
     "categories": _summary(
         "categories",
@@ -279,10 +284,17 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "modules": _summary(
         "modules",
         *_columns("name", "n_modules depth n_calls host_ns self_host_ns device_ns self_device_ns"),
+        *_columns("", "host_per_step_ns self_host_per_step_ns"),
+        *_columns("", "device_per_step_ns self_device_per_step_ns"),
         *_columns("", "", "share"),
         timed=True,
     ),
-    "lines": _summary("lines", *_columns("", "n_ops host_ns device_ns"), located=True, timed=True),
+    "lines": _summary(
+        "lines",
+        *_columns("", "n_ops host_ns device_ns host_per_step_ns device_per_step_ns"),
+        located=True,
+        timed=True,
+    ),
     "functions": (
         (*_columns("library", "n_samples time_ns", "share"), *_PLACE[:3]),
         _functions,
@@ -296,12 +308,12 @@ _MAKERS: Final[dict[str, _Maker]] = {
         ),
         _collectives,
     ),
-    "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
-    "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),
+    "regions": _summary("regions", *_columns("name", "n_calls total_ns per_step_ns device_ns")),
+    "syncs": _summary("syncs", *_columns("call", "n_calls total_ns per_step_ns")),
     "sync_sites": _summary(
         "sync_sites", *_columns("operation allowed_reason", "n_calls"), located=True
     ),
-    "copies": _summary("copies", *_columns("kind", "n_calls total_ns bytes")),
+    "copies": _summary("copies", *_columns("kind", "n_calls total_ns per_step_ns bytes")),
     "memory_sites": (_SITES, _memory_sites),
     "memory_timeline": (_columns("device", _TIMELINE), _memory_timeline),
     "memory_steps": (_columns("", _STEP_MEMORY), _memory_steps),

@@ -227,11 +227,11 @@ def test_a_share_is_unknown_without_a_length() -> None:
 
 
 def test_operators_rank_by_what_they_launch_themselves() -> None:
-    on_device, ops = busiest_ops(reports.gpu_report())
-    assert on_device
+    per_step, on_device, ops = busiest_ops(reports.gpu_report())
+    assert (per_step, on_device) == (True, True)
     assert [op.name for op in ops] == ["aten::cudnn_convolution", "aten::mm"]
-    on_device, ops = busiest_ops(reports.cpu_report())
-    assert (on_device, [op.name for op in ops]) == (False, ["aten::addmm"])
+    per_step, on_device, ops = busiest_ops(reports.cpu_report())
+    assert (per_step, on_device, [op.name for op in ops]) == (False, False, ["aten::addmm"])
 
 
 def headline_of(b: TraceBuilder, folder: Path) -> str:

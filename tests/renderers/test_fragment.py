@@ -71,7 +71,7 @@ def test_it_shows_what_the_text_shows() -> None:
     assert "warning train.py:31 The loader starves the GPU up to 65.0 ms per step (37%)" in said
     assert "Fix: Give the DataLoader workers" in said
     assert "GPU idle: waiting for data 65.0 ms 37%" in said
-    assert "aten::cudnn_convolution 318 280 ms 130 ms model.py:12" in said
+    assert "aten::cudnn_convolution 45.0 ms 21.0 ms 280 ms 318 model.py:12" in said
     assert "There is no" not in said
     assert "The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in said
     assert "PRF001: The first step takes 1.80 times" in said

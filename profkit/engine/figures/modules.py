@@ -9,9 +9,10 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
 from profkit.index.distinct import distinct
 from profkit.index.host.call_paths import TOP
-from profkit.index.host.modules import ModuleTree
+from profkit.index.host.modules import ModuleTree, own_times
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.report import ModuleSummary, Throughput
@@ -48,8 +49,12 @@ def module_times(
         return ()
     device_ns = _device_ns(ctx, modules)
     on_device = bool(device_ns.any())
-    own = _Times(modules.n_calls, modules.self_host_ns, device_ns)
+    own = _Times(modules.n_calls, modules.self_host_ns, device_ns, *_in_steps(ctx, modules))
     total = _Times(*(_with_children(modules, each) for each in own))
+
+    def step_time(of_nodes: Int64s, row: _Row) -> int | None:
+        return per_step(ctx, int(of_nodes[row.nodes].sum()))
+
     spent_ns = total.device_ns if on_device else total.host_ns
     rows = _bounded(_collapsed(modules, spent_ns), spent_ns)
     row_of = _rows_of_nodes(modules, rows)
@@ -73,6 +78,16 @@ def module_times(
             else None,
             share=int(spent_ns[row.nodes].sum()) / all_ns if all_ns else 0.0,
             throughput=throughput(np.sort(np.concatenate(row.places))),
+            host_per_step_ns=step_time(total.host_in_steps_ns, row),
+            self_host_per_step_ns=step_time(
+                (total if row.is_others else own).host_in_steps_ns, row
+            ),
+            device_per_step_ns=step_time(total.device_in_steps_ns, row) if on_device else None,
+            self_device_per_step_ns=step_time(
+                (total if row.is_others else own).device_in_steps_ns, row
+            )
+            if on_device
+            else None,
         )
         for row in rows
     )
@@ -80,14 +95,19 @@ def module_times(
 
 @dataclass(frozen=True)
 class _Times:
-    """Calls and times of each node. Shapes ``(m,)``."""
+    """Calls and times of each node, and the part of the times in steps. Shapes ``(m,)``."""
 
     n_calls: Int64s
     host_ns: Int64s
     device_ns: Int64s
+    host_in_steps_ns: Int64s
+    device_in_steps_ns: Int64s
 
     def __iter__(self) -> Iterator[Int64s]:
-        return iter((self.n_calls, self.host_ns, self.device_ns))
+        return iter(
+            (self.n_calls, self.host_ns, self.device_ns, self.host_in_steps_ns,
+             self.device_in_steps_ns)
+        )  # fmt: skip
 
 
 def _without_calls(ctx: Context) -> ModuleTree | None:
@@ -107,14 +127,32 @@ def _without_calls(ctx: Context) -> ModuleTree | None:
     return ModuleTree(names, np.full(len(found), TOP, np.int32), zero, zero, host_ns, node)
 
 
-def _device_ns(ctx: Context, modules: ModuleTree) -> Int64s:
-    """Device time of each node without that of its children. Shape ``(m,)``."""
+def _device_ns(ctx: Context, modules: ModuleTree, *, in_steps: bool = False) -> Int64s:
+    """Device time of each node without that of its children, all or in steps. Shape ``(m,)``."""
     launches = ctx.launches
     cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
     node = np.append(modules.node, TOP)[cause]
+    counted = node != TOP
+    if in_steps:
+        counted &= device_work_in_steps(ctx, launches.work)
     found = np.zeros(len(modules.name), dtype=np.int64)
-    np.add.at(found, node[node != TOP], ctx.events.dur_ns[launches.work[node != TOP]])
+    np.add.at(found, node[counted], ctx.events.dur_ns[launches.work[counted]])
     return found
+
+
+def _in_steps(ctx: Context, modules: ModuleTree) -> tuple[Int64s, Int64s]:
+    """The part in steps of each node's own time, on the host and on devices. Shapes ``(m,)``."""
+    host_ns = np.zeros(len(modules.name), dtype=np.int64)
+    if not len(ctx.steps):
+        return host_ns, host_ns
+    if ctx.modules is None:  # its times are those of operators
+        rows = np.flatnonzero((modules.node != TOP) & (ctx.events.category == Category.OP))
+        spent_ns = ctx.op_self_ns[rows]
+    else:
+        rows, spent_ns = own_times(ctx.events, ctx.tree, ctx.forward_ops, modules.node)
+    counted = calls_in_steps(ctx, rows)
+    np.add.at(host_ns, modules.node[rows[counted]], spent_ns[counted])
+    return host_ns, _device_ns(ctx, modules, in_steps=True)
 
 
 def _with_children(modules: ModuleTree, own: Int64s) -> Int64s:

@@ -11,6 +11,7 @@ from profkit.engine.figures.categories import category_times
 from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
 from profkit.engine.figures.modules import module_times
+from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
 from profkit.engine.figures.throughput import throughput, timed_work
 from profkit.engine.figures.top import (
     by_name,
@@ -297,8 +298,14 @@ def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
     named = united(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events))
     rows = outermost_calls(events, ctx.tree, named)
+    in_steps_ns = events.dur_ns[rows] * calls_in_steps(ctx, rows)
     return tuple(
-        SyncSummary(call=group.name, n_calls=len(group.places), total_ns=group.total_ns)
+        SyncSummary(
+            call=group.name,
+            n_calls=len(group.places),
+            total_ns=group.total_ns,
+            per_step_ns=per_step(ctx, int(in_steps_ns[group.places].sum())),
+        )
         for group in sorted(by_name(ctx, rows), key=lambda group: group.name)
     )
 
@@ -321,6 +328,7 @@ def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
 def _copies(ctx: Context) -> tuple[CopySummary, ...]:
     events = ctx.events
     rows = events.rows_of(Category.MEMCPY)
+    in_steps_ns = events.dur_ns[rows] * device_work_in_steps(ctx, rows)
     found = []
     for group in by_name(ctx, rows):
         n_bytes = events.n_bytes.at(rows[group.places])
@@ -331,6 +339,7 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
                 n_calls=len(group.places),
                 total_ns=group.total_ns,
                 bytes=int(n_bytes[known].sum()) if known.any() else None,
+                per_step_ns=per_step(ctx, int(in_steps_ns[group.places].sum())),
             )
         )
     return tuple(found)

@@ -6,6 +6,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
 from profkit.engine.figures.throughput import TimedWork, throughput
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.device.occupancy import (
@@ -63,9 +64,14 @@ def by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -> list
 
 def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
     """Sum of durations by name number."""
-    totals = np.zeros(len(events.names), dtype=np.int64)
-    np.add.at(totals, names, lengths)
-    return totals
+    return _sums(len(events.names), names, lengths)
+
+
+def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:
+    """Sum of weights by key, exact for integers. Shape ``(n,)``."""
+    sums = np.zeros(n, dtype=np.int64)
+    np.add.at(sums, keys, weights)
+    return sums
 
 
 def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
@@ -87,6 +93,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
     rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
     origin = np.where(ops != NO_ROW, ops, calls)
     all_ns = int(events.dur_ns[rows].sum())
+    in_steps = device_work_in_steps(ctx, rows)
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     by_kernel = _places_by_name(ctx, work.kernel)
@@ -115,6 +122,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
                 cuda_cores=names_cuda_cores(group.name),
                 category=WORK_CATEGORIES[kinds[_heaviest_place(kinds, events.dur_ns[here])]],
                 throughput=throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
+                per_step_ns=per_step(ctx, int(events.dur_ns[here][in_steps[group.places]].sum())),
             )
         )
     return tuple(found)
@@ -161,10 +169,15 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
     device = _by_number(events, events.name[ops], events.dur_ns[work])
+    is_step_work = device_work_in_steps(ctx, work)
+    device_in_steps = _by_number(
+        events, events.name[ops[is_step_work]], events.dur_ns[work[is_step_work]]
+    )
     by_op = _places_by_name(ctx, timed.rows)
     found = []
     for group in groups:
         here = rows[group.places]
+        in_steps = here[calls_in_steps(ctx, here)]
         heaviest = _heaviest(here, ctx.source.frame[here], events.dur_ns[here])
         found.append(
             OpSummary(
@@ -175,6 +188,9 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
                 device_ns=int(device[events.name[here[0]]]),
                 location=ctx.location(heaviest),
                 throughput=throughput(ctx, timed, by_op.get(group.name, _NOWHERE)),
+                per_step_ns=per_step(ctx, int(events.dur_ns[in_steps].sum())),
+                self_per_step_ns=per_step(ctx, int(ctx.op_self_ns[in_steps].sum())),
+                device_per_step_ns=per_step(ctx, int(device_in_steps[events.name[here[0]]])),
             )
         )
     return tuple(found)
@@ -189,9 +205,12 @@ def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
     ops = np.flatnonzero((events.category == Category.OP) & (frame != NO_FRAME))
     cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
     known = (cause != NO_ROW) & (frame[cause] != NO_FRAME)
-    host_ns, device_ns = np.zeros((2, n), dtype=np.int64)
-    np.add.at(host_ns, frame[ops], ctx.op_self_ns[ops])
-    np.add.at(device_ns, frame[cause[known]], events.dur_ns[launches.work[known]])
+    work, causes = launches.work[known], cause[known]
+    host_ns = _sums(n, frame[ops], ctx.op_self_ns[ops])
+    device_ns = _sums(n, frame[causes], events.dur_ns[work])
+    in_steps, is_step_work = ops[calls_in_steps(ctx, ops)], device_work_in_steps(ctx, work)
+    host_in_steps = _sums(n, frame[in_steps], ctx.op_self_ns[in_steps])
+    device_in_steps = _sums(n, frame[causes[is_step_work]], events.dur_ns[work[is_step_work]])
     n_ops = np.bincount(frame[ops], minlength=n)
     of_work = frame[timed.rows]
     spent_ns = device_ns if ctx.has_device_work else host_ns
@@ -202,6 +221,10 @@ def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
             host_ns=int(host_ns[number]),
             device_ns=int(device_ns[number]) if ctx.has_device_work else None,
             throughput=throughput(ctx, timed, np.flatnonzero(of_work == number)),
+            host_per_step_ns=per_step(ctx, int(host_in_steps[number])),
+            device_per_step_ns=per_step(ctx, int(device_in_steps[number]))
+            if ctx.has_device_work
+            else None,
         )
         for number in np.argsort(-spent_ns, kind="stable")[:MAX_ENTRIES].tolist()
         if spent_ns[number]
@@ -216,12 +239,14 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
     wanted[ctx.steps.annotations] = False
     rows = np.flatnonzero(wanted)
     device = _launched_within(ctx, rows)
+    in_steps = calls_in_steps(ctx, rows)
     return tuple(
         RegionSummary(
             name=group.name,
             n_calls=len(group.places),
             total_ns=group.total_ns,
             device_ns=int(device[group.places].sum()),
+            per_step_ns=per_step(ctx, int((events.dur_ns[rows] * in_steps)[group.places].sum())),
         )
         for group in by_name(ctx, rows, MAX_ENTRIES)
     )

@@ -22,6 +22,7 @@ from profkit.model.events import (
     Int32s,
     Int64s,
     Mask,
+    Rows,
     are_equally_long,
     is_within,
 )
@@ -76,12 +77,11 @@ def module_tree(events: EventTable, tree: CallTree, forward: Int32s) -> ModuleTr
     paths = Paths()
     node = _nodes(events, tree, is_call, forward, paths)
     parent, site = paths.columns()
-    is_backward = backward_rows(events) & (forward != NO_ROW)
-    spent_ns = self_ns(events, tree, is_call | is_backward)
     n = len(paths)
-    calls, owned = np.flatnonzero(is_call), np.flatnonzero(spent_ns * (node != TOP))
-    host_ns, first_ns = np.zeros(n, dtype=np.int64), np.full(n, np.iinfo(np.int64).max)
-    np.add.at(host_ns, node[owned], spent_ns[owned])
+    calls, first_ns = np.flatnonzero(is_call), np.full(n, np.iinfo(np.int64).max)
+    owned, spent_ns = own_times(events, tree, forward, node)
+    host_ns = np.zeros(n, dtype=np.int64)
+    np.add.at(host_ns, node[owned], spent_ns)
     np.minimum.at(first_ns, node[calls], events.ts_ns[calls])
     return ModuleTree(
         name=tuple(events.names[each].removeprefix(MODULE_PREFIX) for each in site.tolist()),
@@ -91,6 +91,24 @@ def module_tree(events: EventTable, tree: CallTree, forward: Int32s) -> ModuleTr
         self_host_ns=host_ns,
         node=node,
     )
+
+
+def own_times(
+    events: EventTable, tree: CallTree, forward: Int32s, node: Int64s
+) -> tuple[Rows, Int64s]:
+    """The rows of modules' calls and backward operators, and each one's own time on the host.
+
+    Args:
+        forward: The forward operator of each row of a backward pass. Shape ``(n,)``.
+        node: The innermost module of each row, or :data:`TOP`. Shape ``(n,)``.
+
+    Returns:
+        The rows, and their times without those of modules within. Shapes ``(k,)``.
+    """
+    is_backward = backward_rows(events) & (forward != NO_ROW)
+    spent_ns = self_ns(events, tree, rows_named(events, _CALL, Category.PYTHON) | is_backward)
+    rows = np.flatnonzero(spent_ns * (node != TOP))
+    return rows, spent_ns[rows]
 
 
 def _nodes(

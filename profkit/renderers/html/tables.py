@@ -16,11 +16,12 @@ from profkit.model.report import (
 )
 from profkit.names import short_kernel, short_path
 from profkit.present.headline import (
+    busiest_kernels,
     busiest_ops,
     categories_title,
     function_name,
     idle_explanation,
-    totals_title,
+    table_title,
 )
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
@@ -28,7 +29,9 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
 
-_CALLS = SortableColumn("Calls", "count", "n_calls")
+_CALLS = SortableColumn("Calls", "count", "n_calls", "in the whole recording")
+_IN_TOTAL = "in the whole recording, outside of steps too"
+_PER_STEP = "what begins in the time of the steps, divided by their number"
 
 
 def section(report: Report, options: Options) -> Section | None:
@@ -125,9 +128,9 @@ def _idle(report: Report) -> SortableTable:
 def _categories(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Category", "name", "kind"),
+        SortableColumn("Per step", "ns", "per_step_ns", _PER_STEP),
+        SortableColumn("Total", "ns", "total_ns", "sum of the lengths of all its calls"),
         _CALLS,
-        SortableColumn("Total", "ns", "total_ns", "sum of the lengths of its calls"),
-        SortableColumn("Per step", "ns", "per_step_ns", "what begins in a step's time"),
         SortableColumn("Share", "share", "share", "of all categories"),
         SortableColumn(
             "Elementwise", "ns", "elementwise_ns",
@@ -141,7 +144,7 @@ def _categories(report: Report) -> SortableTable:
 
 
 def _kernels(report: Report, options: Options) -> SortableTable:
-    kernels = report.summary.top_kernels
+    per_step, kernels = busiest_kernels(report)
     extremes: Mapping[str, tuple[int, int]] = {}
     if options.recording is not None:
         extremes = kernel_extremes(options.recording.context, kernels)
@@ -154,8 +157,9 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     )
     columns = (
         SortableColumn("Kernel", "name", lambda e: short_kernel(e.name)),
+        SortableColumn("Per step", "ns", "per_step_ns", _PER_STEP),
+        SortableColumn("Total", "ns", "total_ns", "sum of the lengths of all its calls"),
         _CALLS,
-        SortableColumn("Total", "ns", "total_ns", "sum of the lengths of its calls"),
         SortableColumn("Mean", "ns", "mean_ns", "mean length of a call"),
         *(extreme_columns if extremes else ()),
         SortableColumn("Share", "share", "share", "of the time of all kernels"),
@@ -177,8 +181,8 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     )  # fmt: skip
     names = [kernel.name for kernel in kernels]
     return table(
-        "kernels", totals_title(report, "Kernels"), columns, kernels,
-        sorted_by="Total", hints=names, word="kernel",
+        "kernels", table_title("Kernels", per_step=per_step), columns, kernels,
+        sorted_by="Per step" if per_step else "Total", hints=names, word="kernel",
     )  # fmt: skip
 
 
@@ -214,43 +218,56 @@ def _known(name: str) -> Callable[[Any], float | None]:
 
 
 def _operators(report: Report, options: Options) -> SortableTable:
-    on_device, every = busiest_ops(report)
-    about = "device work that it launched itself"
-    device = SortableColumn("On the device", "ns", "device_ns", about)
+    per_step, on_device, every = busiest_ops(report)
+    work = "device work that it launched itself"
+    own, all_calls = "on the host, without the operators that it calls", "on the host, with these"
+    device = (
+        SortableColumn("Device per step", "ns", "device_per_step_ns", f"{work}: {_PER_STEP}"),
+        SortableColumn("Device in total", "ns", "device_ns", f"{work}, {_IN_TOTAL}"),
+    )
     columns = (
         SortableColumn("Operator", "name", "name"),
+        *(device[:1] if on_device else ()),
+        SortableColumn("Self per step", "ns", "self_per_step_ns", f"{own}: {_PER_STEP}"),
+        SortableColumn("Host per step", "ns", "per_step_ns", f"{all_calls}: {_PER_STEP}"),
+        *(device[1:] if on_device else ()),
+        SortableColumn("Self in total", "ns", "self_ns", f"{own}, {_IN_TOTAL}"),
+        SortableColumn("Host in total", "ns", "total_ns", f"{all_calls}, {_IN_TOTAL}"),
         _CALLS,
-        *((device,) if on_device else ()),
-        SortableColumn("Self", "ns", "self_ns", "on the host, without the operators that it calls"),
-        SortableColumn("Total", "ns", "total_ns", "on the host, with all that it calls"),
         *_throughput(every),
         _line(options, "the source line with most of its time"),
     )
-    first = device.title if on_device else "Self"
-    title = totals_title(report, "Operators")
-    return table("operators", title, columns, every, sorted_by=first, word="operator")
+    return table(
+        "operators", table_title("Operators", per_step=per_step), columns, every,
+        sorted_by=f"{'Device' if on_device else 'Self'} {'per step' if per_step else 'in total'}",
+        word="operator",
+    )  # fmt: skip
 
 
 def _modules(report: Report) -> SortableTable:
     every = report.summary.modules
+    per_step = any(each.host_per_step_ns is not None for each in every)
+    on_device = "its backward pass included"
+    on_host = "its calls, and the operators of its backward pass"
+    own = "without the modules that it calls"
     columns = (
         SortableColumn("Module", "name", module_label, "indented below the module that called it"),
         SortableColumn("Modules", "count", "n_modules", "layers of one structure are one row"),
-        _CALLS,
-        SortableColumn("On the device", "ns", "device_ns", "its backward pass included"),
-        SortableColumn(
-            "Self, device", "ns", "self_device_ns", "without the modules that it calls"
-        ),
-        SortableColumn(
-            "Host", "ns", "host_ns", "its calls, and the operators of its backward pass"
-        ),
-        SortableColumn("Self, host", "ns", "self_host_ns", "without the modules that it calls"),
+        SortableColumn("Device per step", "ns", "device_per_step_ns", f"{on_device}: {_PER_STEP}"),
+        SortableColumn("Self, device per step", "ns", "self_device_per_step_ns", own),
+        SortableColumn("Host per step", "ns", "host_per_step_ns", f"{on_host}: {_PER_STEP}"),
+        SortableColumn("Self, host per step", "ns", "self_host_per_step_ns", own),
+        SortableColumn("Device in total", "ns", "device_ns", f"{on_device}, {_IN_TOTAL}"),
+        SortableColumn("Self, device in total", "ns", "self_device_ns", own),
+        SortableColumn("Host in total", "ns", "host_ns", f"{on_host}, {_IN_TOTAL}"),
+        SortableColumn("Self, host in total", "ns", "self_host_ns", own),
         SortableColumn(
             "Share", "share", "share", "of all device work, or without devices of the recording"
         ),
+        _CALLS,
         *_throughput(every),
     )  # fmt: skip
-    return table("modules", totals_title(report, "Modules"), columns, every)
+    return table("modules", table_title("Modules", per_step=per_step), columns, every)
 
 
 def _module_instances(options: Options) -> SortableTable:
@@ -276,23 +293,29 @@ def _module_instances(options: Options) -> SortableTable:
 def _lines(report: Report, options: Options) -> SortableTable:
     every = report.summary.lines
     on_device = any(each.device_ns is not None for each in every)
+    per_step = any(each.host_per_step_ns is not None for each in every)
+    work, own = "device work that they launched", "host time of these operators"
     columns = (
         _line(options, "with the operators of its backward pass"),
+        SortableColumn("Device per step", "ns", "device_per_step_ns", f"{work}: {_PER_STEP}"),
+        SortableColumn("Host per step", "ns", "host_per_step_ns", f"{own}: {_PER_STEP}"),
+        SortableColumn("Device in total", "ns", "device_ns", f"{work}, {_IN_TOTAL}"),
+        SortableColumn("Host in total", "ns", "host_ns", f"{own}, {_IN_TOTAL}"),
         SortableColumn("Operators", "count", "n_ops", "calls, nested ones included"),
-        SortableColumn("On the device", "ns", "device_ns", "device work that they launched"),
-        SortableColumn("Host", "ns", "host_ns", "host time of these operators"),
         *_throughput(every),
     )
-    first = "On the device" if on_device else "Host"
-    title = totals_title(report, "Source lines")
+    # The lines are in the order of their totals.
+    first = "Device in total" if on_device else "Host in total"
+    title = table_title("Source lines", per_step=per_step)
     return table("lines", title, columns, every, sorted_by=first, word="source line")
 
 
 def _copies(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Copy", "name", "kind"),
-        SortableColumn("Copies", "count", "n_calls"),
+        SortableColumn("Per step", "ns", "per_step_ns", _PER_STEP),
         SortableColumn("Total", "ns", "total_ns", "sum of their lengths on the device"),
+        SortableColumn("Copies", "count", "n_calls", "in the whole recording"),
         SortableColumn("Bytes", "bytes", "bytes", "bytes copied"),
     )
     copies = report.summary.copies
@@ -302,8 +325,9 @@ def _copies(report: Report) -> SortableTable:
 def _syncs(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Call", "name", "call"),
+        SortableColumn("Per step", "ns", "per_step_ns", _PER_STEP),
+        SortableColumn("Total", "ns", "total_ns", "host time in all these calls"),
         _CALLS,
-        SortableColumn("Total", "ns", "total_ns", "host time in these calls"),
     )
     return table("syncs", "Syncs", columns, report.summary.syncs, word="sync")
 
@@ -339,9 +363,10 @@ def _sync_sites(report: Report) -> SortableTable:
 def _regions(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Region", "name", "name"),
-        SortableColumn("Entries", "count", "n_calls"),
+        SortableColumn("Per step", "ns", "per_step_ns", _PER_STEP),
         SortableColumn("Total", "ns", "total_ns", "sum of their lengths on the host"),
-        SortableColumn("On the device", "ns", "device_ns", "device work launched within"),
+        SortableColumn("Device in total", "ns", "device_ns", "device work launched within"),
+        SortableColumn("Entries", "count", "n_calls", "in the whole recording"),
     )
     regions = report.summary.regions
     return table("regions", "Regions", columns, regions, sorted_by="Total", word="region")

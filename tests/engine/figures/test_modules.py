@@ -143,13 +143,13 @@ def test_every_format_shows_the_tree(tmp_path: Path) -> None:
     with builder.step():
         layers(builder, 3)
     report = report_of(builder, tmp_path)
-    assert "Modules in total: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
+    assert "Modules: Linear_1…5 62%, Linear_0…4 38%" in render(report, "text").decode()
     for shown in (render(report, "text", verbose=True), render(report, "md"),
                   render(report, "fragment"), render(report, "html")):  # fmt: skip
         text = shown.decode()
         assert all(each in text for each in ("Modules", "· · Linear_1…5", "15.0 µs", "62%"))
     rows = render(report, "csv", table="modules").decode().splitlines()
-    assert rows[1].startswith("Net_0,1,0,1,66000,0,24000,0,1")
+    assert rows[1].startswith("Net_0,1,0,1,66000,0,24000,0,66000,0,24000,0,1")
     assert json.loads(render(report, "json"))["summary"]["modules"][1]["name"] == "Block_0…2"
 
 
