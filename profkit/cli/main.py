@@ -22,6 +22,8 @@ from profkit.names import did_you_mean
 
 _N_OBJECTS = 300_000
 """After so many new objects garbage is collected."""
+_DRAWING = (["view"], ["export"])
+"""Commands that draw a recording, in a process that ends then."""
 _EPILOG = """\b
 Start here:
   profkit run train.py           profile a program without changing it
@@ -88,6 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and arguments[:1] != ["demo"]:
         # No analysis uses NumPy's linear algebra, whose threads wait busily for work at first.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if argv is None and arguments[:1] in _DRAWING:
+        from profkit.readers.process_memory import reuse_free_memory
+
+        reuse_free_memory()
     with _rare_garbage_collection():
         code = guarded(run)
     if argv is None:

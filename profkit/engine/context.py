@@ -24,7 +24,7 @@ from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
 from profkit.index.distinct import distinct
 from profkit.index.host.modules import ModuleTree, module_tree
-from profkit.index.host.nesting import CallTree, call_tree, self_ns
+from profkit.index.host.nesting import CallTree, call_tree, own_ns, rows_open_at, self_ns
 from profkit.index.host.source import NO_FRAME, SourceMap, forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
@@ -146,6 +146,20 @@ class Context:
     def op_self_ns(self) -> Int64s:
         """Host time of each operator without the operators within it; else 0. Shape ``(n,)``."""
         return self_ns(self.events, self.tree, self.events.category == Category.OP)
+
+    @cached_property
+    def own_ns(self) -> Int64s:
+        """Duration of each host row without its children; else 0. Shape ``(n,)``."""
+        return own_ns(self.events, self.tree)
+
+    @cached_property
+    def rows_of_memory(self) -> Int32s:
+        """The innermost host row that runs at each ``[memory]`` event, on its thread.
+
+        :data:`~profkit.model.events.NO_ROW` for none. Shape of ``trace.memory.lane``.
+        """
+        table = self.trace.memory
+        return rows_open_at(self.events, self.tree, table.lane, table.ts_ns)
 
     @kept_relation(lambda found, ctx: are_categories(found, ctx.events))
     def work_categories(self) -> Int64s:

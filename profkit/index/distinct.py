@@ -15,6 +15,8 @@ _Integers = npt.NDArray[np.integer[Any]]
 _Number = TypeVar("_Number", bound=np.generic)
 _SMALL_TABLE: Final = 1 << 16
 _MAX_SPARSENESS: Final = 4
+_MAX_WHOLE: Final = 1 << 53
+"""Floats represent all whole numbers up to here."""
 _MAX_SHORT: Final = int(np.iinfo(np.uint16).max)
 
 
@@ -69,6 +71,22 @@ def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
     is_used = np.zeros(largest + 1, dtype=np.bool_)
     is_used[keys] = True
     return np.flatnonzero(is_used).astype(np.int64), (np.cumsum(is_used) - 1)[keys]
+
+
+def numbered_values(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Int64s]:
+    """The distinct values of a column, ascending, and the index of each value among them.
+
+    Most columns have whole numbers, such as those of names, which need no sort.
+
+    Args:
+        values: Integers, or floats none of which is NaN. Shape ``(k,)``.
+    """
+    if len(values) and 0 <= values.min() <= values.max() <= _MAX_WHOLE:
+        whole = values.astype(np.int64)
+        if (whole == values).all():
+            return numbered(whole)
+    found, place = np.unique(values, return_inverse=True)
+    return found, place.astype(np.int64)
 
 
 def by_number(numbers: _Integers) -> Rows:

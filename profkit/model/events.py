@@ -83,11 +83,21 @@ class SparseColumn:
 
     def _filled(self, found: _Column, rows: npt.NDArray[np.integer[Any]]) -> _Column:
         if len(self.rows):
-            place = np.searchsorted(self.rows, rows)
-            place[place == len(self.rows)] = 0
+            place = self._places(rows)
             has = self.rows[place] == rows
             found[has] = self.values[place[has]]
         return found
+
+    def _places(self, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+        """Where some rows are in the column, of those with a value. Shape of ``rows``."""
+        if len(rows) < len(self.rows):
+            place = np.searchsorted(self.rows, rows)
+            place[place == len(self.rows)] = 0
+            return place
+        # For most rows of a recording a table is faster. Its last place is that of no row.
+        table = np.zeros(max(int(self.rows[-1]), int(rows.max())) + 2, dtype=np.int32)
+        table[self.rows] = np.arange(len(self.rows), dtype=np.int32)
+        return np.asarray(table[rows])
 
 
 NO_VALUES: Final = SparseColumn(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64))

@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.index.distinct import numbered
+from profkit.index.distinct import numbered, numbered_values
 from profkit.model.events import NO_ROW, EventTable, Int64s, Rows, SparseColumn
 from profkit.units import format_bytes, format_count
 
@@ -57,21 +57,21 @@ def event_arguments(ctx: Context, rows: Rows) -> EventArguments:
 
 def _sets(events: EventTable, rows: Rows) -> tuple[tuple[tuple[tuple[str, str], ...], ...], Int64s]:
     """The sets of arguments, and the set of each row."""
-    key, first = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.intp)
+    key = np.zeros(len(rows), dtype=np.int64)
     shown: list[tuple[str, Callable[[float], str], SparseColumn]] = []
     for label, column, text in _columns(events):
         if not len(column.rows):
             continue
-        values, number = np.unique(column.values, return_inverse=True)
+        values, number = numbered_values(column.values)
         of_row = np.zeros(len(events), dtype=np.int64)
         of_row[column.rows] = number + 1
         distinct, found = numbered(key * (len(values) + 1) + of_row[rows])
         if len(distinct) > MAX_SETS:
             continue
         key = found
-        first = np.zeros(len(distinct), dtype=np.intp)
-        first[key[::-1]] = np.arange(len(rows))[::-1]
         shown.append((label, text, column))
+    first = np.zeros(int(key.max(initial=0)) + 1, dtype=np.intp)
+    first[key[::-1]] = np.arange(len(rows))[::-1]
     some = rows[first] if len(rows) else rows
     sets: list[list[tuple[str, str]]] = [[] for _ in range(len(some))]
     for label, text, column in shown:

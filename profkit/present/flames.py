@@ -8,7 +8,6 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_tree
-from profkit.index.host.nesting import own_ns
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
@@ -50,7 +49,7 @@ def _host(ctx: Context, *, by_line: bool) -> Flame | None:
     top = paths.children(np.full(len(site), TOP), sites.threads(ctx)[ctx.events.lane])
     lines = sites.lines(ctx)[ctx.source.frame] if by_line else None
     node = paths_of_tree(paths, ctx.tree, top, site, lines)
-    own = own_ns(ctx.events, ctx.tree)
+    own = ctx.own_ns
     has_stacks = bool((ctx.events.category == Category.PYTHON).any())
     along = "Python calls and operators" if has_stacks else "operators"
     of = f"Host time in recorded events, along {along}."

@@ -7,7 +7,6 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_stacks, paths_of_tree
-from profkit.index.host.nesting import rows_open_at
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
@@ -121,15 +120,13 @@ def _of_trace(ctx: Context) -> Flame | None:
 
 def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak) -> Int64s:
     """The source line if known, then the open calls on the allocating thread."""
-    table, events = ctx.trace.memory, ctx.events
-    place = ctx.allocations.alloc[peak.live]
-    row = rows_open_at(events, ctx.tree, table.lane[place], table.ts_ns[place])
+    row = ctx.rows_of_memory[ctx.allocations.alloc[peak.live]]
     label = device_label(peak.device_type, peak.device)
     device = sites.number(FlameSite("device", label))
     top = int(paths.children(np.array([TOP]), np.array([device]))[0])
     site = host_sites(ctx, sites)
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
-    everywhere = np.full(len(events), top, dtype=np.int64)
+    everywhere = np.full(len(site), top, dtype=np.int64)
     node = paths_of_tree(paths, ctx.tree, everywhere, site, lines)
     outside = sites.unknown("no enclosing call recorded")
     found = np.full(len(row), top, dtype=np.int64)

@@ -7,7 +7,6 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.distinct import numbered
-from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.block_lifetimes import BlockLifetimes
@@ -147,7 +146,7 @@ def _window_layers(
     alloc, free, n_bytes = every.alloc[own], every.free[own], every.n_bytes[own]
     begin = np.searchsorted(places, alloc)
     end = np.where(free == NO_ROW, len(places), np.searchsorted(places, free))
-    row = rows_open_at(ctx.events, ctx.tree, every.table.lane[alloc], every.table.ts_ns[alloc])
+    row = ctx.rows_of_memory[alloc]
     # NO_ROW is the entry appended: there may be no others.
     frame = np.append(ctx.source.frame, NO_FRAME).astype(np.int64)[row]
     op = np.append(ctx.innermost_op, NO_ROW)[row]

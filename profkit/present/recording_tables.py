@@ -8,7 +8,6 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.distinct import distinct
-from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
@@ -178,9 +177,7 @@ def largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
 
 def _innermost_op(ctx: Context, rows: Rows) -> Int32s:
     """For some memory events the innermost operator at that time, or NO_ROW."""
-    table = ctx.trace.memory
-    inside = rows_open_at(ctx.events, ctx.tree, table.lane[rows], table.ts_ns[rows])
-    return np.append(ctx.innermost_op, np.int32(NO_ROW))[inside]
+    return np.append(ctx.innermost_op, np.int32(NO_ROW))[ctx.rows_of_memory[rows]]
 
 
 def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:

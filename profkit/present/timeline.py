@@ -17,7 +17,7 @@ from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
-from profkit.index.level_of_detail import joined, levels_of, stacked, within_rows
+from profkit.index.level_of_detail import joined, levels_of, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
@@ -153,13 +153,16 @@ class DrawnLanes:
         if not len(starts_ns):
             return
         row = np.zeros(len(starts_ns), dtype=np.int32) if depth is None else depth
-        order = np.lexsort((ends_ns, starts_ns, row))
         lengths = ends_ns - starts_ns
         ones = np.ones(len(row), dtype=np.int64)
-        rows = np.full(len(row), NO_ROW) if event is None else event
-        slices = Slices(
-            row, starts_ns, ends_ns, lengths, ones, lengths, site, rows.astype(np.int32)
-        ).of(order)
+        if event is None:
+            rows = np.full(len(row), NO_ROW, dtype=np.int32)
+        else:
+            rows = event.astype(np.int32)
+        slices = Slices(row, starts_ns, ends_ns, lengths, ones, lengths, site, rows)
+        order = order_of(row, starts_ns, ends_ns)
+        if order is not None:
+            slices = slices.of(order)
         if depth is None:
             slices = replace(slices, row=stacked(slices.row, slices))
             slices = slices.of(np.argsort(slices.row, kind="stable"))

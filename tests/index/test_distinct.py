@@ -2,8 +2,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.distinct import by_number, common, distinct, marked, numbered, used
-from profkit.model.events import NO_ROW
+from profkit.index.distinct import (
+    by_number,
+    common,
+    distinct,
+    marked,
+    numbered,
+    numbered_values,
+    used,
+)
+from profkit.model.events import MISSING, NO_ROW, SparseColumn
 
 numbers = st.lists(st.integers(0, 40), max_size=60)
 
@@ -13,6 +21,27 @@ def test_dense_and_sparse_keys_are_numbered_in_order(keys: list[int]) -> None:
     found, place = numbered(np.array(keys, dtype=np.int64))
     assert found.tolist() == sorted(set(keys))
     assert [found[each] for each in place.tolist()] == keys
+
+
+@given(
+    st.lists(st.integers(0, 9) | st.integers(-3, 1 << 60), max_size=30)
+    | st.lists(st.integers(0, 5) | st.floats(-2, 2**60), max_size=30)
+)
+def test_values_of_any_column_are_numbered_in_order(values: list[float]) -> None:
+    column = np.array(values)
+    found, place = numbered_values(column)
+    assert found.tolist() == sorted(set(column.tolist()))
+    assert [found[each] for each in place.tolist()] == column.tolist()
+
+
+@given(st.dictionaries(st.integers(0, 20), st.integers(1, 99)), st.lists(st.integers(-1, 30)))
+def test_a_sparse_column_has_the_values_of_few_and_of_many_rows(
+    values: dict[int, int], rows: list[int]
+) -> None:
+    has = sorted(values)
+    column = SparseColumn(np.array(has, dtype=np.int32), np.array([values[row] for row in has]))
+    expected = [values.get(row, MISSING) for row in rows]
+    assert column.at(np.array(rows, dtype=np.intp)).tolist() == expected
 
 
 @given(one=numbers, other=numbers)

@@ -1,11 +1,14 @@
 """Levels of detail against a walk over the slices, one after another."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.index.intervals import union
-from profkit.index.level_of_detail import coarser, flattened, levels_of, opens, stacked
+from profkit.index.level_of_detail import coarser, flattened, levels_of, opens, order_of, stacked
 from profkit.model.timeline import Slices
 
 spans = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20)), min_size=1, max_size=30)
@@ -29,6 +32,24 @@ def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         found.append((at, length))
         at += length
     return found
+
+
+places = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 5))
+
+
+@given(
+    st.lists(places),
+    st.sampled_from([lambda _: 0, lambda place: place, lambda place: place[1:]]),
+)
+def test_slices_are_ordered_by_row_start_and_end_as_they_come(
+    given_as: list[tuple[int, int, int]], come_by: Callable[[tuple[int, int, int]], Any]
+) -> None:
+    every = sorted(given_as, key=come_by)
+    columns = np.array(every, dtype=np.int64).reshape(-1, 3).T
+    order = order_of(columns[0].astype(np.int32), columns[1], columns[2])
+    expected = sorted(range(len(every)), key=lambda place: every[place])
+    assert (list(range(len(every))) if order is None else order.tolist()) == expected
+    assert (order is None) == (every == sorted(every))
 
 
 @settings(max_examples=200, deadline=None)

@@ -27,8 +27,10 @@ def byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
         The bytes, and how many bytes each number has, at least 1.
     """
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 8))
-    by_number = np.ascontiguousarray(values.astype("<u8")).view(np.uint8).reshape(-1, 8)
-    return by_number[:, :width].T.tobytes(), width
+    if width == 1:
+        return values.astype(np.uint8).tobytes(), width
+    by_number = np.ascontiguousarray(values.astype("<i8", copy=False)).view(np.uint8)
+    return by_number.reshape(-1, 8)[:, :width].T.tobytes(), width
 
 
 def packed(
