@@ -93,11 +93,20 @@ def _of_ranks(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | No
 
 
 def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
-    n_steps = len(summary.steps) if per_step else 1
-    ending = "_per_step" if per_step else ""
+    """What each device does: in the time of the steps divided by their number, or without steps.
+
+    A report of an earlier version has no figures in steps, and none that are comparable.
+    """
+    if not per_step:
+        for device in summary.devices:
+            for name in _DEVICE:
+                yield (name, device.device), getattr(device, name)
+        return
     for device in summary.devices:
-        for name in _DEVICE:
-            yield (name + ending, device.device), round(getattr(device, name) / n_steps)
+        if device.in_steps is not None:
+            for name in _DEVICE:
+                mean = round(getattr(device.in_steps, name) / len(summary.steps))
+                yield (f"{name}_per_step", device.device), mean
 
 
 def _of_memory(summary: Summary) -> Iterator[tuple[Key, int | None]]:

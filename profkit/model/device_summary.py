@@ -37,6 +37,30 @@ class IdleTime:
 
 
 @dataclass(frozen=True)
+class DeviceSteps:
+    """What one device does in the time of the steps: figures of all steps together.
+
+    Attributes:
+        busy_ns: Time in which a kernel, copy or fill ran.
+        idle_ns: The rest, without time in which it worked on something that is not in the
+            recording.
+        compute_ns: Time in which a kernel other than a collective ran.
+        communication_ns: Time in which a collective kernel ran.
+        memcpy_ns: Time in which a copy ran.
+        n_kernels: Number of kernels that begin in it.
+        n_memcpy: Number of copies that begin in it.
+    """
+
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    memcpy_ns: int
+    n_kernels: int
+    n_memcpy: int
+
+
+@dataclass(frozen=True)
 class DeviceSummary:
     """One device over its span. Times are lengths of unions of intervals, never sums.
 
@@ -61,6 +85,7 @@ class DeviceSummary:
             launches, not measured; None where no kernel has an estimate.
         tensor_core_share: Kernels whose names show that they use tensor cores, as a share of the
             sum of kernel durations; a lower bound. None without kernels.
+        in_steps: The part of it in the time of the steps, or None without steps.
     """
 
     device: str
@@ -79,3 +104,4 @@ class DeviceSummary:
     unrecorded_ns: int = 0
     occupancy_share: float | None = None
     tensor_core_share: float | None = None
+    in_steps: DeviceSteps | None = None

@@ -31,13 +31,14 @@ from profkit.index.device.breakdown import (
     partition_time,
     parts_of_steps,
 )
+from profkit.index.device.streams import DeviceActivity
 from profkit.index.device.syncs import called_by_profiler, outermost_calls, user_reads
 from profkit.index.distinct import united
 from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.capture_info import SampledTime
-from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
+from profkit.model.device_summary import DeviceSteps, DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
 from profkit.model.location import Location
 from profkit.model.report import (
@@ -151,7 +152,7 @@ def summarize(ctx: Context) -> Summary:
     parts, work = time_parts(ctx, window), timed_work(ctx)
     return Summary(
         window_ns=ctx.window_ns,
-        devices=_devices(ctx),
+        devices=_devices(ctx, window),
         steps=_steps(ctx, parts),
         top_kernels=top_kernels(ctx, work),
         top_ops=top_ops(ctx, work),
@@ -192,7 +193,7 @@ def _sampled(sampled: SampledTime | None) -> SampledSummary | None:
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
 
 
-def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
+def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
     described = ctx.trace.devices
     return tuple(
         DeviceSummary(
@@ -212,8 +213,25 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
             idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
             occupancy_share=occupancy_share(ctx, device.rows),
             tensor_core_share=tensor_core_share(ctx, device.rows),
+            in_steps=_in_steps(ctx, device, window) if len(ctx.steps) else None,
         )
         for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
+    )
+
+
+def _in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> DeviceSteps:
+    """The activity of a device in the time of the steps."""
+    busy = intersect(device.busy, window)
+    unrecorded = subtract(intersect(ctx.unrecorded, window), busy)
+    category = ctx.events.category[device.rows[device_work_in_steps(ctx, device.rows)]]
+    return DeviceSteps(
+        busy_ns=busy.total_ns,
+        idle_ns=window.total_ns - busy.total_ns - unrecorded.total_ns,
+        compute_ns=intersect(device.compute, window).total_ns,
+        communication_ns=intersect(device.communication, window).total_ns,
+        memcpy_ns=intersect(device.memcpy, window).total_ns,
+        n_kernels=int(np.count_nonzero(category == Category.KERNEL)),
+        n_memcpy=int(np.count_nonzero(category == Category.MEMCPY)),
     )
 
 
