@@ -50,26 +50,28 @@ from profkit.present.document import (
     remainder,
     table_section,
 )
+from profkit.present.facts import (
+    busiest_kernels,
+    busiest_ops,
+    facts,
+    origin,
+    remarks,
+    unchecked_by_reason,
+)
 from profkit.present.headline import (
     MIN_SAMPLES,
     breakdown_title,
-    busiest_kernels,
-    busiest_ops,
     categories_title,
     cost_text,
     device_noun,
-    facts,
     function_name,
     headline,
     host_step_time,
     incomplete_steps,
     n_running,
-    origin,
     part_label,
-    remarks,
     step_range,
     table_title,
-    unchecked_by_reason,
 )
 from profkit.present.memory_text import (
     allocation_tables,

@@ -11,15 +11,8 @@ from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, RunCost, Summary
-from profkit.present.headline import (
-    busiest_ops,
-    cost_share,
-    cost_text,
-    facts,
-    headline,
-    remarks,
-    step_time,
-)
+from profkit.present.facts import busiest_ops, facts, remarks
+from profkit.present.headline import cost_share, cost_text, headline, step_time
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.renderers import reports

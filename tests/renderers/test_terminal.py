@@ -11,7 +11,7 @@ import profkit
 from profkit.model.finding import Cost
 from profkit.model.location import Location
 from profkit.model.report import Report
-from profkit.present.headline import busiest_ops
+from profkit.present.facts import busiest_ops
 from profkit.renderers import text as terminal
 from profkit.units import format_ns
 from tests.renderers import reports

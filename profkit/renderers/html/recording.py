@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.headline import remarks, unchecked_by_reason
+from profkit.present.facts import remarks, unchecked_by_reason
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns

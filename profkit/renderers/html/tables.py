@@ -15,14 +15,8 @@ from profkit.model.report import (
     Report,
 )
 from profkit.names import short_kernel, short_path
-from profkit.present.headline import (
-    busiest_kernels,
-    busiest_ops,
-    categories_title,
-    function_name,
-    idle_explanation,
-    table_title,
-)
+from profkit.present.facts import busiest_kernels, busiest_ops
+from profkit.present.headline import categories_title, function_name, idle_explanation, table_title
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
