@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from profkit.api import render, study, what_if
+from profkit.cli.main import main
 from profkit.renderers import html
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 from tests.browser.pages import Opener, violations
@@ -476,3 +477,37 @@ def test_combinations_that_were_not_replayed_are_between_stated_bounds(
     )
     boxes[3].check()
     expect(section.locator("[data-predicted]")).to_contain_text("less than")
+
+
+@pytest.mark.parametrize("width", [400, 2_000])
+def test_tables_without_scripts_keep_their_names_readable_and_scroll_alone(
+    opened: Opener, folder: Path, width: int
+) -> None:
+    path = folder / f"fragment-{width}.html"
+    path.write_bytes(render(reports.gpu_report(), "fragment", is_page=True))
+    page = opened(path, viewport={"width": width, "height": 900})
+    for details in page.locator("details").all():
+        details.evaluate("each => { each.open = true; }")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    tables = page.locator(".pk-scroll")
+    assert tables.count() >= 3
+    for table in tables.all():
+        box = table.locator("td").first.bounding_box()
+        assert box is not None
+        assert box["width"] >= 100
+        assert table.get_attribute("tabindex") == "0"  # it scrolls by keyboard
+
+
+def test_the_page_of_a_comparison_says_what_it_compares_once(opened: Opener, folder: Path) -> None:
+    before, after = (
+        next((ROOT / "traces" / name).glob("*.pt.trace.json.gz"))
+        for name in ("starved_loader", "starved_loader_cured")
+    )
+    path = folder / "difference.html"
+    arguments = ["diff", str(before), str(after), "--format", "html", "-o", str(path)]
+    assert main(arguments) == 0
+    page = opened(path, viewport={"width": 400, "height": 900}, color_scheme="dark")
+    heading = page.locator("h1").inner_text()
+    assert page.locator("main").inner_text().count(heading) == 1
+    assert page.locator(".origin").inner_text().count(".pt.trace.json.gz") == 2
+    assert page.evaluate("document.documentElement.scrollWidth") == 400

@@ -41,7 +41,9 @@ def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) 
     tags = {tag for tag, _ in page.elements}
     assert not tags & {"script", "link", "img", "iframe", "object", "form", "base", "meta"}
     attributes = {name for _, names in page.elements for name in names}
-    assert attributes <= {"class", "style", "title", "open", "scope", "aria-hidden"}
+    assert attributes <= {
+        "class", "style", "title", "open", "scope", "aria-hidden", "aria-label", "role", "tabindex"
+    }  # fmt: skip
     assert "url(" not in made
     assert "@import" not in made
 
@@ -94,6 +96,11 @@ def test_it_names_the_command_that_opens_the_page_quoted_for_a_shell() -> None:
     assert shlex.split(command) == ["profkit", "view", path]
     hostile = replace(report, source=replace(report.source, path="\x1b[31m.json"))
     assert "profkit view" not in words(hostile)
+
+
+def test_without_a_file_the_last_line_names_none() -> None:
+    nowhere = replace(reports.gpu_report(), source=replace(reports.gpu_report().source, path=""))
+    assert words(nowhere).endswith(f"profkit {nowhere.profkit} · NVIDIA H200 · torch 2.13.0")
 
 
 def test_the_bars_of_the_step_time_fill_its_width() -> None:

@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from profkit.comparison.messages import headline
 from profkit.model.difference import Difference
+from profkit.names import short_path, visible
 from profkit.present.flame_difference import FlameDifference
 from profkit.renderers.html import flames
 from profkit.renderers.html._page import Head, assembled
@@ -28,5 +29,7 @@ def difference_page(
         Section("comparison", "Comparison", body),
         flames.section_of_difference(graphs, base),
     )
-    head = Head("profkit diff", headline(difference), "", (), difference.profkit)
+    sides = (difference.before, difference.after)
+    paths = (visible(short_path(side.path, base)) or "a report" for side in sides)
+    head = Head("profkit diff", headline(difference), " → ".join(paths), (), difference.profkit)
     return assembled(head, sections).encode("utf-8", "backslashreplace")
