@@ -282,10 +282,14 @@ class ProfilerRecording:
             wanted: The former.
         """
         found: dict[int, int] = {}
+        if not wanted:
+            return found
         for event in self._profile.profiler.kineto_results.events():
-            if wanted <= found.keys():
+            thread = event.start_thread_id()
+            is_new = thread not in found
+            found[thread] = event.device_resource_id()
+            if is_new and wanted <= found.keys():
                 break
-            found[event.start_thread_id()] = event.device_resource_id()
         return found
 
 
