@@ -464,7 +464,7 @@ def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
 
 def _times_sentence(times: Iterable[tuple[str, int | None]], *, per_step: bool) -> tuple[str, ...]:
     """Names with their times, ``aten::mm 20.1 ms per step``, of which the first has the unit."""
-    texts = [f"{name} {format_ns(ns or 0)}" for name, ns in times]
+    texts = [f"{name} {format_ns(ns)}" for name, ns in times if ns]
     if texts and per_step:
         texts[0] += " per step"
     return tuple(texts)
@@ -472,6 +472,7 @@ def _times_sentence(times: Iterable[tuple[str, int | None]], *, per_step: bool) 
 
 def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     per_step, on_device, every = busiest_ops(report)
+    every = [op for op in every if op.total_ns or op.device_ns]  # others only mark a moment
     shown = every[: options.limit]
     device = device_noun(report)
     times: tuple[str, ...] = (f"on {device}", "self CPU") if on_device else ("total", "self")

@@ -174,6 +174,15 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
     assert "\n  operators         21.3 ms   12% model.py:12, " in verbose
 
 
+def test_operators_that_only_mark_a_moment_are_in_no_list() -> None:
+    report = reports.gpu_report()
+    mark = replace(report.summary.top_ops[0], name="mark", total_ns=0, self_ns=0, device_ns=0)
+    for top_ops in ((*report.summary.top_ops, mark), (mark,)):
+        shown = text(replace(report, summary=replace(report.summary, top_ops=top_ops)))
+        assert "mark" not in shown
+        assert ("Operators: " in shown) == (len(top_ops) > 1)
+
+
 def test_a_path_that_is_mostly_unexplained_says_so() -> None:
     shown = text(reports.cpu_report(), width=100)
     assert "Critical path per step (shares of 12.0 ms): operators 67%" in shown
