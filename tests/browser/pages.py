@@ -56,18 +56,20 @@ class Fingers:
     Args:
         page: The page.
         element: Its selector.
+        below: How far they are below its upper edge, in pixels.
     """
 
-    def __init__(self, page: Page, element: str) -> None:
+    def __init__(self, page: Page, element: str, below: int = 60) -> None:
         page.locator(element).scroll_into_view_if_needed()
         box = page.locator(element).bounding_box()
         assert box is not None
         self._box = box
+        self._below = below
         self._session = page.context.new_cdp_session(page)
 
     def at(self, kind: str, *shares: float, first: int = 0) -> None:
         """Send a touch event with points at some shares; their ids start with `first`."""
-        x, y, width = self._box["x"], self._box["y"] + 60, self._box["width"]
+        x, y, width = self._box["x"], self._box["y"] + self._below, self._box["width"]
         points = [
             {"x": x + share * width, "y": y, "id": i} for i, share in enumerate(shares, first)
         ]

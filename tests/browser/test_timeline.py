@@ -619,3 +619,75 @@ def test_segments_of_the_critical_path_can_be_selected_and_are_not_counted_twice
     details = page.locator("#timeline-details")
     expect(details).to_contain_text("critical path")
     expect(details).to_contain_text(", on the critical path")
+
+
+def test_a_key_zooms_around_the_middle_while_no_pointer_is_on_the_timeline(page: Page) -> None:
+    page.mouse.move(0, 0)
+    page.locator(".lanes").focus()
+    begin, end = visible_range(page)
+    assert begin <= 0
+    page.keyboard.press("w")
+    inner = visible_range(page)
+    assert inner[1] - inner[0] < end - begin
+    assert sum(inner) == pytest.approx(begin + end)
+
+
+def test_the_latest_movement_replaces_one_under_way(opened: Opener, small: Path) -> None:
+    page: Page = opened(small)
+    expect(page.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
+    begin, end = visible_range(page)
+    page.evaluate(
+        """() => {
+            const press = (key) => document.querySelector('.lanes').dispatchEvent(
+                new KeyboardEvent('keydown', { key, bubbles: true }));
+            press('+');
+            press('Home');
+            press('+');
+        }"""
+    )
+    # Longer than the movement to the whole recording takes, which must not go on.
+    page.wait_for_timeout(500)
+    inner = visible_range(page)
+    assert inner[1] - inner[0] == pytest.approx(0.36 * (end - begin))
+
+
+def test_what_the_system_takes_away_ends_a_drag_on_the_overview(
+    opened: Opener, small: Path
+) -> None:
+    page = drawn(opened, small, has_touch=True)
+    page.locator(".lanes").press("+")
+    before = visible_range(page)
+    finger = Fingers(page, ".timeline .overview", below=10)
+    finger.at("touchStart", 0.9)
+    moved = visible_range(page)
+    assert moved[0] > before[0]
+    finger.at("touchCancel")
+    box = page.locator(".timeline .overview").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 5)
+    page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 5)
+    assert visible_range(page) == moved
+
+
+def test_another_resolution_of_the_screen_redraws_the_canvases(page: Page) -> None:
+    # A browser without a screen changes the resolution without the event that tells it.
+    page.add_init_script(
+        """window.asked = new Map();
+        const ask = window.matchMedia.bind(window);
+        window.matchMedia = (text) => {
+            asked.set(text, ask(text));
+            return asked.get(text);
+        };"""
+    )
+    page.reload()
+    visible_range(page)
+    expect(page.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
+    width = "document.querySelector('.lanes .slices').width"
+    before, size = page.evaluate(width), page.viewport_size
+    assert size is not None
+    page.context.new_cdp_session(page).send(
+        "Emulation.setDeviceMetricsOverride", {**size, "deviceScaleFactor": 2, "mobile": False}
+    )
+    page.evaluate("asked.get('(resolution: 1dppx)').dispatchEvent(new Event('change'))")
+    page.wait_for_function(f"(wide) => {width} === wide", arg=2 * before)
+    assert page.evaluate("asked.has('(resolution: 2dppx)')")

@@ -7,7 +7,8 @@
  *                  id shows this time range
  *   profkit:span   detail {device, from, to, text} or null  the moments that are selected on the
  *                  memory chart of a device, by their index
- *   profkit:theme  detail {dark}                   the colours changed: canvases redraw
+ *   profkit:theme  detail {dark}                   the colours or the screen's resolution changed: canvases
+ *                  redraw
  */
 const profkit = (() => {
   const timeUnits = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']];

@@ -56,5 +56,16 @@ profkit.canvas = (() => {
     tip.style.top = `${event.clientY - box.top + (isAbove ? -tip.offsetHeight - 10 : 18)}px`;
   }
 
+  /** Draw again where the window moves to a screen of another resolution. */
+  function watchResolution() {
+    const same = window.matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+    same.addEventListener('change', () => {
+      const detail = { dark: document.documentElement.dataset.theme === 'dark' };
+      window.dispatchEvent(new CustomEvent('profkit:theme', { detail }));
+      watchResolution();
+    }, { once: true });
+  }
+  watchResolution();
+
   return { mixed, textColorOn, fitted, write, showTip };
 })();

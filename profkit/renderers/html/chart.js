@@ -74,6 +74,8 @@ profkit.chart = (() => {
      * @param {(span: number[] | null) => void} [spec.onSpan] first and last index that are selected
      */
     update(spec) {
+      // Places of other data are other places.
+      if (spec.at.length !== this.spec?.at.length) [this.cursor, this.span] = [null, null];
       this.spec = { height: 300, atScales: [[1, '']], ...spec };
       this.stacked = spec.series.filter(({ kind }) => kind !== 'line');
       this.isBars = spec.series.some(({ kind }) => kind === 'bar');
@@ -119,7 +121,8 @@ profkit.chart = (() => {
       const { at, series, scales, height, fromLowest } = this.spec;
       const values = series.filter(({ kind }) => kind === 'line').flatMap((line) => line.values);
       let top = 1;
-      const low = fromLowest ? values.reduce((a, b) => Math.min(a, b ?? a), Infinity) : 0;
+      const lowest = fromLowest ? values.reduce((a, b) => Math.min(a, b ?? a), Infinity) : 0;
+      const low = Number.isFinite(lowest) ? lowest : 0;
       for (const value of [...values, ...this.totals]) if (value * 1.03 > top) top = value * 1.03;
       this.yTicks = ticks(low, top, height / 60, scales);
       const left = Math.max(...this.yTicks.map(([, text]) => text.length)) * letter + 14;

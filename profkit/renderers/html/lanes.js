@@ -13,7 +13,7 @@ profkit.lanes = (() => {
 
   /** The colours of the page that drawings use, cached until the theme changes. */
   function pageColors() {
-    const names = ['--bg', '--fg', '--muted', '--line', '--ground', '--accent'];
+    const names = ['--bg', '--fg', '--muted', '--line', '--accent'];
     cachedColors = cachedColors ?? Object.fromEntries(
       names.map((name) => [name.slice(2), profkit.color(name)]));
     return cachedColors;
@@ -94,6 +94,11 @@ profkit.lanes = (() => {
 
     x(ns) {
       return (ns - this.view.from) * this.scale;
+    }
+
+    /** The same, at most some widths outside: a canvas is not exact at a billion pixels. */
+    near(ns) {
+      return Math.min(Math.max(this.x(ns), -9 * this.width), 10 * this.width);
     }
 
     /**
@@ -210,19 +215,19 @@ profkit.lanes = (() => {
 
     /** A frame around a slice. */
     frame(y, { start, end }) {
-      const left = this.x(start);
+      const left = this.near(start);
       const { context } = this;
       context.strokeStyle = pageColors().fg;
       context.lineWidth = 2;
-      context.strokeRect(left, y - 1, Math.max(2, this.x(end) - left), rowHeight);
+      context.strokeRect(left, y - 1, Math.max(2, this.near(end) - left), rowHeight);
     }
 
     /** An arrow from the start of a launch to the start of what it launched. */
     arrow(from, to) {
       const { context } = this;
       const isDown = to.y >= from.y;
-      const [x1, y1] = [this.x(from.start), from.y + (isDown ? rowHeight - 2 : 0)];
-      const [x2, y2] = [this.x(to.start), to.y + (isDown ? 0 : rowHeight - 2)];
+      const [x1, y1] = [this.near(from.start), from.y + (isDown ? rowHeight - 2 : 0)];
+      const [x2, y2] = [this.near(to.start), to.y + (isDown ? 0 : rowHeight - 2)];
       const bend = Math.min(60, 20 + Math.abs(x2 - x1) / 3);
       const head = isDown ? -5 : 5;
       for (const [color, width] of [[pageColors().bg, 4], [pageColors().accent, 2]]) {
@@ -241,7 +246,7 @@ profkit.lanes = (() => {
     /** A time range over some height, with its bounds. */
     area(from, to, top, bottom) {
       const { context } = this;
-      const [left, right] = [this.x(from), this.x(to)];
+      const [left, right] = [this.near(from), this.near(to)];
       context.globalAlpha = 0.18;
       context.fillStyle = pageColors().accent;
       context.fillRect(left, top, right - left, bottom - top);
@@ -303,7 +308,7 @@ profkit.lanes = (() => {
 
   function drawRuler(canvas, view, width, height) {
     const context = profkit.canvas.fitted(canvas, width, height);
-    context.fillStyle = profkit.color('--muted');
+    context.fillStyle = pageColors().muted;
     const scale = width / (view.to - view.from);
     for (const { at, text } of ticks(view, width)) {
       const x = (at - view.from) * scale;

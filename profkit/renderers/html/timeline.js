@@ -71,6 +71,7 @@
     let area = null;
     let pointerNs = null;
     let isFrameRequested = false;
+    let animation = null;
     let rangeTimer = null;
     let searchTimer = null;
 
@@ -88,6 +89,8 @@
       const span = Math.min(Math.max(to - from, minSpanNs), whole.to - whole.from);
       const start = Math.min(Math.max(from - (span - (to - from)) / 2, whole.from), whole.to - span);
       const target = { from: start, to: start + span };
+      // The latest movement replaces one that is still under way.
+      cancelAnimationFrame(animation);
       if (!animated || reducedMotion.matches) {
         view = target;
         draw();
@@ -103,9 +106,9 @@
           to: initial.to + (target.to - initial.to) * eased,
         };
         draw();
-        if (share < 1) requestAnimationFrame(animate);
+        if (share < 1) animation = requestAnimationFrame(animate);
       };
-      requestAnimationFrame(animate);
+      animation = requestAnimationFrame(animate);
     }
 
     /** Zoom around a time; a factor below 1 zooms in. */
@@ -437,8 +440,10 @@
     function moveBy(key, seconds) {
       const { zoom: factor, pan: share } = held[key];
       if (share) pan(share * seconds);
-      else zoom(factor ** seconds, pointerNs >= view.from && pointerNs <= view.to
-        ? pointerNs : undefined);
+      else {
+        const isVisible = pointerNs !== null && pointerNs >= view.from && pointerNs <= view.to;
+        zoom(factor ** seconds, isVisible ? pointerNs : undefined);
+      }
     }
 
     /** A first move at once, then further ones while the key is held. */
@@ -453,7 +458,10 @@
     }
 
     document.addEventListener('keydown', (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || profkit.keys.isTyping(event)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || profkit.keys.isTyping(event)) {
+        pressed.clear(); // some systems tell no release of a key while another is held
+        return;
+      }
       const isHere = event.target === lanes
         || (event.target === document.body && root.matches(':hover'));
       if (!isHere) return;
@@ -513,18 +521,21 @@
 
     /** Follow the pointer from a press until it is released. */
     function follow(element, onMove) {
+      let first = null;
       element.addEventListener('pointerdown', (event) => {
-        const first = nsAt(event.clientX);
-        const moved = (now, isFinal = false) => onMove(now, first, isFinal);
-        const onPointer = (now) => moved(now);
+        if (event.button !== 0 || !event.isPrimary) return;
+        first = nsAt(event.clientX);
         element.setPointerCapture(event.pointerId);
-        element.addEventListener('pointermove', onPointer);
-        element.addEventListener('pointerup', (now) => {
-          element.removeEventListener('pointermove', onPointer);
-          moved(now, true);
-        }, { once: true });
-        moved(event);
+        onMove(event, first, false);
       });
+      element.addEventListener('pointermove', (event) => {
+        if (first !== null && event.isPrimary) onMove(event, first, false);
+      });
+      element.addEventListener('pointerup', (event) => {
+        if (first !== null && event.isPrimary) onMove(event, first, true);
+      });
+      // It follows a release, and a pointer that the system took away.
+      element.addEventListener('lostpointercapture', () => { first = null; });
     }
 
     follow(overview, (pointer) => {
@@ -640,7 +651,7 @@
       findingChoice.addEventListener('change', () => {
         occurrencesOfFindings = null;
         findingStatus.textContent = '';
-        selected = null;
+        clear();
         if (findingChoice.value !== '') stepFinding(true);
       });
       for (const button of findings.querySelectorAll('[data-step]')) {
