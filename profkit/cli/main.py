@@ -96,9 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         reuse_free_memory()
     with _rare_garbage_collection():
         code = guarded(run)
-    if argv is None:
-        # The process ends: its garbage is not collected, in another tenth of a small file's time.
-        gc.freeze()
+        if argv is None:
+            # The process ends: its garbage is not collected, in another tenth of a small file's
+            # time. With the usual thresholds the next object would start a collection.
+            gc.freeze()
     return code
 
 

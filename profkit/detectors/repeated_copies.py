@@ -43,8 +43,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
@@ -52,7 +50,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.elementwise import layout_copies
-from profkit.index.distinct import distinct
+from profkit.index.distinct import are_among, distinct
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 from profkit.units import format_share
@@ -94,7 +92,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     work, called = work[inside], called[inside]
     least = max(thresholds.min_copies_count, len(ctx.steps))
     for location, ops in ctx.by_line(distinct(called)):
-        copies = work[np.isin(called, ops)]
+        copies = work[are_among(called, ops)]
         spent = device_time(ctx, copies)
         share = spent.total_ns / busy
         if len(copies) < least or share < thresholds.min_busy_share:

@@ -50,7 +50,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
-from profkit.index.distinct import distinct
+from profkit.index.distinct import are_among, distinct
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.trace_memory.live_bytes import (
     UnfreedInSteps,
@@ -142,7 +142,7 @@ def _growing(ctx: Context) -> Iterator[_Growth]:
     for device in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
         here = known & (kind == device[0]) & (number == device[1])
         for location, rows in ctx.by_line(distinct(row[here])):
-            own = kept.select(here & np.isin(row, rows))
+            own = kept.select(here & are_among(row, rows))
             grown = growth_per_step_bytes(own.bytes_by_step(len(ctx.steps)))
             if grown:
                 yield _Growth(location, _ops(ctx, rows), device_label(*device), own, grown)

@@ -42,6 +42,19 @@ def united(one: _Integers, other: _Integers) -> Rows:
     return distinct(np.concatenate((one, other))).astype(np.intp, copy=False)
 
 
+def are_among(numbers: _Integers, some: _Integers) -> Mask:
+    """Which numbers or moments are among some others. Shape of ``numbers``.
+
+    ``np.isin`` without its table imports ``numpy.ma`` too.
+    """
+    ordered = distinct(some)
+    if not len(ordered):
+        return np.zeros(len(numbers), dtype=np.bool_)
+    place = np.searchsorted(ordered, numbers)
+    place[place == len(ordered)] = 0
+    return np.asarray(ordered[place] == numbers)
+
+
 def marked(rows: _Integers, n: int) -> Mask:
     """Which of ``n`` rows are among some. Shape ``(n + 1,)``: the last is that of ``NO_ROW``."""
     found = np.zeros(n + 1, dtype=np.bool_)

@@ -120,3 +120,17 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     assert not every & {"pandas", "torch", "jinja2", "dask", "distributed", "multiprocessing"}
     assert not every & {"numpy.ma", "importlib.metadata", "concurrent.futures"}
     assert not every & {"profkit.api", "profkit.budgets.check", "profkit.engine.job"}
+
+
+def test_numbers_are_found_among_many_without_an_import() -> None:
+    source = """\
+import sys
+import numpy as np
+from profkit.index.distinct import are_among, distinct
+far = np.arange(1000) << 40
+print(are_among(far, distinct(far[::2])).sum(), "numpy.ma" in sys.modules)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "500 False\n"

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.distinct import (
+    are_among,
     by_number,
     common,
     distinct,
@@ -52,6 +53,7 @@ def test_distinct_common_used_and_marked_are_those_of_sets(
     assert distinct(first - 20).tolist() == sorted({each - 20 for each in one})
     assert common(first, second).tolist() == sorted(set(one) & set(other))
     assert used(first).tolist() == sorted(set(one))
+    assert are_among(first, second).tolist() == [each in other for each in one]
     is_marked = marked(np.append(first, NO_ROW), 41)
     assert np.flatnonzero(is_marked).tolist() == sorted(set(one))
     assert not is_marked[NO_ROW]

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.device.syncs import outermost_calls
-from profkit.index.distinct import united
+from profkit.index.distinct import are_among, united
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_within
 from profkit.index.launches import CALLS
@@ -39,8 +39,8 @@ def cold_calls(events: EventTable, tree: CallTree, syncs: Rows, busy: Intervals)
     if not len(rows):
         return rows
     idle_ns = events.dur_ns[rows] - covered_within(busy, events.ts_ns[rows], events.end_ns[rows])
-    allocates = np.isin(rows, ALLOCATOR.rows(events))
+    allocates = are_among(rows, ALLOCATOR.rows(events))
     is_cold = idle_ns >= np.where(allocates, _COLD_ALLOCATION_NS, COLD_CALL_NS)
-    is_cold &= ~np.isin(rows, united(syncs, _OTHER_WAIT.rows(events)))
+    is_cold &= ~are_among(rows, united(syncs, _OTHER_WAIT.rows(events)))
     rows = outermost_calls(events, tree, rows[is_cold])
     return rows[np.argsort(events.ts_ns[rows], kind="stable")]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
-from profkit.index.distinct import common, distinct, united
+from profkit.index.distinct import are_among, common, distinct, united
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import (
@@ -131,7 +131,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
     read = tree.outermost(reads(events, tree))[rows]
     copy = _copy_of(events, launches, rows, copies, copy_calls, tree.innermost_op)
     to_host, to_device = _named(events, _TO_HOST, copy), _named(events, TO_DEVICE, copy)
-    explicit = (innermost == NO_ROW) & np.isin(rows, EXPLICIT_SYNC.rows(events))
+    explicit = (innermost == NO_ROW) & are_among(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
         [read != NO_ROW, explicit, to_host, to_device],
         [SyncKind.READ, SyncKind.EXPLICIT, SyncKind.TO_HOST, SyncKind.TO_DEVICE],

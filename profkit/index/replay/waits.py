@@ -8,7 +8,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
-from profkit.index.distinct import common, numbered, used
+from profkit.index.distinct import are_among, common, numbered, used
 from profkit.index.intervals import EMPTY, Intervals, covered_by, cut_at, subtract, union, unite
 from profkit.index.replay.graph import NEVER
 from profkit.index.replay.work import DeviceWork
@@ -79,8 +79,8 @@ def find_waits(events: EventTable, syncs: Syncs, work: DeviceWork) -> Waits:
         return Waits(syncs.rows, start, end, none, none, none, nothing)
     copy = _positions(events, work.rows, syncs.copy)
     is_own = (copy != NO_ROW) & (work.end_ns[copy] <= end + SKEW_NS)
-    of_device = np.isin(syncs.rows, DEVICE_SYNC.rows(events)) & ~is_own
-    is_any = of_device | np.isin(syncs.rows, EVENT_SYNC.rows(events))
+    of_device = are_among(syncs.rows, DEVICE_SYNC.rows(events)) & ~is_own
+    is_any = of_device | are_among(syncs.rows, EVENT_SYNC.rows(events))
     found = np.where(is_own, copy, _released_by(work, end + SKEW_NS, start, is_any, ~is_own))
     before, added = none, nothing
     if work.stream[-1]:
@@ -186,7 +186,7 @@ def typical_lags(events: EventTable, work: DeviceWork, waits: Waits) -> Lags:
     queued = certain if certain.any() else queued
     released = waits.released_ns(work)
     waited = released > waits.start_ns
-    may_be_free = np.isin(waits.rows, EXPLICIT_SYNC.rows(events))
+    may_be_free = are_among(waits.rows, EXPLICIT_SYNC.rows(events))
     own = waits.copy
     begun = np.maximum(ready[own], waits.start_ns) if len(work) else waits.start_ns
     names, name_of = numbered(events.name[waits.rows].astype(np.int64))
@@ -325,7 +325,7 @@ def _holes_in_graphs(events: EventTable, work: DeviceWork) -> _Holes:
 
     Nothing but the graph's own nodes delays them.
     """
-    of_graph = np.isin(work.launch, GRAPH_LAUNCH.rows(events))
+    of_graph = are_among(work.launch, GRAPH_LAUNCH.rows(events))
     previous = work.previous
     follows = of_graph & (previous != NO_ROW) & (work.launch[previous] == work.launch)
     start, end = work.end_ns[previous[follows]], work.start_ns[follows]
