@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,14 @@ KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 N_STEPS = 4
 
 
-def write_job(folder: Path, n_ranks: int = 2) -> Path:
-    """Steps with an all-reduce that the last rank joins late; ranks from 1 on have another host."""
+def write_job(folder: Path, n_ranks: int = 2, n_warm_ups: int = 0) -> Path:
+    """Steps with an all-reduce that the last rank joins late; ranks from 1 on have another host.
+
+    Args:
+        folder: Where the traces are written.
+        n_ranks: Number of ranks.
+        n_warm_ups: How often they do the same before the first step.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(n_ranks):
         late_ns = LATE_NS if rank == n_ranks - 1 else 0
@@ -33,8 +40,8 @@ def write_job(folder: Path, n_ranks: int = 2) -> Path:
             "Out msg nelems": 1 << 20, "Group size": n_ranks, "Process Group Name": "0",
             "Process Group Ranks": str([*range(n_ranks)]),
         }  # fmt: skip
-        for number in range(N_STEPS):
-            with b.step():
+        for number in range(n_warm_ups + N_STEPS):
+            with b.step() if number >= n_warm_ups else nullcontext():
                 b.compute("aten::add", 100_000 + late_ns)
                 ident = b.call("LaunchKernel", 4_000)
                 b.kernel(KERNEL, REDUCE_NS - late_ns, correlation=ident, **args, Seq=number)

@@ -10,7 +10,7 @@ Lateness = Literal["host", "data", "compute", "unknown"]
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank. Times are means per step, or of the whole recording without steps.
+    """One rank. Times are means per step, of what is in the steps, or without steps all there is.
 
     Attributes:
         rank: Its number in the job.

@@ -1,6 +1,6 @@
 """A comparison of two recordings as a document."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profkit.comparison.messages import (
@@ -15,7 +15,7 @@ from profkit.comparison.messages import (
 from profkit.comparison.messages import (
     headline as difference_headline,
 )
-from profkit.model.difference import Change, Difference
+from profkit.model.difference import Change, Difference, Figure
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.names import short_path
 from profkit.present.document import (
@@ -60,7 +60,7 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
 
 
 def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
-    every = difference.figures
+    every = _distinct(difference.figures)
     shown = every if options.verbose else every[:_MAX_FIGURES]
     rows = (
         TableRow(
@@ -83,6 +83,16 @@ def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterat
     hidden = remainder(len(every) - len(shown), "--verbose")
     if shown:
         yield DocumentSection("Figures", (TableBlock(columns, tuple(rows)), *hidden))
+
+
+def _distinct(figures: Sequence[Figure]) -> list[Figure]:
+    """The figures without those of a device that are the same of all devices together."""
+    known = {each.name: (each.before, each.after) for each in figures if each.device is None}
+    return [
+        each
+        for each in figures
+        if each.device is None or known.get(f"gpu_{each.name}") != (each.before, each.after)
+    ]
 
 
 def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:

@@ -56,7 +56,12 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
         own_steps = time.steps if time is not None else ()
         windows = each.start_ns + np.array(own_steps, dtype=np.int64).reshape(-1, 2)
         here = np.full(len(windows), clock, dtype=np.int32)
-        bounds = (clocks.corrected(here, windows[:, i]) for i in range(2))
+        bounds = tuple(clocks.corrected(here, windows[:, i]) for i in range(2))
+        # Collectives outside of the steps, such as those of a warm-up, are no part of them.
+        wait_ns, transfer_ns = (
+            covered_within(times, *bounds) if len(windows) else np.array([times.total_ns])
+            for times in (waiting, moving)
+        )
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
         found.append(
             RankSummary(
@@ -65,12 +70,12 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
                 file=each.path,
                 step_names=tuple(step.name for step in steps),
                 steps_ns=tuple(step.time_ns for step in steps),
-                steps_wait_ns=tuple(covered_within(waiting, *bounds).tolist()),
+                steps_wait_ns=tuple(wait_ns.tolist()) if len(windows) else (),
                 step_ns=None if breakdown is None else breakdown.mean_ns,
                 compute_ns=None if breakdown is None else sum(computing),
                 data_wait_ns=sum(step.data_wait_ns for step in steps) // n_steps,
-                collective_wait_ns=waiting.total_ns // n_steps,
-                transfer_ns=moving.total_ns // n_steps,
+                collective_wait_ns=int(wait_ns.sum()) // n_steps,
+                transfer_ns=int(transfer_ns.sum()) // n_steps,
                 n_last=int(n_last[number]),
                 late_ns=int(late_ns[number]),
                 offset_ns=int(clocks.offset_ns[clock]),

@@ -281,7 +281,7 @@ def _module_instances(options: Options) -> SortableTable:
         SortableColumn("Operator time", "ns", "op_ns", "host time of these operators"),
     )
     first = device.title if on_device else "Operator time"
-    return table("module_instances", "Module instances", columns, every, sorted_by=first)
+    return table("module_instances", "Module instances in total", columns, every, sorted_by=first)
 
 
 def _lines(report: Report, options: Options) -> SortableTable:

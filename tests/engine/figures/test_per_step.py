@@ -13,6 +13,7 @@ from profkit.api import analyze, compare, render
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS, needs_corpus
+from tests.job_traces import LATE_NS, REDUCE_NS, write_job
 
 Event = dict[str, Any]
 
@@ -152,3 +153,15 @@ def test_devices_have_their_activity_in_the_time_of_the_steps(
     figures = {each.name: (each.before, each.after) for each in difference.figures}
     assert figures["n_kernels_per_step"] == (1, 1)
     assert figures["busy_ns_per_step"] == (9_000, 9_000)
+    # One device does what all do together.
+    text = render(difference, "text").decode()
+    assert "GPU busy per step" in text
+    assert "cuda:0 compute per step" in text
+    assert "cuda:0 busy" not in text
+
+
+def test_collectives_before_the_steps_are_in_no_time_per_step_of_a_rank(tmp_path: Path) -> None:
+    first, last = analyze(write_job(tmp_path / "job", n_warm_ups=3)).ranks
+    assert (first.collective_wait_ns, first.transfer_ns) == (LATE_NS, REDUCE_NS - LATE_NS)
+    assert (last.collective_wait_ns, last.transfer_ns) == (0, REDUCE_NS - LATE_NS)
+    assert first.collective_wait_ns == sum(first.steps_wait_ns) / len(first.steps_ns)
