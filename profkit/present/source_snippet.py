@@ -1,9 +1,10 @@
 """Source lines around a location, if this machine has the file."""
 
+import ast
 import os
-import re
 import stat
 import tokenize
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,10 @@ MAX_FILE_BYTES: Final = 1 << 20
 """A larger file is generated, and not worth reading."""
 MAX_LINE_CHARACTERS: Final = 300
 _LAST_NAME: Final = regex(r"[^\W\d]\w*$")
-_ADDS: Final = (
-    r"(\[[^]]*\]\s*=(?!=)|\+=|\|=|\.(append|appendleft|add|extend|insert|update|setdefault|put)\()"
+_ADDING: Final = frozenset(
+    ("append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "submit")
 )
-"""What follows the name of a container to which something is added."""
+"""Methods that add to a container."""
 _SUFFIXES: Final = (".py", ".pyx", ".pyi")
 """A recording can name any file of this machine; only source code gets into a report, which may be
 shared."""
@@ -45,6 +46,8 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
 def line_that_adds_to(name: str, location: Location, base: str = "") -> int | None:
     """The line of a location's file that adds to a container, nearest to the location; or None.
 
+    Lines of the function of the location come before those of others.
+
     Args:
         name: The container as the program calls it: ``history``, ``Net.seen``, ``self.log``.
         base: The folder of relative paths.
@@ -52,11 +55,57 @@ def line_that_adds_to(name: str, location: Location, base: str = "") -> int | No
     last = _LAST_NAME.search(name)
     if location.file is None or location.line is None or last is None:
         return None
-    adds = re.compile(rf"(?<!\w){last[0]}\s*{_ADDS}")
-    lines = _lines_of(str(Path(base, location.file)))
-    found = [number for number, line in enumerate(lines, 1) if adds.search(line)]
+    text = "\n".join(_lines_of(str(Path(base, location.file))))
+    if last[0] not in text:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of the program
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
     at = location.line
-    return min(found, key=lambda number: (abs(number - at), number), default=None)
+    every = list(ast.walk(tree))
+    around = [
+        node
+        for node in every
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= at <= (node.end_lineno or at)
+    ]
+    inner = max(around, key=lambda node: node.lineno, default=None)
+    within = range(0) if inner is None else range(inner.lineno, (inner.end_lineno or at) + 1)
+    found = [line for node in every if (line := _adding_line(node, last[0])) is not None]
+    return min(found, key=lambda line: (line not in within, abs(line - at), line), default=None)
+
+
+def _adding_line(node: ast.AST, name: str) -> int | None:
+    """The line on which a node of a program adds to a container of a name, or None."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=container, attr=method)):
+            adds = method in _ADDING and _is_named(container, name)
+        case ast.AugAssign(target=target, op=ast.Add() | ast.BitOr()):
+            adds = _is_named(target, name)
+        case ast.Assign(targets=targets, value=value):
+            adds = any(
+                _is_named(target, name)
+                # What is assigned to the name itself is a longer version of it, or a new one.
+                and (isinstance(target, ast.Subscript) or _mentions(value, name))
+                for target in targets
+            )
+        case _:
+            return None
+    return node.lineno if adds else None
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    """Whether an expression is a container of a name, or an item of it."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return name in (getattr(node, "id", None), getattr(node, "attr", None))
+
+
+def _mentions(value: ast.AST, name: str) -> bool:
+    return any(_is_named(each, name) for each in ast.walk(value))
 
 
 def _lines_of(path: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.model.location import Location
-from profkit.present.source_snippet import MAX_FILE_BYTES, source_snippet
+from profkit.present.source_snippet import MAX_FILE_BYTES, line_that_adds_to, source_snippet
 
 CODE = "".join(f"    line_{n} = {n}\n" for n in range(1, 21))
 
@@ -98,3 +98,58 @@ def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
     found = source_snippet(at(path, 1))
     assert found is not None
     assert len(found.lines[0]) == 300
+
+
+ADDS = """\
+class Net:
+    def __init__(self):
+        self.seen = []  # self.seen.append would be a leak
+        self.total = 0
+
+    def note(self, x):
+        "self.seen.append(x)"
+        self.seen.append(x)
+
+    def forward(self, x):
+        y = x * 2
+        self.keys = torch.cat(
+            [self.keys, y], 1
+        )
+        cache[x.shape] = y
+        groups[0][1].append(y)
+        log.setdefault(1, []).append(y)
+        total += 1
+        seen = [1]
+        return y
+        self.seen += [y]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        ("Net.seen", 2, 8),
+        ("self.seen", 11, 21),
+        ("net.keys", 12, 12),
+        ("cache", 11, 15),
+        ("groups", 11, 16),
+        ("log", 11, 17),
+        ("Net.total", 11, 18),
+        ("y", 11, None),
+        ("nothing", 11, None),
+        ("", 11, None),
+    ],
+)
+def test_the_line_to_edit_is_one_that_adds_to_the_container(
+    tmp_path: Path, name: str, line: int, expected: int | None
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(ADDS)
+    assert line_that_adds_to(name, at(path, line)) == expected
+
+
+@pytest.mark.parametrize("text", ["seen.append(", "seen.append(1)\n\0", "(" * 10_000 + "seen"])
+def test_a_file_that_is_no_python_has_no_line_to_edit(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    assert line_that_adds_to("seen", at(path, 1)) is None
