@@ -48,6 +48,13 @@ def test_it_opens_from_a_file_without_requests_or_errors(opened: Opener, recorde
         expect(chart).to_have_attribute("data-drawn", "true")
 
 
+def test_an_address_with_a_broken_fragment_opens_the_page(opened: Opener, recorded: Path) -> None:
+    address = recorded.as_uri()
+    page = opened(f"{address}#%", allowed=(address,))
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("main details:not([open])")).to_have_count(0)
+
+
 def test_the_policy_blocks_every_request(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, expected=("Content Security Policy",))
     script = """async () => {

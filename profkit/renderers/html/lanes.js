@@ -313,7 +313,8 @@ profkit.lanes = (() => {
     for (const { at, text } of ticks(view, width)) {
       const x = (at - view.from) * scale;
       context.fillRect(Math.round(x), height - 5, 1, 5);
-      context.fillText(text, x + 4, height / 2);
+      const isWhole = x + 4 + context.measureText(text).width <= width;
+      if (isWhole) context.fillText(text, x + 4, height / 2);
     }
   }
 

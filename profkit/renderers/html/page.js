@@ -77,7 +77,7 @@
   /** A link to an element within a closed finding opens the finding. */
   function openTarget() {
     if (location.hash.length < 2) return;
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1));
     const details = target?.closest('details');
     if (details) details.open = true;
   }
