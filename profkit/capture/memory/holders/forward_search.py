@@ -15,7 +15,7 @@ import gc
 import sys
 import types
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FunctionType
@@ -88,17 +88,16 @@ class _ForwardSearch:
     ) -> None:
         self.found = Found(nodes={id(target): target for target in targets})
         self._targets = set(self.found.nodes)
-        self._n_references = n_references
         self._roots = Roots()
         self._program = list(self._roots.of_program())
         self._own = {*own, id(targets), id(self.found.nodes), id(self.__dict__)}
         self._seen = {*self._own, *self._roots.namespaces()}
-        self._n_found: Counter[int] = Counter()
+        self._n_missing = {one: n_references[one] for one in self._targets if n_references[one] > 0}
         self._n_objects = 0
         self._n_entries = 0
 
     def is_complete(self) -> bool:
-        return all(self._n_found[one] >= self._n_references[one] for one in self._targets)
+        return not self._n_missing
 
     def roots(self) -> Iterator[list[tuple[object, Root]]]:
         """The program's roots, those that chains prefer first."""
@@ -109,7 +108,8 @@ class _ForwardSearch:
             for name, value in frames.locals_of(frame).items():
                 root = self._roots.of_value(id(value))
                 if id(value) in self._targets:
-                    self._n_found[id(value)] += name not in in_cells
+                    if name not in in_cells:
+                        self._count(id(value))
                     if root is not None:
                         self.found.roots[id(value)] = root
                 elif root is not None and root.kind == "frame" and not root.is_library:
@@ -127,12 +127,13 @@ class _ForwardSearch:
                     self.found.nodes[id(thing)] = thing
                     self._seen.add(id(thing))
                     pending.append(thing)
-        while pending and self._n_objects < _MAX_OBJECTS:
+        # Once every reference is found, what has not been followed leads to no other.
+        while pending and self._n_missing and self._n_objects < _MAX_OBJECTS:
             thing = pending.popleft()
             self._n_objects += 1
             for held in self._entries(thing):
                 if id(held) in self._targets:
-                    self._n_found[id(held)] += 1
+                    self._count(id(held))
                     parents = self.found.up.setdefault(id(held), [])
                     if id(thing) not in parents:
                         parents.append(id(thing))
@@ -141,6 +142,12 @@ class _ForwardSearch:
                     if self._is_followed(held):
                         self._add(held, thing)
                         pending.append(held)
+
+    def _count(self, target: int) -> None:
+        """Note that a reference to a target was found."""
+        n_missing = self._n_missing.pop(target, 0)
+        if n_missing > 1:
+            self._n_missing[target] = n_missing - 1
 
     def _add(self, held: object, holder: object) -> None:
         self.found.nodes[id(held)] = held
