@@ -150,9 +150,12 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
 
 
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
+    ids = frozenset(wanted)
     for container, contents in untracked(gc.get_objects(), skip):
-        for one in wanted.keys() & set(map(id, contents)):
-            yield NativeRef(container, one, "")
+        # Hardly any has one: in C, without a set of its contents.
+        if not ids.isdisjoint(map(id, contents)):
+            for one in ids.intersection(map(id, contents)):
+                yield NativeRef(container, one, "")
 
 
 def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[NativeRef]:

@@ -7,7 +7,7 @@ so keep the tensor alive. Each is found through the objects that refer to it.
 
 import gc
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any, Final
 
 import numpy as np
@@ -92,12 +92,16 @@ def untracked(
     seen = set(skip)
     batches = (objects[start : start + BATCH] for start in range(0, len(objects), BATCH))
     for held in chain([local_values()], (gc.get_referents(*batch) for batch in batches)):
-        pending = instances(held, _UNTRACKED)
-        while pending:
-            thing = pending.pop()
-            if gc.is_tracked(thing) or id(thing) in seen:
-                continue
-            seen.add(id(thing))
-            contents = array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
-            yield thing, contents
-            pending.extend(instances(contents, _UNTRACKED))
+        found: Sequence[object] = held
+        # Level by level: one search in C for the contents of a whole batch.
+        while pending := list(filterfalse(gc.is_tracked, instances(found, _UNTRACKED))):
+            found = within = []
+            for thing in pending:
+                if id(thing) in seen:
+                    continue
+                seen.add(id(thing))
+                contents = (
+                    array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
+                )
+                yield thing, contents
+                within += contents
