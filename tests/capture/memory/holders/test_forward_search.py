@@ -68,6 +68,21 @@ def test_it_finds_the_same_chains_as_the_search_backward(world: World, source: s
     assert set(forward) == set(chains_of(module, forward=False))
 
 
+def test_it_goes_no_further_once_every_reference_is_found(world: World) -> None:
+    module = world(
+        "history = [made()]\ninnermost = []\ndeep = [innermost]\ndel innermost\n"
+        "for _ in range(50):\n    deep = [deep]\n"
+    )
+    n_references = references_of([weakref.ref(module.ref())])
+    found = found_forward([module.ref()], (), n_references)
+    assert found is not None
+    assert id(module.history) in found.nodes
+    inner = module.deep
+    while inner:
+        (inner,) = inner
+    assert id(inner) not in found.nodes
+
+
 @pytest.mark.parametrize("source", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_it_returns_nothing_if_any_reference_is_missing(world: World, source: str) -> None:
     module = world(source)
