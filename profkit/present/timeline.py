@@ -1,7 +1,7 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from typing import Final, get_args
 
 import numpy as np
@@ -17,7 +17,7 @@ from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
-from profkit.index.level_of_detail import joined, levels_of, order_of, stacked, within_rows
+from profkit.index.level_of_detail import levels_of, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
@@ -186,9 +186,12 @@ class DrawnLanes:
         self.add(kind, label, np.concatenate(starts), np.concatenate(ends), site)
 
     def slices(self, number: Int32s) -> Slices:
-        """All slices, with new site numbers."""
-        together = joined(self.parts)
-        return replace(together, site=number[together.site])
+        """All slices, with new site numbers. Their memory is taken from the lanes, one by one."""
+        names = [each.name for each in fields(Slices)]
+        columns = {name: [getattr(part, name) for part in self.parts] for name in names}
+        self.parts.clear()
+        found = {name: np.concatenate(columns.pop(name)) for name in names}
+        return Slices(**found | {"site": number[found["site"]]})
 
 
 def _add_steps(drawn: DrawnLanes, ctx: Context) -> None:
