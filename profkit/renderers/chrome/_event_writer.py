@@ -106,7 +106,8 @@ class EventWriter:
 
     def _on_file_ns(self, at_ns: int) -> int:
         on_file = self._origin_ns + at_ns
-        return on_file // self._grid_ns * self._grid_ns
+        # Upwards: viewers count time from the first event, which stays that of the recording.
+        return -(-on_file // self._grid_ns) * self._grid_ns
 
     def _event(self, ph: str, name: str, *, at: int | None = None, **rest: object) -> bytes:
         event: dict[str, object] = {"ph": ph, "cat": OURS, "name": name, "pid": self.pid}
