@@ -24,7 +24,7 @@ PROGRAMS = Path(__file__).parents[2] / "examples" / "host"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((PROGRAMS / "expected.json").read_text())
 STEPS = 5
 LONG_PAUSE_NS = 30_000_000
-"""A thread may be interrupted for some milliseconds; sorting takes 60."""
+"""A thread may be interrupted for some milliseconds; sorting takes 60 to 100."""
 
 
 def prepared(name: str, *, cured: bool) -> Callable[[], None]:
