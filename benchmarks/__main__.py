@@ -76,7 +76,7 @@ def main() -> None:
             print("python -m", f"benchmarks.{name}", *given)
         return
     began_s = time.monotonic()
-    table = "\n".join(section(name, given) for name, given in commands.items())
+    table = "\n".join(section(name, given, options.peers) for name, given in commands.items())
     took_min = (time.monotonic() - began_s) / 60
     if options.quick:
         print(f"\n{table}\n{took_min:.1f} minutes")
@@ -85,8 +85,12 @@ def main() -> None:
     print(f"\n{took_min:.1f} minutes; wrote {PAGE}")
 
 
-def section(name: str, given: list[str]) -> str:
-    """Run one benchmark, and return the rows of its figures as a table."""
+def section(name: str, given: list[str], peers: str) -> str:
+    """Run one benchmark, and return the rows of its figures as a table.
+
+    Args:
+        peers: A path of this machine among the options, which the table does not name.
+    """
     command = ["-m", f"benchmarks.{name}", *given]
     print(f"\n== python {' '.join(command)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +101,7 @@ def section(name: str, given: list[str]) -> str:
     rows = [f"| {figure.what} | {figure.shown} |" for figure in map(read_figure, lines)]
     if process.returncode:
         rows.append(f"| ended with exit code {process.returncode} | | | |")
-    title = f"## `python {' '.join(command)}`"
+    title = f"## `python {' '.join(command).replace(peers, 'PYTHON')}`"
     return "\n".join([title, "", "| Figure | Value | Target | |", "|---|---|---|---|", *rows, ""])
 
 

@@ -31,10 +31,10 @@ def test_a_figure_comes_from_its_process_into_the_table(
         return subprocess.CompletedProcess([], 0)
 
     monkeypatch.setattr(subprocess, "run", measured)
-    assert shown in benchmarks.section("any", []).splitlines()
+    assert shown in benchmarks.section("any", [], "python").splitlines()
 
 
 def test_a_benchmark_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    table = benchmarks.section("no_such_benchmark", [])
+    table = benchmarks.section("no_such_benchmark", [], "python")
     assert "| ended with exit code 1 | | | |" in table
     assert "no_such_benchmark" in capfd.readouterr().err
