@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profkit.model.events import Int64s, Mask, Rows
+from profkit.model.events import Int32s, Int64s, Mask, Rows
 
 _Integers = npt.NDArray[np.integer[Any]]
 _Number = TypeVar("_Number", bound=np.generic)
@@ -77,13 +77,38 @@ def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
     Args:
         keys: Non-negative. Shape ``(n,)``.
     """
+    found, place = _numbered(keys)
+    return found, place.astype(np.int64)
+
+
+def numbered_pairs(one: _Integers, other: _Integers) -> tuple[tuple[Int64s, Int64s], Int32s]:
+    """The distinct pairs of two columns, ascending, and the index of each row's pair among them.
+
+    Args:
+        one: Non-negative. Shape ``(n,)``.
+        other: Non-negative. Shape ``(n,)``.
+
+    Returns:
+        The pairs as two columns, and numbers of shape ``(n,)``.
+    """
+    (ones, one_of), (others, other_of) = _numbered(one), _numbered(other)
+    keys = one_of * np.int64(len(others))
+    keys += other_of
+    del one_of, other_of
+    pairs, place = _numbered(keys)
+    return (ones[pairs // len(others)], others[pairs % len(others)]), place
+
+
+def _numbered(keys: _Integers) -> tuple[Int64s, Int32s]:
     largest = int(keys.max(initial=0))
     if largest > _MAX_SPARSENESS * len(keys) + _SMALL_TABLE:
         found, place = np.unique(keys, return_inverse=True)
-        return found, place.astype(np.int64)
+        return found.astype(np.int64), place.astype(np.int32)
     is_used = np.zeros(largest + 1, dtype=np.bool_)
     is_used[keys] = True
-    return np.flatnonzero(is_used).astype(np.int64), (np.cumsum(is_used) - 1)[keys]
+    number = np.cumsum(is_used, dtype=np.int32)
+    number -= 1
+    return np.flatnonzero(is_used).astype(np.int64), number[keys]
 
 
 def numbered_values(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Int64s]:

@@ -12,7 +12,7 @@ from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls
-from profkit.index.distinct import numbered, used
+from profkit.index.distinct import numbered_pairs, used
 from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
@@ -209,31 +209,27 @@ def _add_steps(drawn: DrawnLanes, ctx: Context) -> None:
 def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
     """Add the segments of the critical path: a site for each kind, name and source line."""
     path, segments = ctx.critical_path, path_segments(ctx, ctx.critical_path)
-    what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
-    where, where_of = numbered(segments.frame.astype(np.int64) + 1)
-    both, site = numbered(what_of * len(where) + where_of)
-    total = np.zeros(len(both), dtype=np.int64)
-    np.add.at(total, site, segments.length_ns)
-    n = np.bincount(site, minlength=len(both)).tolist()
     first = len(drawn.sites)
-    for number, key in enumerate(both.tolist()):
-        name, kind = divmod(int(what[key // len(where)]), len(PathKind))
-        at = int(where[key % len(where)])
-        label, text = PathKind(kind).report_name, name_of_segment(ctx, kind, name - 1)
+    columns = (segments.kind, segments.name, segments.frame)
+    figures = (segments.n_by_group, segments.ns_by_group)
+    for kind, name, frame, n, total_ns in zip(
+        *(column.tolist() for column in (*columns, *figures)), strict=True
+    ):
+        label, text = PathKind(kind).report_name, name_of_segment(ctx, kind, name)
         # The page shortens the names of kernels itself.
         shown = text if _BY_PATH_KIND[kind] == "compute" else entry_name(label, text)
         drawn.sites.append(
             TimelineSite(
                 shown or path_label(label),
                 _BY_PATH_KIND[kind],
-                ctx.source.frames[at - 1] if at else None,
+                None if frame == NO_FRAME else ctx.source.frames[frame],
                 None,
-                n[number],
-                int(total[number]),
+                n,
+                total_ns,
                 is_path=True,
             )
         )
-    of_site = (site + first).astype(np.int32)
+    of_site = segments.group + np.int32(first)
     row = np.zeros(len(of_site), dtype=np.int32)
     drawn.add("path", "critical path", path.starts_ns, path.ends_ns, of_site, row)
 
@@ -401,17 +397,16 @@ def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     op_name[work] = np.where(op == NO_ROW, -1, events.name[op])
     classes, module = _module_classes(ctx)
     n_classes = len(classes)
-    what, what_of = numbered((_kinds_of_events(ctx) * n_names + events.name) * n_classes + module)
-    where, where_of = numbered((frame + 1) * (n_names + 1) + op_name + 1)
-    both, site = numbered(what_of * len(where) + where_of)
-    total = np.zeros(len(both), dtype=np.int64)
+    named = (_kinds_of_events(ctx) * n_names + events.name) * n_classes + module
+    (what, where), site = numbered_pairs(named, (frame + 1) * (n_names + 1) + op_name + 1)
+    total = np.zeros(len(what), dtype=np.int64)
     np.add.at(total, site, events.dur_ns)
-    n = np.bincount(site, minlength=len(both))
+    n = np.bincount(site, minlength=len(what))
     sites = []
-    for number, key in enumerate(both.tolist()):
-        named, within = divmod(int(what[key // len(where)]), n_classes)
-        kind, name = divmod(named, n_names)
-        at, by = divmod(int(where[key % len(where)]), n_names + 1)
+    for number, (named_in, caused) in enumerate(zip(what.tolist(), where.tolist(), strict=True)):
+        of_kind, within = divmod(named_in, n_classes)
+        kind, name = divmod(of_kind, n_names)
+        at, by = divmod(caused, n_names + 1)
         sites.append(
             TimelineSite(
                 name=events.names[name],

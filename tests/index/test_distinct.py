@@ -9,6 +9,7 @@ from profkit.index.distinct import (
     distinct,
     marked,
     numbered,
+    numbered_pairs,
     numbered_values,
     used,
 )
@@ -22,6 +23,14 @@ def test_dense_and_sparse_keys_are_numbered_in_order(keys: list[int]) -> None:
     found, place = numbered(np.array(keys, dtype=np.int64))
     assert found.tolist() == sorted(set(keys))
     assert [found[each] for each in place.tolist()] == keys
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5) | st.integers(0, 1 << 40))))
+def test_pairs_are_numbered_in_order(pairs: list[tuple[int, int]]) -> None:
+    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    (ones, others), place = numbered_pairs(one, other)
+    assert [*zip(ones.tolist(), others.tolist(), strict=True)] == sorted(set(pairs))
+    assert [(ones[each], others[each]) for each in place.tolist()] == pairs
 
 
 @given(

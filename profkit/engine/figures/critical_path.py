@@ -46,7 +46,7 @@ def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=times.per_step(total_ns),
-        parts=tuple(_parts(path, times)),
+        parts=tuple(_parts(path, segments, times)),
         lines=tuple(_lines(ctx, segments, times)),
         entries=tuple(_entries(ctx, segments, times)),
         blocking=tuple(_blocking(ctx, path, times)),
@@ -79,37 +79,28 @@ class _Times:
         return ns, self.per_step(ns), ns / self.total_ns
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Segments with the same key, of which ``longest`` is the index of the longest one."""
-
-    key: int
-    ns: int
-    n: int
-    longest: int
-
-
-def _groups(keys: Int64s, lengths_ns: Int64s, limit: int | None = None) -> list[_Group]:
-    """Group segments by key, most time first: all groups, or the first few."""
-    found, group = numbered(keys)
-    total = np.zeros(len(found), dtype=np.int64)
-    np.add.at(total, group, lengths_ns)
-    n = np.bincount(group, minlength=len(found))
-    most_ns, longest = np.zeros((2, len(found)), dtype=np.int64)
-    np.maximum.at(most_ns, group, lengths_ns)
-    is_longest = np.flatnonzero(lengths_ns == most_ns[group])
-    longest[group[is_longest]] = is_longest  # of several the last one
-    rank = np.argsort(-total, kind="stable")[:limit].tolist()
-    return [_Group(int(found[i]), int(total[i]), int(n[i]), int(longest[i])) for i in rank]
-
-
-def _parts(path: CriticalPath, times: _Times) -> Iterator[PathPart]:
+def _parts(path: CriticalPath, segments: PathSegments, times: _Times) -> Iterator[PathPart]:
     per_step = per_step_by_kind(path, times.n_steps)
-    for group in _groups(path.kind.astype(np.int64), path.lengths_ns):
-        kind = PathKind(group.key).report_name
+    kinds, of = numbered(segments.kind)
+    ns = _sums(of, segments.ns_by_group)
+    for i in _most(ns):
+        kind = PathKind(int(kinds[i])).report_name
         yield PathPart(
-            kind, group.ns, per_step[kind] if times.n_steps else None, group.ns / times.total_ns
+            kind, int(ns[i]), per_step[kind] if times.n_steps else None, int(ns[i]) / times.total_ns
         )
+
+
+def _sums(of: Int64s, values: Int64s) -> Int64s:
+    """The sum of the values of each number, 0 to the largest of ``of``."""
+    total = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(total, of, values)
+    return total
+
+
+def _most(values: Int64s, limit: int | None = None) -> list[int]:
+    """Where the largest values are, the largest first; of equal ones the first."""
+    order: list[int] = np.argsort(-values, kind="stable")[:limit].tolist()
+    return order
 
 
 def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int]:
@@ -124,34 +115,35 @@ def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int
 
 
 def _lines(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathLine]:
-    keys = segments.frame.astype(np.int64) + 1
-    keys = keys * len(PathKind) + segments.kind
-    for group in _groups(keys, segments.length_ns, MAX_LINES):
-        frame, kind = divmod(group.key, len(PathKind))
-        own = np.flatnonzero(keys == group.key)
-        main = _groups(segments.name[own].astype(np.int64) + 1, segments.length_ns[own], 1)[0]
+    keys, of = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
+    ns, n = _sums(of, segments.ns_by_group), _sums(of, segments.n_by_group)
+    for i in _most(ns, MAX_LINES):
+        frame, kind = divmod(int(keys[i]), len(PathKind))
+        own = np.flatnonzero(of == i)
+        main = own[_most(segments.ns_by_group[own], 1)[0]]
         yield PathLine(
             PathKind(kind).report_name,
             ctx.source.frames[frame - 1].location if frame else Location(),
-            *times.figures(group.ns),
-            group.n,
-            name_of_segment(ctx, kind, main.key - 1),
-            main.ns / times.total_ns,
+            *times.figures(int(ns[i])),
+            int(n[i]),
+            name_of_segment(ctx, kind, int(segments.name[main])),
+            int(segments.ns_by_group[main]) / times.total_ns,
         )
 
 
 def _entries(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathEntry]:
-    what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
-    where, where_of = numbered(segments.frame.astype(np.int64) + 1)
-    keys = what_of * len(where) + where_of
-    for group in _groups(keys, segments.length_ns, MAX_ENTRIES):
-        name, kind = divmod(int(what[group.key // len(where)]), len(PathKind))
+    most_ns, longest = np.zeros((2, len(segments.kind)), dtype=np.int64)
+    np.maximum.at(most_ns, segments.group, segments.length_ns)
+    is_longest = np.flatnonzero(segments.length_ns == most_ns[segments.group])
+    longest[segments.group[is_longest]] = is_longest  # of several the last one
+    for i in _most(segments.ns_by_group, MAX_ENTRIES):
+        kind = int(segments.kind[i])
         yield PathEntry(
             PathKind(kind).report_name,
-            name_of_segment(ctx, kind, name - 1),
-            ctx.location(int(segments.cause[group.longest])),
-            *times.figures(group.ns),
-            group.n,
+            name_of_segment(ctx, kind, int(segments.name[i])),
+            ctx.location(int(segments.cause[longest[i]])),
+            *times.figures(int(segments.ns_by_group[i])),
+            int(segments.n_by_group[i]),
         )
 
 
@@ -164,8 +156,12 @@ def _blocking(ctx: Context, path: CriticalPath, times: _Times) -> Iterator[Block
     blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
     rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
-    for group in _groups(keys, blocked_ns, MAX_BLOCKING) if len(rows) else ():
-        row = int(rows[group.longest])
+    _, of = numbered(keys)
+    ns, n = _sums(of, blocked_ns), np.bincount(of)
+    for i in _most(ns, MAX_BLOCKING):
+        own = np.flatnonzero(of == i)
+        longest = own[blocked_ns[own] == blocked_ns[own].max()][-1]
+        row = int(rows[longest])
         yield BlockingCall(
-            events.name_of(row), ctx.location(row), *times.figures(group.ns), group.n
+            events.name_of(row), ctx.location(row), *times.figures(int(ns[i])), int(n[i])
         )

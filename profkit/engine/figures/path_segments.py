@@ -1,12 +1,13 @@
 """The segments of the critical path with their names and source lines."""
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.index.distinct import numbered_pairs
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME, starting_frames
 from profkit.index.replay.critical_path import CriticalPath
@@ -27,46 +28,62 @@ PROFKIT_NAME: Final = "recording and monitoring by profkit"
 
 @dataclass(frozen=True)
 class PathSegments:
-    """The segments of the critical path, in time order.
+    """The segments of the critical path, in time order, in groups of one kind, name and line.
 
     Attributes:
-        kind: A :class:`PathKind` value. Shape ``(p,)``.
+        kind: A :class:`PathKind` value of each group. Shape ``(g,)``.
+        name: Number of each group's name, -1 for none, or the number of names for
+            :data:`PROFKIT_NAME`. Shape ``(g,)``; groups ascend by name, kind and frame.
+        frame: The source line of each group, an index into the source map's frames. Shape ``(g,)``.
+        group: The group of each segment. Shape ``(p,)``.
         length_ns: Shape ``(p,)``.
-        name: Number of the name, -1 for none, or the number of names for :data:`PROFKIT_NAME`.
-            Shape ``(p,)``.
         cause: The host event that has the source line of the segment: the event itself, the launch
             of device work, or :data:`NO_ROW`. Shape ``(p,)``.
-        frame: The source line, an index into the source map's frames. Shape ``(p,)``.
     """
 
-    kind: npt.NDArray[np.uint8]
+    kind: Int64s
+    name: Int64s
+    frame: Int64s
+    group: Int32s
     length_ns: Int64s
-    name: Int32s
     cause: Int32s
-    frame: Int32s
+
+    @cached_property
+    def n_by_group(self) -> Int64s:
+        """Number of segments of each group. Shape ``(g,)``."""
+        return np.bincount(self.group, minlength=len(self.kind)).astype(np.int64)
+
+    @cached_property
+    def ns_by_group(self) -> Int64s:
+        """Time of each group. Shape ``(g,)``."""
+        total_ns = np.zeros(len(self.kind), dtype=np.int64)
+        np.add.at(total_ns, self.group, self.length_ns)
+        return total_ns
 
 
 def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
     """The segments of a path with their names and source lines."""
     events, launches = ctx.events, ctx.launches
-    row = path.row.copy()
+    row = path.row
     waiting = path.kind == PathKind.UNRECORDED
-    row[waiting] = _waiting_calls(ctx, path)[waiting]
-    by_row = np.arange(len(events), dtype=np.int32)
-    by_row[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
-    has_row = row != NO_ROW
-    cause = np.where(has_row, by_row[row], NO_ROW).astype(np.int32)
-    is_named = has_row & ~np.isin(row, ctx.steps.annotations)
-    name = np.where(is_named, events.name[row], _NO_NAME).astype(np.int32)
-    by_profkit = has_row & (path.kind == PathKind.PYTHON) & _in_profkit(ctx)[row]
+    if waiting.any():
+        row = np.where(waiting, _waiting_calls(ctx, path), row)
+    # The last entry of a table of rows is that of NO_ROW.
+    cause_of = np.append(np.arange(len(events), dtype=np.int32), np.int32(NO_ROW))
+    cause_of[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
+    name_of = np.append(events.name, np.int32(_NO_NAME))
+    name_of[ctx.steps.annotations] = _NO_NAME
+    frame_of = np.append(ctx.source.frame, np.int32(NO_FRAME))
+    cause, name = cause_of[row], name_of[row]
+    by_profkit = np.append(_in_profkit(ctx), False)[row]
+    by_profkit &= path.kind == PathKind.PYTHON
     name[by_profkit], cause[by_profkit] = len(events.names), NO_ROW
-    return PathSegments(
-        path.kind,
-        path.lengths_ns,
-        name,
-        cause,
-        np.where(cause == NO_ROW, NO_FRAME, ctx.source.frame[cause]).astype(np.int32),
-    )
+    name += 1
+    name *= len(PathKind)
+    name += path.kind
+    (what, frame), group = numbered_pairs(name, frame_of[cause] + 1)
+    numbers, kinds = np.divmod(what, len(PathKind))
+    return PathSegments(kinds, numbers - 1, frame - 1, group, path.lengths_ns, cause)
 
 
 def _in_profkit(ctx: Context) -> Mask:

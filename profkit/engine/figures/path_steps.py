@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments
-from profkit.index.distinct import numbered
+from profkit.index.distinct import numbered, numbered_pairs
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import covered_within
 from profkit.index.replay.critical_path import CriticalPath
@@ -43,44 +43,48 @@ def path_steps(ctx: Context, path: CriticalPath, segments: PathSegments) -> Iter
 
 def _segment(ctx: Context, segments: PathSegments, main: int, length_ns: int) -> PathSegment:
     """One segment of the report, named after one of those that it joins."""
-    frame, cause = int(segments.frame[main]), int(segments.cause[main])
+    group, cause = int(segments.group[main]), int(segments.cause[main])
+    frame = int(segments.frame[group])
     return PathSegment(
-        PathKind(int(segments.kind[main])).report_name,
+        PathKind(int(segments.kind[group])).report_name,
         length_ns,
         Location() if frame == NO_FRAME else ctx.source.frames[frame].location,
         None if cause == NO_ROW else ctx.location(cause).op,
     )
 
 
-def _mains(first: Rows, keys: Int64s, lengths_ns: Int64s) -> Rows:
+def _mains(first: Rows, keys: Int32s, lengths_ns: Int64s) -> Rows:
     """Of the segments that each of the report joins, the first with the key that takes longest.
 
     Args:
         first: Where the report's segments start. Shape ``(r,)``, that of the result.
+        keys: Shape ``(p,)``.
     """
-    of = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(keys))))
-    different, key = numbered(keys)
-    pairs, pair = numbered(of * len(different) + key)  # by segment of the report, then by key
-    owner, total_ns = pairs // len(different), np.bincount(pair, lengths_ns)
+    sizes = np.diff(np.append(first, len(keys)))
+    of = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
+    (owner, _), pair = numbered_pairs(of, keys)  # by segment of the report, then by key
+    total_ns = np.bincount(pair, lengths_ns)
     most_ns = np.maximum.reduceat(total_ns, np.flatnonzero(np.diff(owner, prepend=-1)))
     main_pair = _first_of_each(owner, np.flatnonzero(total_ns == most_ns[owner]))
-    return _first_of_each(of, np.flatnonzero(pair == main_pair[of]))
+    return _first_of_each(of, np.flatnonzero(pair == main_pair.astype(np.int32)[of]))
 
 
-def _first_of_each(owner: Int64s, places: Rows) -> Rows:
+def _first_of_each(owner: Int32s | Int64s, places: Rows) -> Rows:
     """Of some ascending places the first one of each owner, whose places are in a row."""
     return np.asarray(places[np.diff(owner[places], prepend=-1) != 0])
 
 
-def _keys(ctx: Context, segments: PathSegments) -> Int64s:
+def _keys(ctx: Context, segments: PathSegments) -> Int32s:
     """A number for each kind, source line and operator. Shape ``(p,)``."""
-    op = np.where(segments.cause == NO_ROW, NO_ROW, ctx.innermost_op[segments.cause])
-    name = np.where(op == NO_ROW, -1, ctx.events.name[op]).astype(np.int64)
-    _, where = numbered((segments.frame.astype(np.int64) + 1) * len(PathKind) + segments.kind)
-    return where.astype(np.int64) * (len(ctx.events.names) + 1) + name + 1
+    op_of = np.append(ctx.innermost_op, np.int32(NO_ROW))
+    name_of = np.append(ctx.events.name, np.int32(-1))
+    name = name_of[op_of[segments.cause]]
+    name += 1
+    _, kind_and_line = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
+    return numbered_pairs(kind_and_line.astype(np.int32)[segments.group], name)[1]
 
 
-def _starts(step: Int32s, key: Int64s, lengths_ns: Int64s) -> Rows:
+def _starts(step: Int32s, key: Int32s, lengths_ns: Int64s) -> Rows:
     """Where the report's segments start: the longest ones, and what is between them in a step.
 
     Args:
@@ -92,7 +96,16 @@ def _starts(step: Int32s, key: Int64s, lengths_ns: Int64s) -> Rows:
         return starts
     n_long = max(0, MAX_SEGMENTS - int(is_new_step.sum())) // 2
     is_long = np.zeros(len(starts) + 1, dtype=np.bool_)
-    is_long[np.argsort(-np.add.reduceat(lengths_ns, starts), kind="stable")[:n_long]] = True
+    is_long[_longest(np.add.reduceat(lengths_ns, starts), n_long)] = True
     # The last entry is that before the first segment.
     is_kept = is_long[:-1] | np.roll(is_long, 1)[:-1] | is_new_step[starts]
     return np.asarray(starts[is_kept])
+
+
+def _longest(lengths_ns: Int64s, n: int) -> Rows:
+    """The ``n`` longest, fewer than there are; of several that are equally long the first ones."""
+    if not n:
+        return np.zeros(0, dtype=np.intp)
+    least_ns = np.partition(lengths_ns, -n)[-n]
+    longer = np.flatnonzero(lengths_ns > least_ns)
+    return np.append(longer, np.flatnonzero(lengths_ns == least_ns)[: n - len(longer)])

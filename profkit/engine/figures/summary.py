@@ -148,6 +148,8 @@ def summarize(ctx: Context) -> Summary:
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
+    path = critical_path_summary(ctx)
+    release_free_memory()
     window = union(*windows(ctx))
     parts, work = time_parts(ctx, window), timed_work(ctx)
     return Summary(
@@ -171,7 +173,7 @@ def summarize(ctx: Context) -> Summary:
         breakdown=breakdown(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
         if len(ctx.events)
         else None,
-        critical_path=critical_path_summary(ctx),
+        critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
         sampled=None if ctx.trace.capture is None else _sampled(ctx.trace.capture.sampled),
     )

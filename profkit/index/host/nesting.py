@@ -321,8 +321,36 @@ def rows_open_at(events: EventTable, tree: CallTree, lane: Int32s, at_ns: Int64s
     place = np.searchsorted(begins, lane.astype(np.int64) * width + at_ns, side="right") - 1
     found = np.where(place >= 0, rows[np.maximum(place, 0)], NO_ROW).astype(np.int32)
     found[(found != NO_ROW) & (events.lane[found] != lane)] = NO_ROW
-    has_ended = (found != NO_ROW) & (events.end_ns[found] < at_ns)
-    while has_ended.any():
-        found[has_ended] = tree.parent[found[has_ended]]
-        has_ended = (found != NO_ROW) & (events.end_ns[found] < at_ns)
-    return found
+    return _still_open(events, tree, found, at_ns)
+
+
+def open_rows(
+    events: EventTable, tree: CallTree, rows: Int32s, starts_ns: Int64s, at_ns: Int64s
+) -> Int32s:
+    """The innermost row running on one thread at each moment, or :data:`NO_ROW`.
+
+    Args:
+        rows: All rows of the thread in the call trees, by start. Shape ``(r,)``.
+        starts_ns: Their starts. Shape ``(r,)``.
+        at_ns: Shape ``(k,)``, that of the result.
+    """
+    if not len(rows):
+        return np.full(len(at_ns), NO_ROW, dtype=np.int32)
+    place = np.searchsorted(starts_ns, at_ns, side="right") - 1
+    found = np.where(place >= 0, rows[np.maximum(place, 0)], NO_ROW).astype(np.int32)
+    return _still_open(events, tree, found, at_ns)
+
+
+def _still_open(events: EventTable, tree: CallTree, row: Int32s, at_ns: Int64s) -> Int32s:
+    """The innermost row, of each row and its callers, that has not ended at a moment.
+
+    Args:
+        row: Changed in place. Shape of ``at_ns``.
+    """
+    left = np.flatnonzero(row != NO_ROW)
+    while len(left):
+        here = row[left]
+        left = left[events.ts_ns[here] + events.dur_ns[here] < at_ns[left]]
+        row[left] = tree.parent[row[left]]
+        left = left[row[left] != NO_ROW]
+    return row

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.index.device.syncs import Syncs
-from profkit.index.distinct import distinct, used
-from profkit.index.host.nesting import CallTree, rows_open_at
+from profkit.index.distinct import distinct, marked, used
+from profkit.index.host.nesting import CallTree, open_rows
 from profkit.index.intervals import Intervals, inside, union
 from profkit.index.launches import CALLS
 from profkit.index.replay.graph import (
@@ -53,6 +53,8 @@ _LAG_KINDS[[Edge.HOST, Edge.FETCH, Edge.HANDOVER]] = PathKind.PYTHON
 _LAG_KINDS[Edge.LAUNCH] = PathKind.LAUNCH_LATENCY
 _LAG_KINDS[Edge.SYNC] = PathKind.SYNC
 _LAG_KINDS[Edge.LOADER] = PathKind.DATA_WAIT
+_BLOCK: Final = 1 << 16
+"""Pieces of a path that are looked at together: a path may have millions."""
 _COLUMNS: Final = ("starts_ns", "ends_ns", "kind", "row", "lane", "step")
 
 
@@ -120,6 +122,11 @@ class HostActivity:
     data_wait: Int32s
     is_communication: Mask
     collectives: Intervals
+
+    @cached_property
+    def is_sync(self) -> Mask:
+        """Which rows are blocking calls. Shape ``(n + 1,)``: the last is that of ``NO_ROW``."""
+        return marked(self.syncs.rows, len(self.is_communication))
 
 
 def critical_path(
@@ -283,6 +290,9 @@ def _refined(
     for lane in used(path.lane[is_host]).tolist():
         own = _select(path, is_host & (path.lane == lane))
         pieces.append(_of_thread(replay, graph, activity, spent.get(lane), own))
+    pieces = [each for each in pieces if len(each.row)] or pieces[:1]
+    if len(pieces) == 1:
+        return pieces[0]
     order = np.argsort(np.concatenate([each.starts_ns for each in pieces]), kind="stable")
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in pieces])[order] for name in _COLUMNS
@@ -313,24 +323,39 @@ def _of_thread(
         step=np.arange(len(path.row), dtype=np.int32),
     )
     pieces = _cut_by_activity(replay.events, activity, whole, int(path.lane[0]))
+    of = pieces.step
+    if graph is not replay.graph or host_time is not None:
+        pieces = _moved(pieces, times[before], times[path.row], host_time)
+    moved = replace(
+        pieces,
+        starts_ns=np.clip(pieces.starts_ns, path.starts_ns[of], path.ends_ns[of]),
+        ends_ns=np.clip(pieces.ends_ns, path.starts_ns[of], path.ends_ns[of]),
+        step=path.step[of],
+    )
+    return _select(moved, moved.ends_ns > moved.starts_ns)
+
+
+def _moved(
+    pieces: CriticalPath, starts: Int64s, ends: Int64s, host_time: HostTime | None
+) -> CriticalPath:
+    """Pieces of segments, stretched to the times that these have with a change.
+
+    Args:
+        pieces: With the number of the segment as step.
+        starts: When each segment starts. Shape ``(s,)``.
+        ends: When each ends. Shape ``(s,)``.
+    """
     of, lengths_ns = pieces.step, pieces.lengths_ns.astype(np.float64)
     spent = host_time.within(pieces.starts_ns, pieces.ends_ns) if host_time else lengths_ns
     # Where nothing is left of what the thread did, a segment keeps its recorded composition.
     spent = np.where((np.bincount(of, spent) < 1)[of], lengths_ns, spent)
     total, ended = np.bincount(of, spent), np.cumsum(spent)
     ended -= (np.cumsum(total) - total)[of]
-    starts, ends = times[before], times[path.row]
     after = starts[of] + np.round(ended * ((ends - starts) / total)[of]).astype(np.int64)
     is_last = np.append(of[1:] != of[:-1], True)
     after[is_last] = ends
     begins = np.where(np.append(True, is_last[:-1]), starts[of], np.append(0, after[:-1]))
-    moved = replace(
-        pieces,
-        starts_ns=np.clip(begins, path.starts_ns[of], path.ends_ns[of]),
-        ends_ns=np.clip(after, path.starts_ns[of], path.ends_ns[of]),
-        step=path.step[of],
-    )
-    return _select(moved, moved.lengths_ns > 0)
+    return replace(pieces, starts_ns=begins, ends_ns=after)
 
 
 def _by_step(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
@@ -341,12 +366,17 @@ def _by_step(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
     """
     if not len(path.kind):
         return path
-    starts = distinct(np.concatenate((path.starts_ns, ends_ns)))
-    of = np.maximum(np.searchsorted(path.starts_ns, starts, side="right") - 1, 0)
-    ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[of])
-    step = np.searchsorted(ends_ns, starts, side="right").astype(np.int32)
-    cut = replace(_select(path, of), starts_ns=starts, ends_ns=ends, step=step)
-    return _select(cut, cut.lengths_ns > 0)
+    cuts = distinct(ends_ns)
+    of = np.searchsorted(path.starts_ns, cuts) - 1
+    is_within = (of >= 0) & (cuts < path.ends_ns[of])
+    cuts, of = cuts[is_within], of[is_within]
+    if len(cuts):
+        starts = np.insert(path.starts_ns, of + 1, cuts)
+        ends = np.insert(path.ends_ns, of, cuts)
+        every = np.insert(np.arange(len(path.row)), of, of)
+        path = replace(_select(path, every), starts_ns=starts, ends_ns=ends)
+    step = np.searchsorted(ends_ns, path.starts_ns, side="right").astype(np.int32)
+    return replace(path, step=step)
 
 
 def _merged(path: CriticalPath) -> CriticalPath:
@@ -374,28 +404,58 @@ def _cut_by_activity(
     rows = activity.tree.rows
     rows = rows[events.lane[rows] == lane]
     collectives = activity.collectives
-    moments = (events.ts_ns[rows], events.ts_ns[rows] + events.dur_ns[rows])
-    bounds = np.concatenate((*moments, collectives.starts_ns, collectives.ends_ns))
-    bounds = bounds[inside(Intervals(path.starts_ns, path.ends_ns), bounds)]
+    moments = (events.ts_ns[rows], events.end_ns[rows])
+    bounds = distinct(np.concatenate((*moments, collectives.starts_ns, collectives.ends_ns)))
+    bounds = bounds[_is_within(path, bounds)]
     starts = distinct(np.concatenate((path.starts_ns, bounds)))
-    of = np.searchsorted(path.starts_ns, starts, side="right") - 1
+    del bounds, moments
+    of = np.zeros(len(starts), dtype=np.int32)
+    of[np.searchsorted(starts, path.starts_ns)[1:]] = 1
+    np.cumsum(of, out=of)
     ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[of])
-    lanes = np.full(len(starts), lane, dtype=np.int32)
-    middle = (starts + ends) // 2
-    row = rows_open_at(events, activity.tree, lanes, middle)
-    row = _without_annotations(events, activity.tree, row)
+    row, kind = np.empty(len(starts), dtype=np.int32), np.empty(len(starts), dtype=np.uint8)
+    begins = events.ts_ns[rows]
+    for first in range(0, len(starts), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        middle = (starts[block] + ends[block]) // 2
+        open_row = open_rows(events, activity.tree, rows, begins, middle)
+        row[block] = _without_annotations(events, activity.tree, open_row)
+        kind[block] = _kind_of(events, activity, row[block], middle)
+    return CriticalPath(
+        starts, ends, kind, row, np.full(len(starts), lane, dtype=np.int32), of, path.unexplained
+    )
+
+
+def _is_within(path: CriticalPath, moments: Int64s) -> Mask:
+    """Which of some ascending moments are in segments of a thread, which follow each other."""
+    changes = np.zeros(len(moments) + 1, dtype=np.int8)
+    np.add.at(changes, np.searchsorted(moments, path.starts_ns), 1)
+    np.subtract.at(changes, np.searchsorted(moments, path.ends_ns), 1)
+    return np.cumsum(changes, out=changes)[:-1] > 0
+
+
+def _kind_of(
+    events: EventTable, activity: HostActivity, row: Int32s, at_ns: Int64s
+) -> npt.NDArray[np.int64]:
+    """What a host thread does at some moments, as :class:`PathKind`.
+
+    Args:
+        row: The innermost event then. Shape ``(k,)``, that of the result.
+        at_ns: Shape ``(k,)``.
+    """
     # Old traces have the profiler's own annotations as operators.
     framing = names_matching(events, FRAMING)[events.name[row]]
     is_annotation = (row == NO_ROW) | framing
     category = np.where(is_annotation, Category.OTHER, events.category[row])
     wait = np.where(row == NO_ROW, NO_ROW, activity.data_wait[row])
     # A call that began during a wait can end after it.
-    wait = np.where((wait != NO_ROW) & (middle < events.end_ns[wait]), wait, NO_ROW)
-    kind = np.select(
+    ends = events.ts_ns[wait] + events.dur_ns[wait]
+    wait = np.where((wait != NO_ROW) & (at_ns < ends), wait, NO_ROW)
+    return np.select(
         [
             wait != NO_ROW,
-            inside(collectives, middle),
-            np.isin(row, activity.syncs.rows),
+            inside(activity.collectives, at_ns),
+            activity.is_sync[row],
             category == Category.OP,
             np.isin(category, CALLS),
         ],
@@ -407,15 +467,6 @@ def _cut_by_activity(
             PathKind.RUNTIME,
         ],
         PathKind.PYTHON,
-    )
-    return CriticalPath(
-        starts,
-        ends,
-        kind.astype(np.uint8),
-        row,
-        lanes,
-        path.step[of],
-        path.unexplained,
     )
 
 

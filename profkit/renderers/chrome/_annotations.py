@@ -153,15 +153,13 @@ def _critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterator[byt
     tid, names = writer.row("critical path")
     yield from names
     segments = path_segments(ctx, path)
-    columns = (path.starts_ns, path.ends_ns, segments.kind, segments.name, segments.frame)
-    shown: dict[tuple[int, int, int], tuple[str, dict[str, object]]] = {}
-    for start, end, *what in zip(*(column.tolist() for column in columns), strict=True):
-        kind, name, frame = what
-        if (kind, name, frame) not in shown:
-            shown[kind, name, frame] = _segment(ctx, kind, name, frame, base)
-        yield writer.slice(
-            tid, shown[kind, name, frame][0], start, end, shown[kind, name, frame][1]
-        )
+    groups = zip(
+        *(column.tolist() for column in (segments.kind, segments.name, segments.frame)), strict=True
+    )
+    shown = [_segment(ctx, kind, name, frame, base) for kind, name, frame in groups]
+    columns = (path.starts_ns, path.ends_ns, segments.group)
+    for start, end, group in zip(*(column.tolist() for column in columns), strict=True):
+        yield writer.slice(tid, shown[group][0], start, end, shown[group][1])
 
 
 def _segment(

@@ -9,6 +9,7 @@ import pytest
 from profkit.api import analyze
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import summarize
+from profkit.index.replay.critical_path import critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.present.headline import headline
@@ -50,6 +51,16 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
             bounds = np.append(critical.starts_ns[own], end)
             assert bounds[0] == start
             np.testing.assert_array_equal(bounds[1:], critical.ends_ns[own])
+
+
+def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context_of(RECORDINGS[0])
+    whole = critical_path(ctx.replay, ctx.path_activity)
+    monkeypatch.setattr("profkit.index.replay.critical_path._BLOCK", 7)
+    parts = critical_path(ctx.replay, ctx.path_activity)
+    assert len(whole.row) > 100
+    for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
 
 
 @each_recording
