@@ -92,6 +92,7 @@ def run(arguments: list[str], python: str = sys.executable) -> Run:
             [python, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,  # the worker of TensorBoard ends with its parent's end of it
             stdout=subprocess.DEVNULL,
             stderr=said,
         )

@@ -2,10 +2,10 @@
 
 A recorded trace is repeated to several sizes. ``profkit analyze`` is measured as a whole process:
 without the cache, with an empty one, and with a full one, in turns; with a full one also with other
-rules, and ``profkit view`` and ``export``. The small file, ``profkit
---help`` and ``import profkit`` are measured beside a Python process that does nothing. Times are
-processor time with child processes, which other programs disturb least; wall time is shown beside
-it. Nothing is downloaded, and files and cache are removed.
+rules, ``profkit view`` and ``export``, and what TensorBoard runs for its tab. The small file,
+``profkit --help`` and ``import profkit`` are measured beside a Python process that does nothing.
+Times are processor time with child processes, which other programs disturb least; wall time is
+shown beside it. Nothing is downloaded, and files and cache are removed.
 
 Run: ``python benchmarks/cache.py [--mb 200 1000] [--rounds 3]``
 """
@@ -58,6 +58,8 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
                      "--force"],
             "speedscope": ["-m", "profkit", "export", str(path), "--to", "speedscope",
                            "-o", f"{folder}/s.json", "--force"],
+            "TensorBoard's worker": ["-m", "profkit.integrations.tensorboard.worker", folder,
+                                     "analyze", str(path)],
         }  # fmt: skip
         runs: dict[str, list[Run]] = {
             name: [] for name in ("no cache", "first look", "second look", *shown_as)
