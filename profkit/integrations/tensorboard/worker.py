@@ -38,6 +38,7 @@ from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
+from profkit.readers.process_memory import reuse_free_memory
 from profkit.renderers.json_report import encoded
 
 _POLICY: Final = regex(
@@ -64,6 +65,7 @@ def main(arguments: list[str]) -> int:
         arguments: The output folder, the task, and its files.
     """
     _exit_with_parent()
+    reuse_free_memory()  # this process ends with the task
     folder, task, *paths = arguments
     try:
         answer = _TASKS[task](paths, Path(folder))
