@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
-from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s
+from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s, Rows
 from profkit.model.torch_names import MEMORY as MEMORY_EVENT
 from profkit.readers.kineto.interning import (
     CATEGORIES,
@@ -82,6 +82,7 @@ _CATEGORY: Final = attrgetter("cat")
 _LANE: Final = attrgetter("pid", "tid")
 _START: Final = attrgetter("ts")
 _DURATION: Final = attrgetter("dur")
+_ARGS: Final = attrgetter("args")
 _INT32: Final = np.iinfo(np.int32)
 _ROUNDS_TO_0: Final = 0.32
 """0.5% of the 64 warps of the largest multiprocessors; an occupancy above it is written as 1."""
@@ -286,6 +287,9 @@ _AMBIGUOUS_CATEGORIES: Final = {
 """Written categories for which the event itself decides."""
 
 
+_KINDS: Final[tuple[type, ...]] = (Instant, Complete, BeginEnd, Naming)
+
+
 def to_columns(events: list[Any], interned: InternTables) -> Batch:
     """Convert decoded events to columns.
 
@@ -296,31 +300,39 @@ def to_columns(events: list[Any], interned: InternTables) -> Batch:
     """
     kinds = list(map(type, events))
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
-    allocations = [i for i in _places(kinds, Instant) if _is_allocation(events[i])]
-    if at := _places(kinds, Complete):
-        allocations += _add_complete(batch, [events[i] for i in at], at, interned)
+    places = _places_by_kind(kinds)
+    allocations = [i for i in places[Instant].tolist() if _is_allocation(events[i])]
+    if len(at := places[Complete]):
+        allocations += _add_complete(batch, _chosen(events, at), at, interned)
     if allocations:
-        allocations.sort()
-        _add_memory(batch, [events[i] for i in allocations], allocations, interned)
-    if at := _places(kinds, BeginEnd):
-        _add_begin_end(batch, [events[i] for i in at], at, interned)
-    interned.lanes.name_lanes(events[i] for i in _places(kinds, Naming))
+        at = np.sort(np.array(allocations, dtype=np.int32))
+        _add_memory(batch, _chosen(events, at), at, interned)
+    if len(at := places[BeginEnd]):
+        _add_begin_end(batch, _chosen(events, at), at, interned)
+    interned.lanes.name_lanes(_chosen(events, places[Naming]))
     return batch
 
 
-def _places(kinds: list[type], base: type) -> list[int]:
-    """Positions of events of one kind."""
-    wanted = {kind for kind in set(kinds) if issubclass(kind, base)}
-    return [i for i, kind in enumerate(kinds) if kind in wanted] if wanted else []
+def _places_by_kind(kinds: list[type]) -> dict[type, Int32s]:
+    """Positions of the events of each of :data:`_KINDS`, which have subclasses."""
+    number = {
+        kind: next((i for i, base in enumerate(_KINDS) if issubclass(kind, base)), len(_KINDS))
+        for kind in set(kinds)
+    }
+    numbers = np.fromiter(map(number.__getitem__, kinds), dtype=np.uint8, count=len(kinds))
+    return {kind: np.flatnonzero(numbers == i).astype(np.int32) for i, kind in enumerate(_KINDS)}
+
+
+def _chosen(events: list[Any], places: Int32s | Rows) -> list[Any]:
+    """The events, or what they have, at some ascending places."""
+    return events if len(places) == len(events) else [events[i] for i in places.tolist()]
 
 
 def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a complete event)
     return event.name == MEMORY_EVENT and (event.args or NO_ARGS).memory_bytes != MISSING
 
 
-def _add_complete(
-    batch: Batch, events: list[Any], at: list[int], interned: InternTables
-) -> list[int]:
+def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> list[int]:
     """Add complete events, except allocations.
 
     torch's Python exporter (``use_python_export``) writes an allocation as a complete event that
@@ -333,9 +345,10 @@ def _add_complete(
     named = np.flatnonzero(names == interned.names.get(MEMORY_EVENT, _NO_NUMBER)).tolist()
     allocations = {i for i in named if _is_allocation(events[i])}
     if allocations:
-        rest = [i for i in range(len(events)) if i not in allocations]
-        _add_complete(batch, [events[i] for i in rest], [at[i] for i in rest], interned)
-        return [at[i] for i in allocations]
+        places = np.array(sorted(allocations), dtype=np.int32)
+        rest = np.delete(np.arange(len(events)), places)
+        _add_complete(batch, _chosen(events, rest), at[rest], interned)
+        return [int(each) for each in at[places]]
     category = interned.categories(events)
     interned.recategorize_copy_kernels(names, category)
     batch.complete = {
@@ -349,7 +362,7 @@ def _add_complete(
         rows = np.flatnonzero(category == kind).astype(np.int32)
         if not len(rows):
             continue
-        args = [events[i].args or NO_ARGS for i in rows.tolist()]
+        args = [each or NO_ARGS for each in map(_ARGS, _chosen(events, rows))]
         for key in keys:
             _add_values(parts, key, rows, args, interned)
         if events[0].keeps_collectives and kind in _RUN_COLLECTIVES:
@@ -404,8 +417,8 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
         texts = b"\0".join(given).split(b"\0")
         return to_int64(list(map(interned.raw.__getitem__, texts)))
     if key in INTERNED:
-        names = interned.names
-        given = [names[text] if text else MISSING for text in given]
+        names, none = interned.names, [MISSING] * len(given)
+        given = [names[text] if text else MISSING for text in given] if any(given) else none
     values = to_int64(given)
     if key == "external_id" and (values == MISSING).any():
         old = to_int64([each.external_id_before_1_11 for each in args])
@@ -439,13 +452,14 @@ def _occupancy(key: str, given: list[Any], args: list[Args]) -> Float64s:
     return np.where(known, values, float(MISSING))
 
 
-def _add_memory(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:
+def _add_memory(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> None:
     batch.memory = _common_columns(events, at, interned)
+    args = list(map(_ARGS, events))
     for key, argument in MEMORY.items():
-        batch.memory[key] = to_int64(list(map(attrgetter(f"args.{argument}"), events)))
+        batch.memory[key] = to_int64(list(map(attrgetter(argument), args)))
 
 
-def _add_begin_end(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:
+def _add_begin_end(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> None:
     category = interned.categories(events)
     names = _intern(interned.names, map(_NAME, events), len(events))
     interned.recategorize_copy_kernels(names, category)
@@ -462,10 +476,10 @@ def _add_begin_end(batch: Batch, events: list[Any], at: list[int], interned: Int
     }
 
 
-def _common_columns(events: list[Any], at: list[int], interned: InternTables) -> Columns:
+def _common_columns(events: list[Any], at: Int32s, interned: InternTables) -> Columns:
     """The columns that events of every kind have."""
     return {
-        "position": np.array(at, dtype=np.int32),
+        "position": at,
         "lane": _intern(interned.lanes, map(_LANE, events), len(events)),
         "ts_ns": to_ns(list(map(_START, events))),
     }
