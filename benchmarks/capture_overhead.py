@@ -3,7 +3,9 @@
 A small transformer is trained without a profiler, under ``torch.profiler`` with the options of
 ``profkit.trace``, under ``profkit.trace``, and under ``torch.profiler`` with Python stacks. The
 four alternate, so that a change of the machine's speed affects all of them. Then the time from the
-end of a block to its file is compared with ``export_chrome_trace("….json.gz")``.
+end of a block to its file is compared with ``export_chrome_trace("….json.gz")``, and the time for
+which a loop stands still at the end of its window with that of the same call in
+``on_trace_ready``.
 
 Run ``python benchmarks/capture_overhead.py [--device cuda] [--json FILE]``. On a GPU the device is
 idle at the start and end of each measured step.
@@ -104,8 +106,43 @@ def to_file(step: Step, folder: str) -> tuple[float, float]:
     return bare, time.perf_counter() - began
 
 
-def measured(device: str, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Step times in milliseconds by profiler, and times from the end of a block to its file."""
+def loop_stop(step: Step, folder: str) -> tuple[float, float]:
+    """Seconds for which ``step()`` at the end of a window stops the loop, with torch and profkit.
+
+    It is the longest of the calls. Both write a compressed file in it.
+    """
+
+    def written(recording: torch.profiler.profile) -> None:
+        recording.export_chrome_trace(str(Path(folder) / "window.json.gz"))
+
+    def longest(ended: Step) -> float:
+        calls = []
+        for _ in range(STEPS + 2):
+            step()
+            began = time.perf_counter()
+            ended()
+            calls.append(time.perf_counter() - began)
+        return max(calls)
+
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=STEPS, repeat=1)
+    with torch.profiler.profile(
+        schedule=schedule, on_trace_ready=written, record_shapes=True, profile_memory=True
+    ) as recording:
+        bare = longest(recording.step)
+    with profkit.trace(
+        "window", warmup=1, active=STEPS, stacks=False, limit=1 << 30, dir=folder, quiet=True
+    ) as trace:
+        ours = longest(trace.step)
+    return bare, ours
+
+
+def measured(device: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Medians in milliseconds, each by profiler.
+
+    Returns:
+        ``step_ms``: of a step; ``to_file_ms``: from the end of a block to its file;
+        ``loop_stop_ms``: for which the end of a window stops the loop.
+    """
     step = transformer_step(device)
     timed(step, nothing)
     lengths: dict[str, list[float]] = {}
@@ -116,9 +153,18 @@ def measured(device: str, rounds: int) -> tuple[dict[str, float], dict[str, floa
             lengths.setdefault("profkit.trace", []).extend(under_profkit(step, folder))
             lengths.setdefault("torch.profiler, stacks", []).extend(under_torch(step, stacks=True))
         files = [to_file(step, folder) for _ in range(rounds)]
-    step_ms = {name: statistics.median(taken) * 1e3 for name, taken in lengths.items()}
-    bare, ours = (statistics.median(column) * 1e3 for column in zip(*files, strict=True))
-    return step_ms, {"torch": bare, "profkit": ours}
+        stops = [loop_stop(step, folder) for _ in range(rounds)]
+    return {
+        "step_ms": {name: statistics.median(taken) * 1e3 for name, taken in lengths.items()},
+        "to_file_ms": medians_ms(files),
+        "loop_stop_ms": medians_ms(stops),
+    }
+
+
+def medians_ms(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """The medians of seconds with torch and with profkit, in milliseconds."""
+    bare, ours = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
+    return {"torch": bare, "profkit": ours}
 
 
 def main() -> None:
@@ -129,16 +175,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    step_ms, to_file_ms = measured(options.device, options.rounds)
+    figures = measured(options.device, options.rounds)
+    step_ms = figures["step_ms"]
     for name, ms in step_ms.items():
         print(f"{name:<24} {ms:7.3f} ms per step {ms / step_ms['no profiler']:.2f} x no profiler")
     ratio = step_ms["profkit.trace"] / step_ms["torch.profiler"]
     compared("a recorded step, of one under torch.profiler", ratio, "x", TARGET)
-    bare, ours = to_file_ms["torch"], to_file_ms["profkit"]
+    bare, ours = figures["to_file_ms"]["torch"], figures["to_file_ms"]["profkit"]
     print(f"end of block to file: torch {bare:.0f} ms, profkit {ours:.0f} ms")
     compared("from the end of a block to its file, of torch's export", ours / bare, "x", 1.0)
+    bare, ours = figures["loop_stop_ms"]["torch"], figures["loop_stop_ms"]["profkit"]
+    print(f"end of a window in a loop: torch {bare:.0f} ms, profkit {ours:.0f} ms")
+    compared("a loop's stop at the end of a window, of torch's export", ours / bare, "x", 1.0)
     if options.json is not None:
-        figures = {"step_ms": step_ms, "to_file_ms": to_file_ms}
         options.json.write_text(json.dumps(figures), encoding="utf-8")
 
 

@@ -15,7 +15,9 @@ class CaptureCost:
     Attributes:
         start_ns: Time to start the profiler.
         stop_ns: Time to stop it and collect its events.
-        write_ns: Time from then until the file was complete, as far as known when it was written.
+        write_ns: Time from then until the file was begun, in which the events were exported and
+            counted, and their source lines and ``overhead_ratio`` determined. This figure is at the
+            beginning of the file: the rest of it was compressed and written afterwards.
         n_events: Number of events in the window.
         overhead_ratio: Relative slowdown of the window: 0.8 means that one second of the program
             took 1.8 seconds.
