@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -57,6 +58,7 @@ from profkit.model.trace import RecordedWith
 from profkit.names import visible
 from profkit.readers.process_memory import release_free_memory
 
+_T = TypeVar("_T")
 _STEP_LABELS = {
     "user": "the steps that the program marked",
     "loader": "iterations of the loader",
@@ -148,17 +150,16 @@ def summarize(ctx: Context) -> Summary:
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
-    path = critical_path_summary(ctx)
-    release_free_memory()
+    path = _released(critical_path_summary(ctx))
     window = union(*windows(ctx))
-    parts, work = time_parts(ctx, window), timed_work(ctx)
+    parts, work = _released(time_parts(ctx, window)), timed_work(ctx)
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx, window),
         steps=_steps(ctx, parts),
         top_kernels=top_kernels(ctx, work),
-        top_ops=top_ops(ctx, work),
-        categories=category_times(ctx),
+        top_ops=_released(top_ops(ctx, work)),
+        categories=_released(category_times(ctx)),
         modules=module_times(ctx, work.rows, lambda places: throughput(ctx, work, places)),
         lines=top_lines(ctx, work),
         flops=flop_summary(ctx, work),
@@ -177,6 +178,15 @@ def summarize(ctx: Context) -> Summary:
         n_incomplete_steps=ctx.steps.n_incomplete,
         sampled=None if ctx.trace.capture is None else _sampled(ctx.trace.capture.sampled),
     )
+
+
+def _released(figures: _T) -> _T:
+    """Release the memory that it took to work out some figures, which are small, and return them.
+
+    In a large recording it is tens of MiB each time, and not always what the next ones can use.
+    """
+    release_free_memory()
+    return figures
 
 
 def _sampled(sampled: SampledTime | None) -> SampledSummary | None:
