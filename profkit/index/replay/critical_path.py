@@ -326,13 +326,10 @@ def _of_thread(
     of = pieces.step
     if graph is not replay.graph or host_time is not None:
         pieces = _moved(pieces, times[before], times[path.row], host_time)
-    moved = replace(
-        pieces,
-        starts_ns=np.clip(pieces.starts_ns, path.starts_ns[of], path.ends_ns[of]),
-        ends_ns=np.clip(pieces.ends_ns, path.starts_ns[of], path.ends_ns[of]),
-        step=path.step[of],
-    )
-    return _select(moved, moved.ends_ns > moved.starts_ns)
+    for moments in (pieces.starts_ns, pieces.ends_ns):  # new arrays, of up to millions of pieces
+        np.clip(moments, path.starts_ns[of], path.ends_ns[of], out=moments)
+    pieces = replace(pieces, step=path.step[of])
+    return _select(pieces, pieces.ends_ns > pieces.starts_ns)
 
 
 def _moved(
