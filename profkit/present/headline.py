@@ -203,9 +203,14 @@ def headline(report: Report) -> str:
 
     Of a trace in which nothing was recorded, that and what to do.
     """
+    return " ".join(headline_sentences(report))
+
+
+def headline_sentences(report: Report) -> list[str]:
+    """The sentences of :func:`headline`, at least one."""
     nothing = next((each for each in report.health if each.name == _NOTHING_RECORDED), None)
     if nothing is not None:
-        return visible(f"{nothing.message} {nothing.fix}")
+        return [visible(nothing.message), visible(nothing.fix)]
     breakdown = report.summary.breakdown
     on_memory = [] if breakdown is not None else memory_sentences(report)
     sentences = [*job_headline(report), *(on_memory or [_time_and_work(report, breakdown)])]
@@ -218,7 +223,7 @@ def headline(report: Report) -> str:
     faults = [each for each in report.health if each.severity != "note"]
     if faults and not incomplete:
         sentences.append(f"Figures are less reliable: {_inline(faults[0].title)}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _largest_part(report: Report) -> list[str]:

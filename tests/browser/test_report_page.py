@@ -366,12 +366,12 @@ def test_nothing_is_blank_or_cut_off_on_paper(
         expect(page.locator("#report[data-printable]")).to_have_count(1)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    charts = page.locator(".chart")
-    assert charts.count() > 0
-    for chart in charts.all():
-        box = chart.locator("svg path.bar, svg path.layer").first.bounding_box()
-        assert box is not None
-        assert box["width"] * box["height"] > 100
+    assert page.locator(".chart").count() > 0
+    # They are drawn again, in the width of the paper.
+    page.wait_for_function("""[...document.querySelectorAll(".chart")].every((chart) => {
+        const box = chart.querySelector("svg path.bar, svg path.layer")?.getBoundingClientRect();
+        return box && box.width * box.height > 100;
+    })""")
     wide = "[...document.querySelectorAll('.scroll, .chart svg')]"
     cut = f"{wide}.filter((each) => each.scrollWidth > each.clientWidth + 1).length"
     assert page.evaluate(cut) == 0

@@ -335,7 +335,7 @@ def _of_thread(
 def _moved(
     pieces: CriticalPath, starts: Int64s, ends: Int64s, host_time: HostTime | None
 ) -> CriticalPath:
-    """Pieces of segments, stretched to the times that these have with a change.
+    """Pieces of segments, scaled to the times that these have with a change.
 
     Args:
         pieces: With the number of the segment as step.

@@ -14,7 +14,7 @@ from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.facts import origin
 from profkit.present.glossary import GLOSSARY
-from profkit.present.headline import headline
+from profkit.present.headline import headline_sentences
 from profkit.renderers.html import (
     critical_path,
     findings,
@@ -63,9 +63,11 @@ FIGURES_ID: Final = "figures"
 def page(report: Report, options: Options) -> str:
     """The whole page of one report."""
     name = report.source.path.replace("\\", "/").rsplit("/", 1)[-1]
+    heading, *rest = headline_sentences(report)
     head = Head(
         title=f"{name} · profkit" if name else "profkit",
-        heading=headline(report),
+        heading=heading,
+        summary=" ".join(rest),
         source=short_path(report.source.path, options.base),
         origin=tuple(origin(report)),
         version=report.profkit,
@@ -79,13 +81,23 @@ def page(report: Report, options: Options) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a page; ``source`` is the recording's path, ``origin`` devices and versions."""
+    """The head of a page.
+
+    Attributes:
+        title: The name of the window.
+        heading: The first sentence.
+        source: The recording's path.
+        origin: Devices and versions.
+        version: That of profkit.
+        summary: The other sentences.
+    """
 
     title: str
     heading: str
     source: str
     origin: tuple[str, ...]
     version: str
+    summary: str = ""
 
 
 def assembled(
