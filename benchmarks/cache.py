@@ -1,4 +1,4 @@
-"""What the cache saves and costs: first and second look at a large trace, and a small file.
+"""What the cache saves and costs: first and second analysis at a large trace, and a small file.
 
 A recorded trace is repeated to several sizes. ``profkit analyze`` is measured as a whole process:
 without the cache, with an empty one, and with a full one, in turns; with a full one also with other
@@ -62,13 +62,13 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
                                      "analyze", str(path)],
         }  # fmt: skip
         runs: dict[str, list[Run]] = {
-            name: [] for name in ("no cache", "first look", "second look", *shown_as)
+            name: [] for name in ("no cache", "first analysis", "second analysis", *shown_as)
         }
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
             runs["no cache"].append(run([*command, "--no-cache"]))
-            runs["first look"].append(run(command))
-            runs["second look"].append(run(command))
+            runs["first analysis"].append(run(command))
+            runs["second analysis"].append(run(command))
             for name, other in shown_as.items():
                 runs[name].append(run(other))
         print(f"\n{megabytes} MB of text, {rounds} rounds")
@@ -79,9 +79,9 @@ def large(trace: bytes, megabytes: int, rounds: int) -> None:
         others_s = {name: shown(name, runs[name], base_s) for name in shown_as}
         n_bytes = sum(each.stat().st_size for each in cache.rglob("*.entry"))
         print(f"the cache has {n_bytes / 1e6:.0f} MB")
-        compared(f"{megabytes} MB: first look, of one without a cache", first / base_s, "x",
+        compared(f"{megabytes} MB: first analysis, of one without a cache", first / base_s, "x",
                  TARGET_FIRST)  # fmt: skip
-        compared(f"{megabytes} MB: second look, processor time", second, "s", TARGET_SECOND_S)
+        compared(f"{megabytes} MB: second analysis, processor time", second, "s", TARGET_SECOND_S)
         for name, other_s in others_s.items():
             compared(f"{megabytes} MB: {name}, processor time", other_s, "s", TARGET_OTHER_S)
 
