@@ -93,7 +93,8 @@ class SpawnedWorkers:
                 continue
             if files:
                 found.append(files)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._folder)
         return found, n_unknown
 
     def _started_by(self, original: Callable[[BaseProcess], Any]) -> Callable[[BaseProcess], Any]:
