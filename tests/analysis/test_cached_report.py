@@ -148,6 +148,16 @@ def test_another_look_runs_only_what_its_options_change(
     assert kinds(folder) == ["", *[""] * n_reports, *RELATIONS]
 
 
+def test_the_report_of_the_command_line_is_that_of_python_and_of_tensorboard(
+    path: str, folder: Path, loads: list[str]
+) -> None:
+    assert main(["analyze", path]) == 0
+    assert len(loads) == 1
+    study([path])
+    analyze(path)
+    assert len(loads) == 1
+
+
 def test_a_strict_look_takes_what_is_known(path: str, folder: Path, loads: list[str]) -> None:
     assert study(path, strict=True).report == study(path).report
     assert (len(loads), folder.exists()) == (1, True)

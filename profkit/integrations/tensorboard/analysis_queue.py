@@ -194,7 +194,10 @@ class AnalysisQueue:
     def _run(self, task: Task, draft: Path, stderr: int, *, is_urgent: bool) -> int | None:
         """Run the worker and return its exit code, or None after the timeout."""
         paths = (str(Path(folder).absolute()) for folder in sys.path if folder)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        # No analysis uses NumPy's linear algebra, whose threads wait busily for work at first.
+        environment = {
+            "OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)
+        }  # fmt: skip
         process = subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
             [sys.executable, "-m", self._worker, str(draft), *task.arguments],
             stdin=subprocess.PIPE,  # it is closed when the server ends, however that happens
