@@ -148,8 +148,9 @@ def test_another_look_runs_only_what_its_options_change(
     assert kinds(folder) == ["", *[""] * n_reports, *RELATIONS]
 
 
+@pytest.mark.usefixtures("folder")
 def test_the_report_of_the_command_line_is_that_of_python_and_of_tensorboard(
-    path: str, folder: Path, loads: list[str]
+    path: str, loads: list[str]
 ) -> None:
     assert main(["analyze", path]) == 0
     assert len(loads) == 1
