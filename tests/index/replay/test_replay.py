@@ -54,7 +54,7 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
 
 
 def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    ctx = context_of(RECORDINGS[0])
+    ctx = context_of(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
     whole = critical_path(ctx.replay, ctx.path_activity)
     monkeypatch.setattr("profkit.index.replay.critical_path._BLOCK", 7)
     parts = critical_path(ctx.replay, ctx.path_activity)
