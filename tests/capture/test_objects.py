@@ -1,11 +1,14 @@
 """Objects of the process by their type."""
 
 import gc
+import subprocess
+import sys
+from types import ModuleType
 
 import torch
 
 from profkit.capture import program_profilers
-from profkit.capture.objects import instances, type_ids
+from profkit.capture.objects import instances, referents, referents_without_modules, type_ids
 
 
 class Hostile(type):
@@ -59,3 +62,42 @@ def test_a_subclass_of_torchs_profiler_in_its_warm_up_is_noticed() -> None:
         users.start_trace()
         users.stop_trace()
     assert not program_profilers.is_open()
+
+
+def test_referents_are_those_of_the_garbage_collector() -> None:
+    thing, other = Base(), [1, "a", (2,)]
+    thing.name = other  # type: ignore[attr-defined]
+    for some in ([], [thing], [other], [thing, other, {"key": thing}, gc.get_objects]):
+        expected = list(map(id, gc.get_referents(*some)))
+        assert list(map(id, referents(*some))) == expected
+        assert list(map(id, referents_without_modules(*some))) == expected
+
+
+def test_a_module_is_left_out_among_others() -> None:
+    held = [object()]
+    module = ModuleType("module")
+    assert referents_without_modules(module) == []
+    assert list(map(id, referents_without_modules(module, held, torch))) == [id(held[0])]
+
+
+def test_listing_the_referents_of_all_objects_leaves_asyncio_intact() -> None:
+    """On Python 3.12 up to 3.12.5 the collection did not end, https://github.com/python/cpython/issues/122695."""
+    program = """
+import asyncio, gc
+from profkit.capture.objects import referents
+
+async def main():
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        future = loop.create_future()
+        loop.call_soon(future.set_result, 1)
+        await future
+
+for _ in range(3):
+    asyncio.run(main())
+    for thing in gc.get_objects():
+        referents(thing)
+    referents(*gc.get_objects())
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -25,7 +25,7 @@ from profkit.capture.memory.holders import frames
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.search import Found
-from profkit.capture.objects import is_exactly
+from profkit.capture.objects import is_exactly, referents
 
 _MAX_OBJECTS: Final = 6_000
 """Objects that are followed, some microsecond each: a model of 400 modules has as many."""
@@ -158,7 +158,7 @@ class _ForwardSearch:
     def _entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
         """What an object refers to; of a large container the targets, and the newest entries."""
         if not is_exactly(thing, *_GROWING) or len(thing) <= _LARGE:
-            return gc.get_referents(thing)
+            return referents(thing)
         self._n_entries += len(thing)
         if self._n_entries > _MAX_ENTRIES:
             return ()

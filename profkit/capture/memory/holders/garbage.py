@@ -20,6 +20,7 @@ from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.reference_cycles import Cycles
 from profkit.capture.memory.holders.untracked_containers import live_tensors
+from profkit.capture.objects import referents
 from profkit.readers.process_memory import garbage_collection_paused
 
 _BATCH: Final = 8192
@@ -149,7 +150,7 @@ class _Index:
         """
         for start in range(0, len(indices), _BATCH):
             batch = map(self._objects.__getitem__, indices[start : start + _BATCH])
-            held = gc.get_referents(*batch)
+            held = referents(*batch)
             ids = np.fromiter(map(id, filter(gc.is_tracked, held)), np.int64)
             ids.sort()
             where = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)

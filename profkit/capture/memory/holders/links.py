@@ -7,7 +7,6 @@ torch there are no such links.
 """
 
 import functools
-import gc
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from profkit.capture.memory.holders.containers import (
     subscript,
 )
 from profkit.capture.memory.holders.frames import describe_code, locals_of
-from profkit.capture.objects import is_exactly
+from profkit.capture.objects import is_exactly, referents
 from profkit.model.live_memory import HolderKind
 
 Path = Sequence[object]
@@ -134,7 +133,7 @@ def _from_class(path: Path) -> HolderStep | None:
     cls = path[0]
     if not is_class(cls):
         return None
-    inner = gc.get_referents(class_namespace(cls))
+    inner = referents(class_namespace(cls))
     if path[2:] and any(one is path[1] for one in inner):
         return _attribute(key_of(path[1], path[2]), 2)
     return None

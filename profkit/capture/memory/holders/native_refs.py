@@ -24,6 +24,7 @@ from profkit.capture.memory.holders.untracked_containers import (
     referrers_of,
     untracked,
 )
+from profkit.capture.objects import referents
 from profkit.capture.source.files import PROFKIT_FOLDER
 
 NODE_LIMIT: Final = 60_000
@@ -115,7 +116,7 @@ def _held_in_python(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[
     held = set(map(id, local_values()))
     for referrer in referrers_of(tensor for tensor, _ in roots):
         if id(referrer) not in skip and type(referrer) is not FrameType:
-            held.update(map(id, gc.get_referents(referrer)))
+            held.update(map(id, referents(referrer)))
     return [(tensor, node) for tensor, node in roots if id(tensor) in held]
 
 
@@ -144,7 +145,7 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
     for task in gc.get_objects():
         if not issubclass(type(task), future_type):
             continue
-        for held in gc.get_referents(task):
+        for held in referents(task):
             if id(held) in wanted:
                 yield NativeRef(task, id(held), ".result()" if result_of(task) is held else "")
 
@@ -169,7 +170,7 @@ def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[Nat
     things: list[object] = [*_module_namespaces(), *local_values()]
     holder_of: dict[int, int | None] = dict.fromkeys([*map(id, things), *skip])
     for index, thing in enumerate(things):
-        for held in gc.get_referents(thing):
+        for held in referents(thing):
             if id(held) in holder_of:
                 continue
             holder_of[id(held)] = index

@@ -6,7 +6,6 @@ tensor that an object of a cycle holds, is attributed to the nearest cycle that 
 Source: R. Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1 (1972).
 """
 
-import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Final
 from profkit.capture.memory.holders.attributes import module_of, namespace_of, type_name
 from profkit.capture.memory.holders.containers import index_of
 from profkit.capture.memory.holders.frames import describe_code
+from profkit.capture.objects import referents
 
 _MAX_STARTS: Final = 4
 """Objects of a component through which a cycle is searched, the program's own classes first."""
@@ -28,8 +28,7 @@ class Cycles:
         self._things = things
         index = {id(thing): n for n, thing in enumerate(things)}
         self._held = [
-            [index[id(one)] for one in gc.get_referents(thing) if id(one) in index]
-            for thing in things
+            [index[id(one)] for one in referents(thing) if id(one) in index] for thing in things
         ]
         self._component = components(self._held)
         self._members: dict[int, list[int]] = {}

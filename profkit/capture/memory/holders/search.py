@@ -8,7 +8,6 @@ objects that have no referrer.
 Source: ``gc.get_referrers`` and ``gc.get_referents`` of Python's library reference.
 """
 
-import gc
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from profkit.capture.memory.holders import native_refs
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.untracked_containers import referrers_of
+from profkit.capture.objects import referents
 from profkit.dataclass import dataclass
 
 MAX_LEVELS: Final = 200
@@ -125,7 +125,7 @@ class Search:
         for referrer in _limited(referrers, self._roots):
             if id(referrer) in self._skip:
                 continue
-            children = targets.intersection(map(id, gc.get_referents(referrer)))
+            children = targets.intersection(map(id, referents(referrer)))
             if self._roots.is_own(referrer):
                 self._held_by_profkit |= children
             else:
@@ -162,7 +162,7 @@ class Search:
         if not self._open_above_targets(MAX_LEVELS):
             return
         nodes = self.found.nodes
-        held = chain.from_iterable(gc.get_referents(thing) for thing in nodes.values())
+        held = chain.from_iterable(referents(thing) for thing in nodes.values())
         counts = Counter(map(id, held))
         explained = self._held_natively.union(
             self._targets, self._held_by_profkit, self.found.roots

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from profkit.capture.memory.holders.frames import local_values
-from profkit.capture.objects import instances, type_ids, types_of
+from profkit.capture.objects import instances, referents, type_ids, types_of
 
 BATCH: Final = 512
 """Objects whose referents are fetched at once."""
@@ -28,7 +28,7 @@ _TENSORS_REFER_TO_TYPE: Final = (2, 13)
 
 def contents_of(thing: object) -> list[object]:
     """What an object refers to, including dict keys, which ``gc.get_referents`` may omit."""
-    held = gc.get_referents(thing)
+    held = referents(thing)
     return [*held, *list(thing)] if type(thing) is dict else held
 
 
@@ -91,7 +91,7 @@ def untracked(
     """
     seen = set(skip)
     batches = (objects[start : start + BATCH] for start in range(0, len(objects), BATCH))
-    for held in chain([local_values()], (gc.get_referents(*batch) for batch in batches)):
+    for held in chain([local_values()], (referents(*batch) for batch in batches)):
         found: Sequence[object] = held
         # Level by level: one search in C for the contents of a whole batch.
         while pending := list(filterfalse(gc.is_tracked, instances(found, _UNTRACKED))):

@@ -21,7 +21,7 @@ from profkit.capture.memory.holders.attributes import full_name, module_of, mro_
 from profkit.capture.memory.holders.containers import can_grow, length_of
 from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import array_contents, contents_of
-from profkit.capture.objects import instances
+from profkit.capture.objects import instances, referents
 from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 8
@@ -292,7 +292,7 @@ def _values_bytes(thing: object) -> int:
     """
     if not _has_values(type(thing)):
         return 0
-    held = gc.get_referents(thing)
+    held = referents(thing)
     n = len(held) - 1  # the type
     is_in_dict = any(type(one) is dict for one in held[:1])
     return 0 if is_in_dict or n < 1 else _VALUES_HEADER_BYTES + 8 * n + 8 * (n // 6)
@@ -372,7 +372,7 @@ class _Untracked:
         return [
             one
             for start in range(0, len(every), _BATCH)
-            for one in self._new_containers(gc.get_referents(*every[start : start + _BATCH]))
+            for one in self._new_containers(referents(*every[start : start + _BATCH]))
         ]
 
     def _new_containers(self, held: Sequence[object]) -> list[object]:
