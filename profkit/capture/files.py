@@ -13,6 +13,7 @@ import codecs
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,11 +148,24 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
         if not brace or head.strip():
             raise CaptureError(f"torch did not export a trace to {exported}.")
         repair = _Utf8Repair()
-        with igzip_threaded.open(partial, "wb", threads=1) as sink:
+        n_threads = int(_can_start_threads())
+        with igzip_threaded.open(partial, "wb", threads=n_threads) as sink:
             sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
             sink.write(repair(rest))
             while chunk := source.read(_CHUNK):
                 sink.write(repair(chunk))
+
+
+def _can_start_threads() -> bool:
+    """Whether Python still starts threads: since 3.12 not while it exits.
+
+    Source: https://github.com/python/cpython/issues/104690.
+    """
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def write_memory(live: LiveMemory, trace: str | Path, what: str) -> str | None:

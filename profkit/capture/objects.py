@@ -61,6 +61,20 @@ referents: Final[Callable[..., list[object]]] = (
 """What some objects refer to directly, to be asked instead of ``gc.get_referents``."""
 
 
+_MAX_IMMORTAL: Final = 1_000
+"""Objects set aside by Python itself: 375 in Python 3.12.1."""
+
+
+def has_frozen_objects() -> bool:
+    """Whether the program has frozen its objects, ten thousands of them, by ``gc.freeze()``.
+
+    The collector of Python 3.12 sets immortal objects aside, which count as frozen too.
+
+    Source: ``update_refs`` in CPython's ``Modules/gcmodule.c``.
+    """
+    return gc.get_freeze_count() > _MAX_IMMORTAL
+
+
 def running_frames() -> Iterator[FrameType]:
     """The frames of all threads, the innermost of each thread first.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Container, Iterator
 from functools import cache
-from inspect import iscode
+from inspect import iscode, signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,10 @@ _in_optimizer: Final[set[bool]] = set()
 Their end is known, since a frame of each is on its thread's stack. Until then, no more are made:
 L-BFGS calls the whole model in there.
 """
+
+
+_ACCUMULATES: Final[dict[str, Any]] = {"acc_events": True}
+"""Makes no difference to a single cycle, but torch 2.11 warns of what several would lose."""
 
 
 def can_record(*, all_threads: bool = False) -> bool:
@@ -162,6 +166,7 @@ class ProfilerRecording:
                 with_stack=stacks,
                 with_flops=options.flops,
                 experimental_config=_all_threads() if self._is_of_all else None,
+                **_ACCUMULATES if _can_accumulate() else {},
             )
 
     def prepare(self) -> None:
@@ -300,6 +305,7 @@ def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) 
     ``__enter__``, or a region that is closed although what began in it is not; otherwise the time
     of the stop. That is the system's time. All others are converted from the processor's counter,
     and may be off by a millisecond. What is within an operator of the program is closed if that is.
+    torch 2.11 instead gives those without an end in a Python call the lowest integer.
 
     Args:
         roots: The event tree.
@@ -313,7 +319,8 @@ def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) 
     while pending:
         event, outer_end_ns, is_within = pending.pop()
         is_op, end_ns = event.tag == _EventType.TorchOp, event.end_time_ns
-        is_open = is_op and (end_ns == outer_end_ns if is_within else end_ns >= stopped_at_ns)
+        has_end_of_outer = end_ns == outer_end_ns if is_within else end_ns >= stopped_at_ns
+        is_open = is_op and (has_end_of_outer or end_ns < 0)
         if is_open and (is_within or event.name not in closed):
             yield event.name
         if is_open or event.tag in calls or (is_op and event.name in closed):
@@ -339,6 +346,14 @@ def _all_threads() -> Any:  # noqa: ANN401
         return _ExperimentalConfig(profile_all_threads=True)
     except (ImportError, TypeError):
         return None
+
+
+@cache
+def _can_accumulate() -> bool:
+    """Whether this version of torch has the argument ``acc_events``."""
+    import torch
+
+    return "acc_events" in signature(torch.profiler.profile).parameters
 
 
 def _activities(*, ops: bool, device: bool) -> list[Any]:

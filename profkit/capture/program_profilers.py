@@ -64,7 +64,12 @@ _SETS_PROFILE: Final = (
 """The same for what sets a profile function. ``sys.setprofile`` runs in each thread that begins
 after ``threading.setprofile``."""
 _HAS_MONITORING: Final = sys.version_info >= (3, 12)
-"""cProfile then uses ``sys.monitoring``, which torch's Python tracer does not touch."""
+"""cProfile then uses ``sys.monitoring``."""
+_TRACER_USES_MONITORING: Final = sys.version_info[:2] == (3, 12)
+"""In which torch's Python tracer counts calls of C functions by ``sys.monitoring``, as the tool of
+the same number as cProfile, whose calls are lost if torch ends before it.
+
+Source: ``registerMonitoringCallback`` in ``torch/csrc/autograd/profiler_python.cpp``."""
 
 is_active: bool = False
 """Whether a profiler of the program records, while there are listeners; reading it calls nothing,
@@ -190,6 +195,9 @@ def python_profiler() -> str:
     with contextlib.suppress(Exception):  # it is another package's function
         if "yappi" in sys.modules and sys.modules["yappi"].is_running():
             return "yappi"
+    if _TRACER_USES_MONITORING:
+        monitoring: Any = vars(sys)["monitoring"]
+        return str(monitoring.get_tool(monitoring.PROFILER_ID) or "")
     profiler = getattr(sys.modules.get("_lsprof"), "Profiler", None)
     if profiler is None or _HAS_MONITORING:
         return ""

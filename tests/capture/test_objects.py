@@ -8,7 +8,13 @@ from types import ModuleType
 import torch
 
 from profkit.capture import program_profilers
-from profkit.capture.objects import instances, referents, referents_without_modules, type_ids
+from profkit.capture.objects import (
+    has_frozen_objects,
+    instances,
+    referents,
+    referents_without_modules,
+    type_ids,
+)
 
 
 class Hostile(type):
@@ -101,3 +107,14 @@ for _ in range(3):
     gc.collect()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_immortal_objects_are_not_frozen_by_the_program() -> None:
+    gc.collect()  # in which Python 3.12 sets them aside
+    assert not has_frozen_objects()
+    gc.freeze()
+    try:
+        assert has_frozen_objects()
+    finally:
+        gc.unfreeze()
+    assert not has_frozen_objects()

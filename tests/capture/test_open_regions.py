@@ -44,7 +44,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     region.__exit__(None, None, None)  # torch writes into the first one's memory, or nowhere
     work()
     second.stop()
-    assert {"open", "closed"} <= names(first)
+    assert "closed" in names(first)  # torch 2.11 leaves out what is open
     assert "closed" in names(second)
     assert profiler._open_kinds() == {all_threads}
 

@@ -24,7 +24,7 @@ from profkit.capture.memory.holders.untracked_containers import (
     referrers_of,
     untracked,
 )
-from profkit.capture.objects import referents
+from profkit.capture.objects import has_frozen_objects, referents
 from profkit.capture.source.files import PROFKIT_FOLDER
 
 NODE_LIMIT: Final = 60_000
@@ -164,7 +164,7 @@ def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[Nat
 
     Made only if the program has frozen objects; the last link of each path first.
     """
-    if not gc.get_freeze_count():
+    if not has_frozen_objects():
         return
     missing = set(wanted)
     things: list[object] = [*_module_namespaces(), *local_values()]

@@ -24,7 +24,7 @@ from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors, tensor_types
 from profkit.capture.memory.monitor.budget import Clock
-from profkit.capture.objects import instances
+from profkit.capture.objects import has_frozen_objects, instances
 from profkit.readers.process_memory import garbage_collection_paused
 
 MAX_STORAGES: Final = 200_000
@@ -388,7 +388,7 @@ def _promote_young_objects() -> None:
     Importing torch leaves 100,000 young objects, which every scan would cover. Freezing and
     unfreezing promotes them without a collection, which would run the program's finalizers.
     """
-    if not gc.get_freeze_count():
+    if not has_frozen_objects():
         gc.freeze()
         gc.unfreeze()
 
