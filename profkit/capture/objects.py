@@ -62,13 +62,13 @@ referents: Final[Callable[..., list[object]]] = (
 
 
 _MAX_IMMORTAL: Final = 1_000
-"""Objects set aside by Python itself: 375 in Python 3.12.1."""
+"""Objects that Python freezes by itself: 375 in Python 3.12.1."""
 
 
 def has_frozen_objects() -> bool:
     """Whether the program has frozen its objects, ten thousands of them, by ``gc.freeze()``.
 
-    The collector of Python 3.12 sets immortal objects aside, which count as frozen too.
+    The collector of Python 3.12 moves immortal objects to the frozen ones by itself.
 
     Source: ``update_refs`` in CPython's ``Modules/gcmodule.c``.
     """

@@ -110,7 +110,7 @@ for _ in range(3):
 
 
 def test_immortal_objects_are_not_frozen_by_the_program() -> None:
-    gc.collect()  # in which Python 3.12 sets them aside
+    gc.collect()  # in which Python 3.12 freezes them
     assert not has_frozen_objects()
     gc.freeze()
     try:
