@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Container, Iterator
 from functools import cache
-from inspect import iscode, signature
+from inspect import iscode
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +46,6 @@ _in_optimizer: Final[set[bool]] = set()
 Their end is known, since a frame of each is on its thread's stack. Until then, no more are made:
 L-BFGS calls the whole model in there.
 """
-
-
-_ACCUMULATES: Final[dict[str, Any]] = {"acc_events": True}
-"""Makes no difference to a single cycle, but torch 2.11 warns of what several would lose."""
 
 
 def can_record(*, all_threads: bool = False) -> bool:
@@ -166,7 +162,6 @@ class ProfilerRecording:
                 with_stack=stacks,
                 with_flops=options.flops,
                 experimental_config=_all_threads() if self._is_of_all else None,
-                **_ACCUMULATES if _can_accumulate() else {},
             )
 
     def prepare(self) -> None:
@@ -346,14 +341,6 @@ def _all_threads() -> Any:  # noqa: ANN401
         return _ExperimentalConfig(profile_all_threads=True)
     except (ImportError, TypeError):
         return None
-
-
-@cache
-def _can_accumulate() -> bool:
-    """Whether this version of torch has the argument ``acc_events``."""
-    import torch
-
-    return "acc_events" in signature(torch.profiler.profile).parameters
 
 
 def _activities(*, ops: bool, device: bool) -> list[Any]:

@@ -358,11 +358,9 @@ session = Session("whole", Options(quiet=True), None, "whole")
 interrupt = Interrupt(stop)
 session.begin()
 gc.set_threshold(1, 1000, 1000)
-seen = []  # a reference that is gone before the collection has no callback
 for _ in range(200):
     garbage = Garbage()
-    garbage.itself = garbage
-    seen.append(weakref.ref(garbage, collected))
+    garbage.itself, seen = garbage, weakref.ref(garbage, collected)
     del garbage
     call(), call(), call()
 gc.set_threshold(700, 10, 10)
