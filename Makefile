@@ -25,6 +25,8 @@ SECONDS ?= 60
 MUTANTS ?= 300
 # More for pytest: make test ARGS="tests/readers -k gzip"
 ARGS   ?=
+# A Python with torch for CUDA and what profkit needs: make gpu-test GPU_PYTHON=python3
+GPU_PYTHON ?=
 BIN    := $(VENV)/bin
 # The rules of accessibility that the tests of the pages ask.
 AXE_VERSION := 4.10.3
@@ -57,14 +59,17 @@ site: install
 	$(BIN)/python docs/site.py build/site-pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# Whatever fails, the rest runs too: a GPU may be at hand for an hour alone.
-gpu-test: install
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+# Whatever fails, the rest runs too: a GPU may be at hand for an hour alone. GPU_PYTHON=python3 uses
+# that Python, its torch and its packages instead of .venv, for a machine without a network.
+gpu-test: PY := $(or $(GPU_PYTHON),$(BIN)/python)
+gpu-test: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu-test: $(if $(GPU_PYTHON),,install)
+	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
 		|| { echo 'There is no CUDA GPU here that torch can use, and gpu-test needs one.'; exit 1; }
 	@failed=0; \
-	$(BIN)/python -m pytest -m gpu $(ARGS) || failed=1; \
-	$(BIN)/python examples/gpu/record.py || failed=1; \
-	$(BIN)/python -m pytest tests/examples/test_gpu_recorded.py || failed=1; \
+	$(PY) -m pytest -m gpu tests/gpu tests/capture $(ARGS) || failed=1; \
+	$(PY) examples/gpu/record.py || failed=1; \
+	$(PY) -m pytest tests/examples/test_gpu_recorded.py || failed=1; \
 	exit $$failed
 
 # Packages beside the pinned set, in an environment of their own. torchvision is left out: PyPI has
