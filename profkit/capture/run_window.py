@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from profkit.capture.compiling import is_program_paused
 from profkit.capture.recording_budget import COST_PER_STOP, SHORT_S, Events, RecordingBudget
 from profkit.capture.session import Session
 from profkit.capture.signals import COMPILING_SECONDS, Deadline
@@ -148,7 +147,7 @@ class RunWindow:
 
     def _on_deadline(self) -> None:
         """Time is up, or there are enough calls. A recording with too little begins anew."""
-        if is_program_paused():
+        if self._session.must_go_on:
             self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
             return
         self.is_open = False

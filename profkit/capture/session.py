@@ -122,6 +122,14 @@ class Session:
         return self.over or self._done
 
     @property
+    def must_go_on(self) -> bool:
+        """Whether a signal handler may not stop the recording here: it runs between any two lines.
+
+        Within a method of this session, a recording that is begun anew would never be stopped.
+        """
+        return self.is_busy or is_program_paused()
+
+    @property
     def cost(self) -> tuple[int, int]:
         """CPU nanoseconds of the program in the block so far, and those that stopping it took."""
         stopped = [one for one in (self._main, self._kept) if one is not None and one.cpu]
@@ -306,7 +314,7 @@ class Session:
         """End the recording within a step, which has too many events."""
         if self.is_done or not self.is_recording:
             return
-        if self.is_busy or is_program_paused():
+        if self.must_go_on:
             if self.limit is not None:
                 self.limit.cut_later(self._cut)
             return

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from profkit.capture import console, current, files, program_profilers, signals
-from profkit.capture.compiling import is_program_paused
 from profkit.capture.live.endpoint import Message
 from profkit.capture.live.server import Client
 from profkit.capture.live.step_clock import StepClock
@@ -172,7 +171,7 @@ class StepRecorder:
             or session.thread != threading.get_ident()
         ):
             return
-        if session.is_busy or is_program_paused():
+        if session.must_go_on:
             request.deadline = signals.Deadline(
                 signals.COMPILING_SECONDS, lambda: self._time_is_up(request)
             )
