@@ -168,7 +168,12 @@ class ProfilerRecording:
         """Prepare the profiler without recording, so that :meth:`start` is quick."""
         _require_no_profiler()
         began_ns = time.perf_counter_ns()
-        with program_profilers.own(), _kineto_silent(), _without_inductor():
+        with (
+            program_profilers.own(),
+            _kineto_silent(),
+            _without_inductor(),
+            _without_cycle_warning(),
+        ):
             self._profile.prepare_trace()
         self._is_prepared = True
         self.start_ns += time.perf_counter_ns() - began_ns
@@ -450,6 +455,33 @@ def _without_inductor() -> Iterator[None]:
         yield
     finally:
         torch.__dict__["__getattr__"] = original
+
+
+class _EveryWarning:
+    """A container that has every warning."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def _without_cycle_warning() -> Iterator[None]:
+    """Keep torch until 2.12 from warning that a profiler clears its events after each cycle.
+
+    It warns of any profiler, once per process: the program's own still has it.
+
+    Source: ``_warn_once`` in ``torch/profiler/profiler.py``; pytorch#180387, in torch 2.13.
+    """
+    module: Any = sys.modules["torch.profiler.profiler"]
+    shown = getattr(module, "_WARNINGS_SHOWN", None)
+    if shown is None:
+        yield
+        return
+    module._WARNINGS_SHOWN = _EveryWarning()  # noqa: SLF001  (torch has no other way)
+    try:
+        yield
+    finally:
+        module._WARNINGS_SHOWN = shown  # noqa: SLF001
 
 
 def disable_in_child(*, recording: bool) -> None:

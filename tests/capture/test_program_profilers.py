@@ -8,13 +8,17 @@ import functools
 import itertools
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from profkit.capture import program_profilers
+from profkit.capture.options import Options
+from profkit.capture.profiler import ProfilerRecording
 from tests.processes import Ended, start
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")
@@ -382,6 +386,30 @@ def test_whole_steps_before_the_programs_profiler_are_reported(tmp_path: Path) -
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report["summary"]["steps"]) == 6  # of 10: two to wait, two to warm up
     assert "the recording of “script” ends there" in watched.err
+
+
+def test_warnings_about_profilers_are_for_the_programs_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch_module = sys.modules["torch.profiler.profiler"]
+    prepare_trace = torch.profiler.profile.prepare_trace
+
+    def warn_and_prepare(profile: torch.profiler.profile) -> None:
+        vars(torch_module)["_warn_once"]("events are cleared")
+        prepare_trace(profile)
+
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", warn_and_prepare)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        recording = ProfilerRecording(Options(quiet=True), stacks=False)
+        recording.start()
+        recording.stop()
+        recording.release()
+        assert not warned
+        with torch.profiler.profile():
+            pass
+    # Until torch 2.12 there is one of torch's own beside it.
+    assert "events are cleared" in [str(each.message) for each in warned]
 
 
 @pytest.mark.slow
