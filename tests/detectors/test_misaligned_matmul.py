@@ -96,6 +96,14 @@ def test_a_product_that_lost_its_tensor_cores_is_found(found: Found) -> None:
     assert finding.severity == "warning"
 
 
+def test_on_blackwell_too_a_product_on_cuda_cores_beside_tf32_is_found(found: Found) -> None:
+    odd = "cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_128x128x16_1x1x1_3_tnn_align1_bias_f32"
+    (finding,) = found(training(kernel=odd, kind="float", other=TF32, name="NVIDIA B200"), RULE)
+    assert finding.n == 3
+    (finding,) = found(training(kernel=odd, kind="float", other="nvjet_sss_tf32_128x256"), RULE)
+    assert finding.n == 3
+
+
 def test_where_nothing_runs_on_tensor_cores_alignment_does_not_matter(found: Found) -> None:
     kernel = "ampere_sgemm_128x128_tn"
     assert found(training((1024, 1024, 1001), kernel, kind="float", other=kernel), RULE) == ()

@@ -57,6 +57,16 @@ def test_each_chain_takes_as_long_as_its_longest_kernel(found: Found) -> None:
     )
 
 
+def test_kernels_that_convert_while_they_compute_count_on_amd_too(found: Found) -> None:
+    # The main grad in float32 plus a gradient in bfloat16: CUDALoops.cuh of ROCm.
+    kernel = (
+        "void at::native::vectorized_templated_elementwise_kernel<4, "
+        "at::native::CUDAFunctor_add<float>, at::native::memory::LoadWithCast<2> >(int)"
+    )
+    (finding,) = found(network(kernel=kernel), RULE)
+    assert finding.cost.per_step_ns == 60_000 + 80_000
+
+
 def test_two_chains_keep_a_kernel_each(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

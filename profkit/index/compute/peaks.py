@@ -69,7 +69,7 @@ _PEAKS: Final = (
     (r"\bA100 80GB PCIe\b", 108, _peak(1935, float32=19.5, tf32=156, float16=312)),
     (r"\bH100 80GB HBM3\b", 132, _peak(3350, float32=67, tf32=494.7, float16=989.4,
                                        float8=1978.9)),
-    (r"\bH200\b", 132, _peak(4800, float32=67, tf32=494.7, float16=989.4, float8=1978.9)),
+    (r"\bH200\b(?! NVL)", 132, _peak(4800, float32=67, tf32=494.7, float16=989.4, float8=1978.9)),
     (r"\bB200\b", 148, _peak(8000, float32=80, tf32=1100, float16=2250, float8=4500)),
     (r"\bMI300X\b", 304, _peak(5300, float32=163.4, tf32=653.7, float16=1307.4, float8=2614.9)),
     (r"\bMI355X\b", 256, _peak(8000, float16=2500, float8=5000)),

@@ -19,8 +19,9 @@ _PRODUCT: Final = regex(r"^aten::(mm|bmm|addmm|baddbmm|_addmm_activation|_scaled
 _WITH_BIAS: Final = regex(r"add")
 _LOADS: Final = regex(r"_align[abc]?(\d+)|_ldg(\d+)")
 """Elements that a thread loads at once, in kernel names of CUTLASS and cuBLAS."""
-_MUST_BE_ALIGNED: Final = regex(r"nvjet|sm90_xmma|gmma|tcgen05|sm1\d\d_|(?<![a-z])tma")
-"""Kernels that use the tensor memory accelerator, which needs strides of 16 bytes."""
+_MUST_BE_ALIGNED: Final = regex(r"nvjet|sm90_xmma|gmma|tcgen05|sm1\d\d_(?!simt_)|(?<![a-z])tma")
+"""Kernels that use the tensor memory accelerator, which needs strides of 16 bytes. Blackwell's for
+CUDA cores (``cutlass3x_sm100_simt_sgemm_…_align1``) do not."""
 
 
 @dataclass(frozen=True)

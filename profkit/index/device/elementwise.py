@@ -11,7 +11,7 @@ from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Mask, Ro
 from profkit.model.torch_names import OPTIMIZER_STEP
 from profkit.patterns import regex
 
-_ELEMENTWISE: Final = regex(r"\b(vectorized_|unrolled_|legacy_)?elementwise_kernel")
+_ELEMENTWISE: Final = regex(r"\b(vectorized_(templated_)?|unrolled_|legacy_)?elementwise_kernel")
 """Source: ``aten/src/ATen/native/cuda/CUDALoops.cuh``."""
 _COPY: Final = regex(r"^aten::copy_$")
 _CAST: Final = regex(r"^aten::_to_copy$")

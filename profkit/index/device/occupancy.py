@@ -11,7 +11,7 @@ from profkit.patterns import regex
 _SHAPES: Final = r"[hsci](?:884|1688|8816|16816|16832|16864)|16816|tensor\d+x\d+x\d+"
 """Matrix shapes of one instruction, as cuBLAS and cuDNN write them."""
 _INSTRUCTIONS: Final = r"hmma|(?<![a-z])imma|gmma|mfma|tcgen05|sm1\d\d_mma_"
-_CUTLASS: Final = r"(?<![a-z])tensorop|(?:mma|class)tensorop"
+_CUTLASS: Final = r"(?<![a-z])(?:bs)?tensorop|(?:mma|class)tensorop"
 _ATOMS: Final = r"sm(?:7\d|80|89|90|1\d\d)_\d+x\d+x\d+_[a-z]"
 """CuTe's names: ``SM80_16x8x16_F32F16F16F32_TN``."""
 _CUDNN: Final = (
@@ -20,6 +20,7 @@ _CUDNN: Final = (
 _CUBLAS: Final = r"nvjet_"
 _ATTENTION: Final = (
     r"flash_fwd_kernel(?!_traits)|flash_fwd_splitkv_kernel|flash_bwd_dq_dk_dv|native_sdpa_sm|fmhasm\d"
+    r"|flashattn[fb]wdsm\d|flashattention(?:forward|backward)sm\d"
     r"|fmha_cutlass[fb]_(?:b?f16\w*_sm[789]\d|f32\w*_sm[89]\d)"
 )
 _AMD: Final = r"_mi\d+x\d+x\d+|_xdl|igemm_\w+_gtcx"

@@ -210,8 +210,8 @@ def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
 
 
 _COMMUNICATION: Final = regex(
-    r"nccl|rccl|oneccl|hccl|msccl|nvshmem|cross_device_reduce|multimem_"
-    r"|one_shot_all_reduce|two_shot_all_reduce"
+    r"nccl|rccl|oneccl|hccl|msccl|nvshmem|cross_device_reduce|multimem_|userbuffers_"
+    r"|(?:one|two)_?shot_?all_?reduce|all_?reduce_(?:one|two)_shot|allreduce_fusion_kernel"
     r"|all_reduce_kernel|all_gather_kernel|reduce_scatter_kernel"
     r"|ep::internode|ep::intranode",
     re.IGNORECASE,
@@ -221,7 +221,10 @@ _COMMUNICATION: Final = regex(
 Source: NCCL, RCCL, oneCCL and HCCL put their own names into those of their kernels; ``multimem_*``,
 ``one_shot_*`` and ``two_shot_*`` are PyTorch's symmetric-memory kernels
 (``torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu``); ``cross_device_reduce`` is vLLM's;
-``ep::`` is DeepEP's.
+``all_reduce_one_shot_*`` and ``all_reduce_two_shot_*`` are SGLang's; ``allreduce_fusion_kernel_*``,
+``oneshotAllreduceFusionKernel`` and ``twoshotAllreduceKernel`` are TensorRT-LLM's, which FlashInfer
+has too (``trtllm_allreduce_fusion.cuh``, ``trtllm_mnnvl_allreduce.cuh``); ``userbuffers_*`` are
+Transformer Engine's (``userbuffers.cu``); ``ep::`` is DeepEP's.
 """
 
 

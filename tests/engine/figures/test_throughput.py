@@ -143,6 +143,8 @@ def test_a_part_of_a_device_and_an_unknown_one_have_no_peaks() -> None:
     assert peak_of(H100, 132) is not None
     assert peak_of(H100, None) is not None
     assert peak_of(f"{H100} MIG 1g.10gb", 16) is None
+    assert peak_of("NVIDIA H200", 132) is not None
+    assert peak_of("NVIDIA H200 NVL", 132) is None  # as many multiprocessors, lower clocks
     assert peak_of("NVIDIA GeForce RTX 4060", 24) is None
     assert peak_of("Tesla V100-PCIE-16GB", 80) is None
     assert peak_of("", 304) is None

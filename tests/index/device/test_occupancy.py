@@ -18,6 +18,12 @@ ON_TENSOR_CORES = {
     "CuTe": "gemm<MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>>",
     "warp groups": "kernel_64x64x16gmma_bf16",
     "attention": "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>(Params)",
+    "FlashAttention 3": "void cutlass::device_kernel<flash::enable_sm90_or_later<"
+    "flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2> > > >(Params)",
+    "FlashAttention 4": "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100"
+    "FlashAttentionForwardSm100_object_at__tensorptrbf16gmemalign_0",
+    "cuBLAS of Blackwell, in 4 bits": "cutlass3x_sm100_bstensorop_s256x256x64gemm_"
+    "block_scaled_ue4m3xf4_ue4m3xf4_f32_f16_f16_256x256x256_0_tnn_align32_o_vs16_2sm",
     "attention of CUTLASS": "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)",
     "Tensile": "Cijk_Alik_Bljk_BBS_BH_MT64x32x128_MI16x16x1_SN",
     "Composable Kernel": "_ZN2ck16tensor_operation6device23kernel_gemm_xdl_cshuffle",
@@ -31,6 +37,8 @@ NOT_TOLD = {
     "MIOpen's arithmetic": "SubTensorOpWithScalar1d",
     "Composable Kernel's room": "_ZN2ck16tensor_operation6device17kernel_layer_norm",
     "attention on ordinary cores": "fmha_cutlassF_f32_aligned_64x64_rf_sm75(Params)",
+    "cuBLAS of Blackwell, in float32": "cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_"
+    "128x128x16_1x1x1_3_tnn_align1_bias_f32_relu",
     "attention's last step": "void flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<64>>",
     "Triton": "triton_tem_fused_mm_0",
     "one of PyTorch's": "void at::native::vectorized_elementwise_kernel<4, GeluFunctor>(int)",
