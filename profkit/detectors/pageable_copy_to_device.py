@@ -1,14 +1,16 @@
 """DAT002 pageable-copy-to-device: the host waits while a tensor is copied to the GPU.
 
 What it finds:
-    Copies from pageable host memory to a GPU inside the steps, such as ``batch.to("cuda")``.
-    Small tensors that are created right before the copy are reported by host-made-tensor.
+    Copies from pageable host memory to a GPU inside the steps, such as ``batch.to("cuda")``, and
+    copies from pinned memory that the host waits for all the same. Small tensors that are created
+    right before the copy are reported by host-made-tensor.
 
 Why it matters:
     The GPU can only copy from pinned memory on its own. A copy from pageable memory goes through
     a staging buffer while the host waits: first until the GPU has reached the copy, then until
-    the data is sent. The copy itself is slower too. The cost is what the steps take less in a
-    replay of the recording in which the host does not wait.
+    the data is sent. The copy itself is slower too. After a copy from pinned memory PyTorch waits
+    for the stream, unless it is told not to. The cost is what the steps take less in a replay of
+    the recording in which the host does not wait.
 
 How to fix it:
     Let the loader put its batches into pinned memory and copy them with ``non_blocking=True``:
@@ -35,12 +37,14 @@ Reads:
 
 When to ignore this:
     The tensor is copied only once: pinning it costs more than it saves. Pinned memory pays off
-    where it is reused, as in a loader.
+    where it is reused, as in a loader. Or the program writes to a pinned buffer right after it has
+    copied it: then it has to wait for an event before it writes.
 
 Source:
     "API synchronization behavior" in the CUDA Runtime API reference (pageable host memory to
-    device memory); "Use pinned memory buffers" in PyTorch's CUDA semantics; "A guide on good usage
-    of non_blocking and pin_memory()" among PyTorch's tutorials.
+    device memory); ``copy_kernel_cuda`` in ``aten/src/ATen/native/cuda/Copy.cu``; "Use pinned memory
+    buffers" in PyTorch's CUDA semantics; "A guide on good usage of non_blocking and pin_memory()"
+    among PyTorch's tutorials.
 """
 
 from collections.abc import Iterator
@@ -49,10 +53,10 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.copies import copy_sites, pageable_copies
+from profkit.engine.families.copies import blocking_copies, copy_sites
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import COPYING, SyncKind
+from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, creating_ops
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Int32s, Rows
@@ -80,6 +84,10 @@ _PIN: Final = (
     "Use `DataLoader(..., pin_memory=True)` and copy with `.to(device, non_blocking=True)`; call "
     "`tensor.pin_memory()` once for a buffer that you reuse."
 )
+_NON_BLOCKING: Final = (
+    "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU copies "
+    "on its own."
+)
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "
     "`torch.arange(n, device=x.device)`, or move it there once."
@@ -92,19 +100,21 @@ _ON_GPU: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
-    waits = pageable_copies(ctx, SyncKind.TO_DEVICE)
+    waits = blocking_copies(ctx, SyncKind.TO_DEVICE)
     makers = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
     made_here = are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy))
-    for site in copy_sites(ctx, waits.select(~made_here), thresholds):
-        yield site.finding(
-            ctx,
-            INFO,
-            message=(
-                f"The copy of {site.mean_bytes} from pageable memory to the GPU{at(site.location)} "
-                f"runs {times_per_step(ctx, len(site.owners))}"
-            ),
-            fix=_fix(ctx, site.owners),
-        )
+    pageable = is_pageable(ctx.events, waits.copy)
+    for memory, own in (("pageable", pageable), ("pinned", ~pageable)):
+        for site in copy_sites(ctx, waits.select(own & ~made_here), thresholds):
+            yield site.finding(
+                ctx,
+                INFO,
+                message=(
+                    f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
+                    f"{at(site.location)} runs {times_per_step(ctx, len(site.owners))}"
+                ),
+                fix=_fix(ctx, site.owners) if memory == "pageable" else _NON_BLOCKING,
+            )
 
 
 def _fix(ctx: Context, owners: Rows | Int32s) -> str:

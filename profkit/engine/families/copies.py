@@ -54,10 +54,16 @@ class CopySite:
         )
 
 
-def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
-    """The calls in the steps that block the host with a copy of pageable memory."""
+def blocking_copies(ctx: Context, kind: SyncKind) -> Syncs:
+    """The calls in the steps that block the host with a copy."""
     waits = ctx.syncs.of_kind(kind)
-    return waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
+    return waits.select(in_windows(ctx, waits.rows))
+
+
+def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
+    """Those whose copy is of pageable memory."""
+    waits = blocking_copies(ctx, kind)
+    return waits.select(is_pageable(ctx.events, waits.copy))
 
 
 def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
