@@ -46,7 +46,6 @@ Source:
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Final
 
 import numpy as np
 
@@ -60,6 +59,7 @@ from profkit.engine.families.python_calls import (
     OUTPUT,
     PYTHON_CALLS,
     function_name,
+    innermost_callee,
     of_program,
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
@@ -105,10 +105,6 @@ class Thresholds:
 
     min_pause_ns: int = 1_000_000
     min_saved_share: float = 0.05
-
-
-_MOST: Final = 0.8
-"""A callee with this share of a function's time is where the time is spent."""
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -221,17 +217,8 @@ class _Calls:
         Returns:
             Empty if it spends them in itself, or in several functions.
         """
-        events, tree = ctx.events, ctx.tree
-        is_python = events.category == Category.PYTHON
+        is_python = ctx.events.category == Category.PYTHON
         below = np.flatnonzero(is_python & (ctx.source.frame == frame))
-        caller = tree.enclosing(is_python)[below]
-        callers, name = self.rows[self.frame == frame], ""
-        while True:
-            is_called = marked(callers, len(events))[caller]
-            callees = below[is_called & ~np.isin(below, self.rows)]
-            within = covered_within(self.pauses, events.ts_ns[callees], events.end_ns[callees])
-            spent = np.bincount(events.name[callees], within)
-            if not len(spent) or spent.max() < _MOST * total_ns:
-                return name
-            most = int(np.argmax(spent))
-            callers, name = callees[events.name[callees] == most], events.names[most]
+        below = below[~np.isin(below, self.rows)]
+        callers = self.rows[self.frame == frame]
+        return innermost_callee(ctx, callers, below, self.pauses, total_ns)

@@ -42,7 +42,7 @@ When to ignore this:
 
 Source:
     "API synchronization behavior" in the CUDA Runtime API reference (pageable host memory to
-    device memory); ``copy_kernel_cuda`` in ``aten/src/ATen/native/cuda/Copy.cu``; "Use pinned memory
+    device memory); ``copy_kernel_cuda`` in ``ATen/native/cuda/Copy.cu``; "Use pinned memory
     buffers" in PyTorch's CUDA semantics; "A guide on good usage of non_blocking and pin_memory()"
     among PyTorch's tutorials.
 """
@@ -85,8 +85,8 @@ _PIN: Final = (
     "`tensor.pin_memory()` once for a buffer that you reuse."
 )
 _NON_BLOCKING: Final = (
-    "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU copies "
-    "on its own."
+    "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU "
+    "copies on its own."
 )
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "

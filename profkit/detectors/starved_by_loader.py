@@ -9,12 +9,14 @@ Why it matters:
     With ``num_workers=0`` the main process reads and collates each batch between two steps, and
     launches nothing meanwhile. With too few or slow workers the loop waits for them. The cost is
     what the steps take less in a replay of the recording in which every batch is ready: where the
-    GPU still has work, less than the time in the loader.
+    GPU still has work, less than the time in the loader. It is an upper bound where the steps
+    themselves begin to iterate over a loader: the first batch can't be ready then.
 
 How to fix it:
     Give the loader workers, so that batches are prepared while the GPU works; make them persistent
     and pin their memory. If it has workers already: use more of them, a larger
-    ``prefetch_factor``, or do less work per sample.
+    ``prefetch_factor``, or do less work per sample. Pipelines and the ``Trainer`` of Transformers
+    make their loader themselves: they take the number of workers as an argument.
 
 Example:
     ::
@@ -28,8 +30,8 @@ Use instead:
                             pin_memory=True)
 
 Reads:
-    Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, GPU
-    busy time in nanoseconds, source lines.
+    Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), calls of Python
+    functions in it, the steps, GPU busy time in nanoseconds, source lines.
 
 When to ignore this:
     The machine has no spare cores, so workers take time from the main process; or the storage
@@ -39,9 +41,13 @@ Source:
     ``torch.utils.data.DataLoader`` (``num_workers``, ``prefetch_factor``, ``persistent_workers``)
     in PyTorch's documentation; "Enable asynchronous data loading and augmentation" in PyTorch's
     Performance Tuning Guide; the annotation is written by ``torch/utils/data/dataloader.py``.
+    ``transformers/pipelines/base.py`` (``num_workers``; ``ChunkPipeline``, which allows one) and
+    ``TrainingArguments``.
 """
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -49,11 +55,16 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import function_name, innermost_callee
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
-from profkit.index.intervals import covered_by, covered_within, intersect
+from profkit.index.distinct import distinct
+from profkit.index.intervals import Intervals, covered_by, covered_within, intersect
+from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
+from profkit.patterns import regex
 from profkit.units import format_ns, format_share
 
 INFO = RuleInfo(
@@ -85,6 +96,16 @@ class Thresholds:
     min_later_share: float = 0.1
 
 
+_IN_PROCESS: Final = "SingleProcess"
+"""In the name of a wait for a batch that the loop's own process prepares."""
+_ITERATES: Final = regex(
+    r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
+)
+_OF_LOADER: Final = regex(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]|^<built-in function next>$")
+_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
+_TRAINER: Final = regex(r"(^|[/\\])transformers[/\\]trainer\.py\(")
+
+
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the steps wait for data."""
     steps = ctx.steps
@@ -106,13 +127,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     location = next(location for location, _ in ctx.by_line(rows))
     loader = ctx.events.name_of(int(rows[0]))
     change = ProgramChange(scaled=((rows, 0.0),))
+    most = _most(ctx, rows, waiting) if _IN_PROCESS in loader else ""
+    begins = np.flatnonzero(rows_named(ctx.events, _ITERATES, Category.PYTHON))
+    n_begun = np.count_nonzero(distinct(ctx.step_of(begins)) >= 0)
+    begins_anew = n_begun >= thresholds.min_steps_share * len(steps)
     yield INFO.finding(
         confidence="high" if len(steps) > 1 else "low",
-        message=_message(ctx, at(location), total_ns, idle_ns),
-        fix=_fix(loader, on_device=ctx.has_device_work),
+        message=_message(ctx, at(location), most, total_ns, idle_ns),
+        fix=_fix(ctx, rows, loader),
         locations=known_locations(location),
         n=len(rows),
-        cost=ctx.time_cost(change),
+        cost=ctx.time_cost(change, "upper-bound" if begins_anew else "replay"),
         evidence={
             "loader": loader,
             "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
@@ -124,28 +149,56 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _message(ctx: Context, place: str, total_ns: int, idle_ns: int) -> str:
+def _most(ctx: Context, rows: Rows, waiting: Intervals) -> str:
+    """The function in which the loader spends most of its time; empty if it is torch's own."""
+    is_wait = np.zeros(len(ctx.events), dtype=np.bool_)
+    is_wait[rows] = True
+    below = ctx.events.rows_of(Category.PYTHON)
+    below = below[ctx.tree.nearest(is_wait)[below] != NO_ROW]
+    name = innermost_callee(ctx, rows, below, waiting, waiting.total_ns)
+    return "" if not name or _OF_LOADER.search(name) else f", mostly {function_name(name)}"
+
+
+def _message(ctx: Context, place: str, most: str, total_ns: int, idle_ns: int) -> str:
     share = format_share(total_ns / windows_ns(ctx))
-    text = f"The loop{place} waits {time_per_step(ctx, total_ns)} ({share}) for its next batch."
+    text = (
+        f"The loop{place} waits {time_per_step(ctx, total_ns)} ({share}) for its next batch{most}."
+    )
     if ctx.has_device_work:
         return f"{text} The GPU is idle for {format_ns(idle_ns / len(ctx.steps))} of it."
     return text
 
 
-def _fix(loader: str, *, on_device: bool) -> str:
+def _fix(ctx: Context, rows: Rows, loader: str) -> str:
+    def are_within(pattern: re.Pattern[str]) -> bool:
+        calls = rows_named(ctx.events, pattern, Category.PYTHON)
+        return bool((ctx.tree.nearest(calls)[rows] != NO_ROW).all())
+
     if "MultiProcessing" in loader:
         return (
             "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
             "`__getitem__`: the loader's workers are too slow."
         )
-    if "SingleProcess" in loader:
-        # Without a GPU pinning only warns, and the model needs the cores itself.
-        settings = "num_workers=4, persistent_workers=True, pin_memory=True"
-        if not on_device:
-            settings = "num_workers=2, persistent_workers=True"
+    if _IN_PROCESS in loader and are_within(_PIPELINE):
         return (
-            f"Use `DataLoader(..., {settings})`, so that batches are prepared in parallel with the "
-            "model, or do less per sample in the dataset's `__getitem__`."
+            "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
+            "if it does not divide inputs into chunks), so that they are prepared in parallel with "
+            "the model; or do less per input."
+        )
+    # Without a GPU pinning only warns, and the model needs the cores itself.
+    n_workers = 4 if ctx.has_device_work else 2
+    if _IN_PROCESS in loader and are_within(_TRAINER):
+        return (
+            f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
+            "`TrainingArguments`, so that batches are prepared in parallel with the model, or do "
+            "less per sample in the dataset's `__getitem__`."
+        )
+    if _IN_PROCESS in loader:
+        pinned = ", pin_memory=True" if ctx.has_device_work else ""
+        return (
+            f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`, so "
+            "that batches are prepared in parallel with the model, or do less per sample in the "
+            "dataset's `__getitem__`."
         )
     return (
         "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "

@@ -1,6 +1,7 @@
 """starved-by-loader finds steps that wait for data, and what the wait costs."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -55,6 +56,61 @@ def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
         "idle for 450 µs of it."
     )
     assert "num_workers=4" in finding.fix
+
+
+def inference(*frames: tuple[str, str], begins: bool) -> TraceBuilder:
+    """Steps that load two batches each, within some functions."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), ExitStack() as stack:
+            stack.enter_context(b.frame("serve.py", 5, "main"))
+            for file, function in frames:
+                stack.enter_context(b.frame(file, 9, function))
+            if begins:
+                with b.frame("torch/utils/data/dataloader.py", 419, "_get_iterator"):
+                    b.advance(10_000)
+            for number in range(2):
+                with (
+                    b.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
+                    b.frame("torch/utils/data/_utils/fetch.py", 25, "fetch"),
+                    b.frame("data.py", 30 + number, "images"),  # the line of a generator's yield
+                ):
+                    b.advance(20_000)
+                    with b.frame("scipy/ndimage/_interpolation.py", 739, "zoom"):
+                        b.advance(380_000)
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+            b.synchronize()
+    return b
+
+
+def test_it_names_the_function_that_prepares_batches_in_the_loops_own_process(
+    found: Found,
+) -> None:
+    (finding,) = found(inference(begins=False), RULE)
+    assert "for its next batch, mostly `zoom()` of scipy. The GPU" in finding.message
+    assert finding.cost.basis == "replay"
+
+
+def test_a_loader_that_each_step_begins_anew_cannot_have_its_first_batch_ready(
+    found: Found,
+) -> None:
+    (finding,) = found(inference(begins=True), RULE)
+    assert finding.cost.basis == "upper-bound"
+
+
+@pytest.mark.parametrize(
+    ("frame", "fix"),
+    [
+        (("transformers/pipelines/pt_utils.py", "__next__"), "pipeline of Transformers"),
+        (("transformers/trainer.py", "get_batch_samples"), "dataloader_num_workers=4"),
+        (("lightning/fabric/utilities/data.py", "__next__"), "DataLoader(..., num_workers=4"),
+    ],
+)
+def test_the_fix_is_an_argument_of_the_library_that_makes_the_loader(
+    found: Found, frame: tuple[str, str], fix: str
+) -> None:
+    (finding,) = found(inference(frame, begins=False), RULE)
+    assert fix in finding.fix
 
 
 def test_without_a_gpu_nothing_is_pinned(found: Found) -> None:

@@ -13,12 +13,12 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.distinct import distinct
+from profkit.index.distinct import distinct, marked
 from profkit.index.host.frames import parse_frame
-from profkit.index.intervals import covered_by
+from profkit.index.intervals import Intervals, covered_by, covered_within
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
@@ -52,6 +52,8 @@ OUTPUT: Final = regex(
 """Functions that print, plot or log."""
 _BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
 _LIBRARY: Final = regex(rf"{_FOLDER}(?P<name>\w+)[/\\]")
+_MOST: Final = 0.8
+"""A callee with this share of a function's time is where the time is spent."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,51 @@ def function_name(name: str) -> str:
     library = _LIBRARY.search(frame.file)
     of = f" of {library['name']}" if library else ""
     return f"`{frame.function}()`{of}"
+
+
+def innermost_callee(
+    ctx: Context, callers: Rows, among: Rows, time: Intervals, total_ns: int
+) -> str:
+    """The name of the innermost function in which some calls spend most of their time.
+
+    Args:
+        callers: The calls.
+        among: Python calls that may be it.
+        time: The time that counts.
+        total_ns: How much of it is in the calls.
+
+    Returns:
+        Empty if they spend it in themselves, or in several functions.
+    """
+    events = ctx.events
+    is_caller = events.category == Category.PYTHON
+    is_caller[callers] = True
+    caller, name = ctx.tree.enclosing(is_caller)[among], ""
+    while True:
+        callees = among[marked(callers, len(events))[caller]]
+        within = covered_within(time, events.ts_ns[callees], events.end_ns[callees])
+        function = _functions(ctx, callees)
+        spent = np.bincount(function, within)
+        if not len(spent) or spent.max() < _MOST * total_ns:
+            return name
+        callers = callees[function == np.argmax(spent)]
+        name = events.name_of(int(callers[0]))
+
+
+def _functions(ctx: Context, rows: Rows) -> Int64s:
+    """A number for the function that each row calls. Shape of ``rows``.
+
+    Each resumption of a generator is a call, with the line of its ``yield``.
+    """
+    numbers, place = np.unique(ctx.events.name[rows], return_inverse=True)
+    known: dict[object, int] = {}
+    found = []
+    for number in numbers.tolist():
+        name = ctx.events.names[number]
+        frame = parse_frame(name)
+        key = name if frame is None else (frame.file, frame.function)
+        found.append(known.setdefault(key, len(known)))
+    return np.array(found, dtype=np.int64)[place]
 
 
 def call_findings(
