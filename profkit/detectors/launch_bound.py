@@ -46,6 +46,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -66,10 +67,13 @@ from profkit.index.intervals import (
     take_from_start,
     union,
 )
+from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.finding import Confidence, Finding
 from profkit.model.location import Location
+from profkit.model.torch_names import OPTIMIZER_STEP
+from profkit.patterns import regex
 from profkit.units import format_count, format_ns, format_share
 
 INFO = RuleInfo(
@@ -83,6 +87,7 @@ INFO = RuleInfo(
 
 
 MAX_LINES = 3
+_FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 
 
 @dataclass(frozen=True)
@@ -158,10 +163,7 @@ def _finding(
             f"yet. It runs {format_count(n_each)} kernels{' per step' if len(ctx.steps) else ''}, "
             f"half of them shorter than {format_ns(median_ns)}."
         ),
-        fix=(
-            'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA '
-            "graph, a larger batch, or `fused=True` for the optimizer."
-        ),
+        fix=_fix(ctx),
         locations=_busiest_lines(ctx, waits.device),
         n=len(kernels),
         cost=ctx.time_cost(change, "estimate" if overhead else "replay"),
@@ -175,6 +177,17 @@ def _finding(
         spans=change.host_time,
         change=change,
     )
+
+
+def _fix(ctx: Context) -> str:
+    """The fix; of the optimizer only where there is one that is not fused."""
+    graph = (
+        'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
+    )
+    is_step = rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
+        return f"{graph}, or a larger batch."
+    return f"{graph}, a larger batch, or `fused=True` for the optimizer."
 
 
 def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:

@@ -43,6 +43,26 @@ def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
     assert sum(end - start for start, end in finding.spans) == 149 * 15_000
 
 
+@pytest.mark.parametrize(
+    ("update", "advised"), [("", False), ("aten::_fused_adamw_", False), ("aten::add_", True)]
+)
+def test_an_optimizer_is_to_be_fused_where_there_is_one_that_is_not(
+    found: Found,
+    update: str,
+    advised: bool,  # noqa: FBT001
+) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(50):
+                b.launch("aten::mul", kernel="mul", host_ns=20_000, device_ns=5_000)
+            if update:
+                with b.annotation("Optimizer.step#AdamW.step"):
+                    b.launch(update, kernel="update", host_ns=20_000, device_ns=5_000)
+    (finding,) = found(b, RULE)
+    assert ("optimizer" in finding.fix) == advised
+
+
 def test_a_host_that_keeps_ahead_is_not_reported(found: Found) -> None:
     assert found(training(host_ns=5_000, device_ns=20_000), RULE) == ()
 
