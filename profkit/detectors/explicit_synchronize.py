@@ -14,7 +14,8 @@ Why it matters:
 How to fix it:
     Delete the call: PyTorch orders the work of a stream by itself. For timing, record two
     ``torch.cuda.Event(enable_timing=True)`` and read them once at the end. To order two streams,
-    use ``stream.wait_stream()``, which does not block the host.
+    use ``stream.wait_stream()``, which does not block the host. Where a library makes the call,
+    such as for its timers, look for its option; FSDP's rate limiter is ``limit_all_gathers``.
 
 Example:
     ::
@@ -49,9 +50,11 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import function_name
 from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
+from profkit.index.host.frames import parse_frame
 from profkit.index.ranks.collectives import collective_rows
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
@@ -75,6 +78,11 @@ _PYTHON_CALLS: Final = {
     "EventSynchronize": "event.synchronize()",
 }
 
+_LIBRARY_FIX: Final = (
+    "Look for an option of the library without this synchronization, or call it less often: the "
+    "library may need it."
+)
+
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
@@ -85,14 +93,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _python_call(runtime_call)
+        caller = _caller(ctx, int(rows[0]))
+        place = f" in {caller}, called{at(location)}," if caller else at(location)
         yield wait.finding(
             ctx,
             INFO,
             message=(
-                f"`{call}`{at(location)} is called {times_per_step(ctx, len(rows))} and "
-                f"{wait.text(ctx)}"
+                f"`{call}`{place} is called {times_per_step(ctx, len(rows))} and {wait.text(ctx)}"
             ),
-            fix=_fix(call),
+            fix=_LIBRARY_FIX if caller else _fix(call),
             locations=known_locations(location),
             n=len(rows),
             rows=rows,
@@ -115,6 +124,17 @@ def _ends_all_work(ctx: Context, rows: Rows) -> bool:
     In a recording of a single step the next step may follow.
     """
     return len(ctx.steps) != 1 and not followed_by_work(ctx.events, ctx.launches, rows).any()
+
+
+def _caller(ctx: Context, row: int) -> str:
+    """The function of a library that makes a call, not its own wrapper of the call; or empty."""
+    while row != NO_ROW and ctx.source.in_library[row]:
+        name = ctx.events.name_of(row)
+        frame = parse_frame(name)
+        if frame is not None and frame.function != "synchronize":
+            return function_name(name)
+        row = int(ctx.tree.parent[row])
+    return ""
 
 
 def _python_call(runtime_call: str) -> str:

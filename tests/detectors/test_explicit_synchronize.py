@@ -73,6 +73,53 @@ def test_it_names_the_call_as_python_has_it_and_its_line(
     assert ("wait_event" in finding.fix) is (call != "DeviceSynchronize")
 
 
+@pytest.mark.parametrize(
+    ("file", "function", "text"),
+    [
+        ("deepspeed/utils/timer.py", "stop", "in `stop()` of deepspeed, called in train_step"),
+        (
+            "torch/distributed/fsdp/_runtime_utils.py",
+            "_unshard",
+            "in `_unshard()` of torch, called",
+        ),
+    ],
+)
+def test_the_call_of_a_library_is_not_the_programs_to_delete(
+    found: Found, file: str, function: str, text: str
+) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"), b.frame(file, 20, function):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with (
+                b.frame("deepspeed/accelerator/cuda_accelerator.py", 77, "synchronize"),
+                b.frame("torch/cuda/__init__.py", 975, "synchronize"),
+            ):
+                b.synchronize()
+            b.advance(40_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(f"`torch.cuda.synchronize()` {text}")
+    assert finding.locations[0].file == "train.py"
+    assert "Delete" not in finding.fix
+    assert "option of the library" in finding.fix
+
+
+def test_a_wrapper_of_the_call_in_a_library_makes_it_no_call_of_the_library(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with (
+                b.frame("deepspeed/accelerator/cuda_accelerator.py", 77, "synchronize"),
+                b.frame("torch/cuda/__init__.py", 975, "synchronize"),
+            ):
+                b.synchronize()
+            b.advance(40_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith("`torch.cuda.synchronize()` in train_step (train.py:10) is")
+    assert "Delete" in finding.fix
+
+
 def test_without_lines_there_is_no_place_to_name(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

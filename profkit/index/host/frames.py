@@ -42,9 +42,11 @@ including ``site-packages``, is removed from the file names in a trace.
 
 
 _OF_TENSORS: Final = regex(
-    r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_jit_internal|_ops|overrides|utils[/\\\\]_contextlib)\.py$"
+    r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_jit_internal|_ops|overrides"
+    r"|utils[/\\\\]_contextlib|(cuda|xpu|accelerator)[/\\\\](__init__|streams))\.py$"
 )
-"""Python code of torch that runs as a part of a tensor's method, function or decorator."""
+"""Python code of torch that runs as a part of a tensor's method, function or decorator, or of a
+call that synchronizes with a device."""
 
 
 def is_library_function(file: str, function: str) -> bool:
