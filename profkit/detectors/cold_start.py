@@ -88,6 +88,12 @@ class Thresholds:
 
 _DNN: Final = regex(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
 _BLAS: Final = regex(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
+_GRAPH: Final = regex(r"Graph(Instantiate|Upload|Launch|Exec)")
+_LOADS: Final = regex(
+    r"Func(Get|Set)Attribute|OccupancyMax|FuncBySymbol|FuncGet|(Module|Library)Load"
+)
+"""Calls about a kernel, whose code is loaded for that, besides those that launch it. In operators
+of cuDNN and cuBLAS they set up the library."""
 _MAX_LINES: Final = 3
 
 
@@ -139,12 +145,17 @@ def _set_up(ctx: Context, rows: Rows) -> list[tuple[str, int]]:
     for row in rows.tolist():
         op = int(ctx.innermost_op[row])
         operator = ctx.events.name_of(op) if op != NO_ROW else ""
-        if row in launches:
+        call = ctx.events.name_of(row)
+        if _GRAPH.search(call):
+            what = "instantiating HIP graphs" if is_hip else "instantiating CUDA graphs"
+        elif row in launches:
             what = "loading the code of kernels"
         elif _DNN.search(operator):
             what = "setting up MIOpen" if is_hip else "setting up cuDNN"
         elif _BLAS.search(operator):
             what = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
+        elif _LOADS.search(call):
+            what = "loading the code of kernels"
         else:
             what = "setting up the device"
         total[what] += int(ctx.events.dur_ns[row])

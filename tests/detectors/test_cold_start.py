@@ -68,6 +68,18 @@ def test_libraries_of_amd_have_other_names(found: Found) -> None:
     ) in finding.message
 
 
+def test_graphs_and_calls_about_kernels_are_named_as_such(found: Found) -> None:
+    b = TraceBuilder()
+    with b.op("flash_attn::_flash_attn_forward"):
+        b.call("FuncSetAttribute", 200_000_000)
+    b.call("GraphInstantiateWithFlags_v11040", 300_000_000)
+    kernel(b, "aten::mm")
+    (finding,) = found(b, RULE)
+    assert (
+        "instantiating CUDA graphs 300 ms, loading the code of kernels 200 ms"
+    ) in finding.message
+
+
 def test_a_recording_after_warm_up_has_none(found: Found) -> None:
     assert found(program(cold=False), RULE) == ()
 
