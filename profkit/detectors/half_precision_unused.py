@@ -1,16 +1,17 @@
-"""KER011 half-precision-unused: a GPU with tensor cores for float16 multiplies only in float32.
+"""KER011 half-precision-unused: a GPU with tensor cores for float16 multiplies only in others.
 
 What it finds:
-    Matrix products and convolutions in float32 on NVIDIA GPUs of the Volta and Turing
+    Matrix products and convolutions in float32 or bfloat16 on NVIDIA GPUs of the Volta and Turing
     architectures (compute capability 7.0 to 7.5: V100, T4, GeForce RTX 20), in recordings in which
-    nothing runs on tensor cores. Later GPUs also have TF32: there it is float32-matmul.
+    nothing runs on tensor cores. Later GPUs have tensor cores for TF32 and bfloat16 too: there it
+    is float32-matmul.
 
 Why it matters:
     The tensor cores of these GPUs multiply float16 only, 8 times as fast as the CUDA cores multiply
-    float32 (4 times on GeForce). The cost is an estimate: what the steps take less in a replay of
-    the recording with these kernels 3 times as fast. That is what NVIDIA states for whole training
-    programs, so the kernels themselves may gain more. Half of the memory for activations is not in
-    the figure.
+    float32 (4 times on GeForce) or bfloat16, which they convert to float32. The cost is an
+    estimate: what the steps take less in a replay of the recording with these kernels 3 times as
+    fast. That is what NVIDIA states for whole training programs, so the kernels themselves may gain
+    more. Half of the memory for activations is not in the figure.
 
 How to fix it:
     Run the forward pass and the loss under ``torch.autocast("cuda", dtype=torch.float16)``. Scale
@@ -60,7 +61,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
-from profkit.index.device.matmul_precision import float32_matmuls
+from profkit.index.device.matmul_precision import bfloat16_matmuls, float32_matmuls
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
 from profkit.model.change import ProgramChange
@@ -103,18 +104,27 @@ _TURING: Final = (7, 5)
 _WITH_TENSOR_CORES: Final = regex(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
 """Boards of compute capability 7.5 that have tensor cores; GeForce GTX 16, MX and T1000 do not."""
 _RATIO: Final = 3
+_FIXES: Final = {
+    "float32": 'Run the forward pass under `torch.autocast("cuda", dtype=torch.float16)`, in '
+    "training with `torch.amp.GradScaler()`.",
+    "bfloat16": "Use `torch.float16` instead of `torch.bfloat16`, for `torch.autocast` or the "
+    "model itself, in training with `torch.amp.GradScaler()`.",
+}
 _MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for all products and convolutions in float32."""
+    """Yield a finding for all products and convolutions in float32, or for those in bfloat16."""
     events = ctx.events
     capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
     kernels = events.rows_of(Category.KERNEL)
     kernels = kernels[_on(ctx, kernels, capable)]
     if not len(kernels) or tensor_core_rows(events, kernels).any():
         return
-    found = float32_matmuls(events, ctx.launches)
+    found, kind = float32_matmuls(events, ctx.launches), "float32"
+    halves = bfloat16_matmuls(events, ctx.launches)
+    if events.dur_ns[halves.rows].sum() > events.dur_ns[found.rows].sum():
+        found, kind = halves, "bfloat16"
     found = found.select(
         _on(ctx, found.rows, capable)
         & (events.dur_ns[found.rows] >= thresholds.min_kernel_ns)
@@ -133,15 +143,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
-            f"Matrix products and convolutions in float32{at(locations[0]) if locations else ''}, "
+            f"Matrix products and convolutions in {kind}{at(locations[0]) if locations else ''}, "
             f"{times_per_step(ctx, len(found.rows))}, take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
             "which multiply float16."
         ),
-        fix=(
-            'Run the forward pass under `torch.autocast("cuda", dtype=torch.float16)`, in training '
-            "with `torch.amp.GradScaler()`."
-        ),
+        fix=_FIXES[kind],
         locations=locations,
         n=len(found.rows),
         cost=cost,

@@ -100,7 +100,9 @@ _MAX_LINES: Final = 3
 _LIKE: Final = 1.25
 """An aligned product counts as comparable if it is larger, or has more FLOPs per byte, by no more
 than this factor: padding changes both a little."""
-_HALF_ON_CUDA_CORES: Final = regex(r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)")
+_HALF_ON_CUDA_CORES: Final = regex(
+    r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)|magma_sgemmEx_kernel<float, (__nv_bfloat16|__half)\b"
+)
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
 """Rates of products of one shape differ by a few percent."""

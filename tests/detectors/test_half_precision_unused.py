@@ -53,6 +53,16 @@ def test_it_costs_two_thirds_of_the_products(found: Found, kernel: str) -> None:
     assert "GradScaler" in finding.fix
 
 
+def test_bfloat16_that_these_gpus_multiply_on_cuda_cores_is_found(found: Found) -> None:
+    kernel = "void magma_sgemmEx_kernel<float, __nv_bfloat16, __nv_bfloat16, false, 6, 4, 6>(int)"
+    (finding,) = found(training(kernel, name="Tesla T4", capability=(7, 5)), RULE)
+    assert finding.cost.per_step_ns == 200_000
+    assert finding.message.startswith(
+        "Matrix products and convolutions in bfloat16 in forward (train.py:12), once per step,"
+    )
+    assert finding.fix.startswith("Use `torch.float16` instead of `torch.bfloat16`")
+
+
 @pytest.mark.parametrize("name", ["Tesla T4", "NVIDIA GeForce RTX 2080 Ti", "Quadro RTX 6000"])
 def test_turing_boards_with_tensor_cores_are_found(found: Found, name: str) -> None:
     assert len(found(training(name=name, capability=(7, 5)), RULE)) == 1

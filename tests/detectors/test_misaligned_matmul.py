@@ -104,6 +104,12 @@ def test_on_blackwell_too_a_product_on_cuda_cores_beside_tf32_is_found(found: Fo
     assert finding.n == 3
 
 
+def test_halves_that_fall_back_to_float32_for_their_sizes_are_found(found: Found) -> None:
+    odd = "void magma_sgemmEx_kernel<float, __nv_bfloat16, __nv_bfloat16, false, 6, 4, 6>(int)"
+    (finding,) = found(training((1024, 1023, 1024), odd, other="nvjet_sm90_tst_128x256"), RULE)
+    assert finding.n == 3
+
+
 def test_where_nothing_runs_on_tensor_cores_alignment_does_not_matter(found: Found) -> None:
     kernel = "ampere_sgemm_128x128_tn"
     assert found(training((1024, 1024, 1001), kernel, kind="float", other=kernel), RULE) == ()

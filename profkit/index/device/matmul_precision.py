@@ -4,6 +4,7 @@ Both produce float32 results. Only the kernel's name shows which one ran.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -22,6 +23,7 @@ _FLOAT32: Final = regex(
     r"|convolve_sgemm(?:<float\b|If)"
     r"|(?:dgrad|wgrad_alg\d)_engine(?:_NHWC)?(?:<float\b|If)"
     r"|dgrad2d_alg\d_\d(?:<float\b|If)"
+    r"|magma_sgemmEx_kernel(?:<float, float, float\b|Ifff)"
 )
 """``s`` is float32 in the kernel names of cuBLAS, cuDNN and CUTLASS, unlike ``h``, ``d``, ``c`` and
 ``z``. ``volta_fp16_sgemm_fp16`` accumulates halves in float32; ``ffma`` is the instruction of CUDA
@@ -32,6 +34,11 @@ _TF32: Final = regex(
     r"|tensorop_s\d+x\d+x8gemm_f32"
 )
 """An instruction of depth eight takes 32-bit operands, unless the name says 16."""
+_BFLOAT16: Final = regex(
+    r"magma_sgemmEx_kernel(?:<float, __nv_bfloat16\b|If13__nv_bfloat16)"
+    r"|convolve_sgemm(?:<__nv_bfloat16\b|I13__nv_bfloat16)"
+)
+"""Products of bfloat16 that CUDA cores compute in float32, as on GPUs before Ampere."""
 _CUDNN_KERNEL: Final = regex(r"cudnn|convolve|[fdw](?:prop|grad)")
 _CUDNN_OP: Final = regex(r"conv|_rnn|lstm|gru")
 _LINEAR_ALGEBRA: Final = regex(
@@ -57,9 +64,15 @@ def matmul_precision(kernel: str) -> MatmulPrecision | None:
     return "float32" if _FLOAT32.search(kernel) else None
 
 
+@lru_cache(maxsize=65536)
+def is_bfloat16_on_cuda_cores(kernel: str) -> bool:
+    """Whether a kernel's name shows that it multiplies bfloat16 matrices without tensor cores."""
+    return _BFLOAT16.search(kernel) is not None
+
+
 @dataclass(frozen=True)
 class Matmuls:
-    """Kernels that multiply float32 matrices.
+    """Kernels that multiply float32 matrices, or bfloat16 ones on CUDA cores.
 
     Attributes:
         rows: The kernels, ascending. Shape ``(k,)``.
@@ -80,12 +93,21 @@ class Matmuls:
 
 
 def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
-    """Find them, except those of linear algebra such as factorizations."""
+    """Find those of float32, except those of linear algebra such as factorizations."""
+    return _matmuls(events, launches, lambda name: matmul_precision(name) is not None)
+
+
+def bfloat16_matmuls(events: EventTable, launches: Launches) -> Matmuls:
+    """Find those of bfloat16 on CUDA cores."""
+    return _matmuls(events, launches, is_bfloat16_on_cuda_cores)
+
+
+def _matmuls(events: EventTable, launches: Launches, is_wanted: Callable[[str], bool]) -> Matmuls:
     rows, op = launches.work, launches.op
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    precisions = [matmul_precision(events.names[number]) for number in numbers.tolist()]
-    is_matmul = np.array([each is not None for each in precisions], dtype=np.bool_)[place]
-    is_tf32 = np.array([each == "tf32" for each in precisions], dtype=np.bool_)[place]
+    names = [events.names[number] for number in numbers.tolist()]
+    is_matmul = np.array([is_wanted(name) for name in names], dtype=np.bool_)[place]
+    is_tf32 = np.array([matmul_precision(name) == "tf32" for name in names], dtype=np.bool_)[place]
     rows, op, is_tf32 = rows[is_matmul], op[is_matmul], is_tf32[is_matmul]
     by_cudnn = np.where(
         op == NO_ROW,

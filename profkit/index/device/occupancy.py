@@ -47,7 +47,7 @@ def names_tensor_cores(name: str) -> bool:
     return _YES.search(text) is not None and _NO.search(text) is None
 
 
-_ON_CUDA_CORES: Final = regex(r"(?<![a-z])[sdcz]gemm_|simt_|_[df]fma|_?[sd]cudnn_")
+_ON_CUDA_CORES: Final = regex(r"(?<![a-z])[sdcz]gemm(?:ex)?_|simt_|_[df]fma|_?[sd]cudnn_")
 """``s``, ``d``, ``c`` and ``z`` are the types of cuBLAS: single, double, and complex ones."""
 
 

@@ -32,6 +32,7 @@ FLOAT32 = {
     "a gradient of weights": "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5>(int)",
     "a gradient of inputs": "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3>(int)",
     "CUTLASS's convolution": "cutlass_simt_sfprop_optimized_128x128_8x2_nhwc",
+    "cuBLAS, for shallow ones": "void magma_sgemmEx_kernel<float, float, float, true, false>()",
 }
 TF32 = {
     "CUTLASS": "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(Params)",
@@ -73,6 +74,7 @@ NEITHER = {
     "Triton": "triton_tem_fused_mm_0",
     "Tensile": "Cijk_Ailk_Bljk_SB_MT128x128x16_MI16x16x4_SN",
     "CUTLASS, halves in float32": "cutlass3x_sm100_simt_sgemm_f16_f16_f32_f16_f16_64x64x16",
+    "bfloat16 on CUDA cores": "void magma_sgemmEx_kernel<float, __nv_bfloat16, float, false, 6>(",
     "elementwise": "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>(int)",
 }
 
