@@ -50,11 +50,10 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import function_name
+from profkit.engine.families.python_calls import library_function
 from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
-from profkit.index.host.frames import parse_frame
 from profkit.index.ranks.collectives import collective_rows
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
@@ -93,7 +92,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _python_call(runtime_call)
-        caller = _caller(ctx, int(rows[0]))
+        caller = library_function(ctx, int(rows[0]))
         place = f" in {caller}, called{at(location)}," if caller else at(location)
         yield wait.finding(
             ctx,
@@ -124,17 +123,6 @@ def _ends_all_work(ctx: Context, rows: Rows) -> bool:
     In a recording of a single step the next step may follow.
     """
     return len(ctx.steps) != 1 and not followed_by_work(ctx.events, ctx.launches, rows).any()
-
-
-def _caller(ctx: Context, row: int) -> str:
-    """The function of a library that makes a call, not its own wrapper of the call; or empty."""
-    while row != NO_ROW and ctx.source.in_library[row]:
-        name = ctx.events.name_of(row)
-        frame = parse_frame(name)
-        if frame is not None and frame.function != "synchronize":
-            return function_name(name)
-        row = int(ctx.tree.parent[row])
-    return ""
 
 
 def _python_call(runtime_call: str) -> str:

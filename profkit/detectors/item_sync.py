@@ -16,6 +16,8 @@ Why it matters:
 How to fix it:
     Keep the value on the GPU and read it rarely: collect ``loss.detach()`` and read all values
     after the loop or every 100 steps. Replace ``if t:`` by ``torch.where``.
+    Where a library reads, look for its option: ``validate_args=False`` of ``torch.distributions``,
+    ``logging_nan_inf_filter=False`` of ``TrainingArguments`` in Transformers.
 
 Example:
     ::

@@ -55,7 +55,11 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import function_name, innermost_callee
+from profkit.engine.families.python_calls import (
+    TRANSFORMERS_TRAINER,
+    function_name,
+    innermost_callee,
+)
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import distinct
@@ -103,7 +107,6 @@ _ITERATES: Final = regex(
 )
 _OF_LOADER: Final = regex(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]|^<built-in function next>$")
 _PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
-_TRAINER: Final = regex(r"(^|[/\\])transformers[/\\]trainer\.py\(")
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -187,7 +190,7 @@ def _fix(ctx: Context, rows: Rows, loader: str) -> str:
         )
     # Without a GPU pinning only warns, and the model needs the cores itself.
     n_workers = 4 if ctx.has_device_work else 2
-    if _IN_PROCESS in loader and are_within(_TRAINER):
+    if _IN_PROCESS in loader and are_within(TRANSFORMERS_TRAINER):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
             "`TrainingArguments`, so that batches are prepared in parallel with the model, or do "

@@ -199,8 +199,26 @@ def test_a_librarys_read_of_a_gpu_needs_an_option_of_the_library(found: Found) -
                 b.item(copy_ns=1_000)
             b.advance(50_000)
     (finding,) = found(b, RULE)
-    assert "in a library called in train_step (train.py:10)" in finding.message
+    assert "in `__init__()` of torch, called in train_step (train.py:10), runs" in finding.message
     assert "validate_args=False" in finding.fix
+
+
+def test_the_filter_of_transformers_trainer_is_an_argument(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "main"):
+            with b.frame("transformers/trainer.py", 2200, "_inner_training_loop"):
+                for _ in range(10):
+                    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=30_000)
+                for test in ("aten::isnan", "aten::isinf"):
+                    b.launch(test, kernel="test", host_ns=10_000, device_ns=3_000)
+                    with b.op("aten::is_nonzero"):
+                        b.item()
+            b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert finding.n == 8
+    assert "in `_inner_training_loop()` of transformers, called in main" in finding.message
+    assert "logging_nan_inf_filter=False" in finding.fix
 
 
 def test_a_single_read_on_a_cpu_is_not_reported(found: Found) -> None:

@@ -14,7 +14,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct, marked
-from profkit.index.host.frames import parse_frame
+from profkit.index.host.frames import is_library_function, parse_frame
 from profkit.index.intervals import Intervals, covered_by, covered_within
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -50,6 +50,8 @@ OUTPUT: Final = regex(
     r"|tqdm[/\\].*: (refresh|display|write|set_postfix|set_postfix_str|set_description)$)"
 )
 """Functions that print, plot or log."""
+TRANSFORMERS_TRAINER: Final = regex(r"(^|[/\\])transformers[/\\]trainer\.py\(\d+\): ")
+"""Functions of the ``Trainer`` of Transformers."""
 _BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
 _LIBRARY: Final = regex(rf"{_FOLDER}(?P<name>\w+)[/\\]")
 _MOST: Final = 0.8
@@ -108,6 +110,25 @@ def function_name(name: str) -> str:
     library = _LIBRARY.search(frame.file)
     of = f" of {library['name']}" if library else ""
     return f"`{frame.function}()`{of}"
+
+
+def library_function(ctx: Context, row: int) -> str:
+    """The function of a library in which a row runs, as :func:`function_name`.
+
+    Empty if the program itself calls it, if only through a library's wrapper of ``synchronize()``,
+    and where no Python calls were recorded.
+    """
+    while row != NO_ROW and ctx.source.in_library[row]:
+        name = ctx.events.name_of(row)
+        frame = parse_frame(name)
+        if (
+            frame is not None
+            and frame.function != "synchronize"
+            and is_library_function(frame.file, frame.function)
+        ):
+            return function_name(name)
+        row = int(ctx.tree.parent[row])
+    return ""
 
 
 def innermost_callee(

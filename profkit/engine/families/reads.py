@@ -10,6 +10,7 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, library_function
 from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, user_reads
@@ -26,6 +27,10 @@ _VALUE: Final = regex(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclo
 _LIBRARY_FIX: Final = (
     "Look for an option of the library without the read, such as `validate_args=False` of "
     "`torch.distributions`, or call it less often."
+)
+_TRAINER_FIX: Final = (
+    "Pass `logging_nan_inf_filter=False` to `TrainingArguments`: the filter reads the loss of each "
+    "step."
 )
 _ITEM: Final = regex(r"^aten::item$")
 _FINITE_NORM: Final = regex(r"^aten::(linalg_vector_)?norm$")
@@ -185,13 +190,17 @@ def read_findings(
     costs = costly_waits(ctx, changes, thresholds)
     for (location, here), wait in zip(lines, costs, strict=True):
         if wait is not None:
-            read, fix = _texts(ctx, kind, here, texts)
+            read, fix = texts(here)
+            place = at(location)
+            if kind in {ReadKind.VALUE, ReadKind.SIZE} and ctx.source.in_library[here].all():
+                # A library's reads are not the program's to change.
+                function = library_function(ctx, int(here[0])) or "a library"
+                place, fix = f" in {function}, called{place},", _library_fix(ctx, here)
             yield wait.finding(
                 ctx,
                 info,
                 message=(
-                    f"{read}{at(location)} runs {times_per_step(ctx, len(here))} and "
-                    f"{wait.text(ctx)}"
+                    f"{read}{place} runs {times_per_step(ctx, len(here))} and {wait.text(ctx)}"
                 ),
                 fix=fix,
                 locations=(location,),
@@ -200,14 +209,12 @@ def read_findings(
             )
 
 
-def _texts(
-    ctx: Context, kind: ReadKind, rows: Rows, texts: Callable[[Rows], tuple[str, str]]
-) -> tuple[str, str]:
-    """What reads, and the fix; a library's reads are not the program's to change."""
-    read, fix = texts(rows)
-    if kind in {ReadKind.VALUE, ReadKind.SIZE} and ctx.source.in_library[rows].all():
-        return f"{read} in a library called", _LIBRARY_FIX
-    return read, fix
+def _library_fix(ctx: Context, rows: Rows) -> str:
+    """The fix of a library's reads."""
+    is_test = rows_named(ctx.events, _CONDITION, Category.OP)[rows]
+    of_trainer = ctx.tree.nearest(rows_named(ctx.events, TRANSFORMERS_TRAINER, Category.PYTHON))
+    own = is_test & (of_trainer[rows] != NO_ROW)
+    return _TRAINER_FIX if own.all() else _LIBRARY_FIX
 
 
 def _on_cpu(
