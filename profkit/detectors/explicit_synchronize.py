@@ -92,7 +92,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _python_call(runtime_call)
-        caller = library_function(ctx, int(rows[0]))
+        caller = library_function(ctx, rows)
         place = f" in {caller}, called{at(location)}," if caller else at(location)
         yield wait.finding(
             ctx,

@@ -54,6 +54,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import blocking_copies, copy_sites
+from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
@@ -88,6 +89,7 @@ _NON_BLOCKING: Final = (
     "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU "
     "copies on its own."
 )
+_ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "
     "`torch.arange(n, device=x.device)`, or move it there once."
@@ -113,8 +115,19 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                     f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
                     f"{at(site.location)} runs {times_per_step(ctx, len(site.owners))}"
                 ),
-                fix=_fix(ctx, site.owners) if memory == "pageable" else _NON_BLOCKING,
+                fix=_fix(ctx, site.owners)
+                if memory == "pageable"
+                else _non_blocking(ctx, site.owners),
             )
+
+
+def _non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
+    """The fix of a copy from pinned memory."""
+    if not are_within(ctx, owners, _ACCELERATE):
+        return _NON_BLOCKING
+    if are_within(ctx, owners, TRANSFORMERS_TRAINER):
+        return 'Pass `accelerator_config={"non_blocking": True}` to `TrainingArguments`.'
+    return "Pass `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`."
 
 
 def _fix(ctx: Context, owners: Rows | Int32s) -> str:

@@ -47,6 +47,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import library_function
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.elementwise import layout_copies
@@ -102,18 +103,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
         is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+        caller = library_function(ctx, ops)
+        place = f" in {caller}, called{at(location)}," if caller else at(location)
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="medium",
             message=(
-                f"{methods}{at(location)} copies tensors into another layout, "
+                f"{methods}{place} copies tensors into another layout, "
                 f"{times_per_step(ctx, len(copies))}: {time_per_step(ctx, spent.total_ns)} "
                 f"({format_share(share)} of the GPU's busy time)."
             ),
-            fix=(
-                f"Leave out {methods} where the next operator takes any strides, as matmuls and "
-                "`F.scaled_dot_product_attention` do, or fuse the copies with `torch.compile`."
-            ),
+            fix=_fix(methods, caller),
             locations=(location,),
             n=len(copies),
             cost=cost,
@@ -121,3 +121,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             spans=spent.pairs(),
             change=change,
         )
+
+
+def _fix(methods: str, caller: str) -> str:
+    """The fix; what a library copies is not the program's to leave out.
+
+    Args:
+        caller: The function of a library that copies, or empty.
+    """
+    if not caller:
+        return (
+            f"Leave out {methods} where the next operator takes any strides, as matmuls and "
+            "`F.scaled_dot_product_attention` do, or fuse the copies with `torch.compile`."
+        )
+    newer = "" if caller.endswith(" of torch") else ", or try a newer version of the library"
+    return f"Fuse the copies with `torch.compile`{newer}."

@@ -45,7 +45,6 @@ Source:
     ``TrainingArguments``.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -57,6 +56,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
+    are_within,
     function_name,
     innermost_callee,
 )
@@ -173,16 +173,12 @@ def _message(ctx: Context, place: str, most: str, total_ns: int, idle_ns: int) -
 
 
 def _fix(ctx: Context, rows: Rows, loader: str) -> str:
-    def are_within(pattern: re.Pattern[str]) -> bool:
-        calls = rows_named(ctx.events, pattern, Category.PYTHON)
-        return bool((ctx.tree.nearest(calls)[rows] != NO_ROW).all())
-
     if "MultiProcessing" in loader:
         return (
             "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
             "`__getitem__`: the loader's workers are too slow."
         )
-    if _IN_PROCESS in loader and are_within(_PIPELINE):
+    if _IN_PROCESS in loader and are_within(ctx, rows, _PIPELINE):
         return (
             "Call the pipeline of Transformers with many inputs at once and `num_workers=1` (more "
             "if it does not divide inputs into chunks), so that they are prepared in parallel with "
@@ -190,7 +186,7 @@ def _fix(ctx: Context, rows: Rows, loader: str) -> str:
         )
     # Without a GPU pinning only warns, and the model needs the cores itself.
     n_workers = 4 if ctx.has_device_work else 2
-    if _IN_PROCESS in loader and are_within(TRANSFORMERS_TRAINER):
+    if _IN_PROCESS in loader and are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
             "`TrainingArguments`, so that batches are prepared in parallel with the model, or do "

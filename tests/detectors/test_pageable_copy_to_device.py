@@ -1,6 +1,7 @@
 """pageable-copy-to-device finds copies to a device from pageable memory."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -90,6 +91,32 @@ def test_a_copy_from_pinned_memory_without_non_blocking_is_found(found: Found) -
     assert finding.message.startswith("The copy of 8.00 MiB from pinned memory to the GPU in main")
     assert "non_blocking=True" in finding.fix
     assert "pin_memory" not in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("frames", "fix"),
+    [
+        (["accelerate/data_loader.py"], "DataLoaderConfiguration(non_blocking=True)"),
+        (["transformers/trainer.py", "accelerate/data_loader.py"], "accelerator_config="),
+    ],
+)
+def test_accelerate_copies_so_by_an_option_of_its_own(
+    found: Found, frames: list[str], fix: str
+) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 8, "main"):
+            with ExitStack() as stack:
+                for file in (*frames, "accelerate/utils/operations.py"):
+                    stack.enter_context(b.frame(file, 9, "send"))
+                for op in ("aten::to", "aten::_to_copy", "aten::copy_"):
+                    stack.enter_context(b.op(op))
+                b.copy("HtoD (Pinned -> Device)", 8 * MIB, 400_000, blocking=False)
+                b.synchronize("StreamSynchronize")
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.advance(250_000)
+    (finding,) = found(b, RULE)
+    assert fix in finding.fix
 
 
 def test_a_read_through_pinned_memory_is_no_copy_to_a_device(found: Found) -> None:

@@ -53,6 +53,23 @@ def test_it_costs_the_time_of_the_copies(found: Found) -> None:
     )
 
 
+def test_the_copies_of_a_library_are_not_the_programs_to_leave_out(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("serve.py", 5, "main"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with b.frame("transformers/integrations/sdpa_attention.py", 18, "sdpa_forward"):
+                nested(b, CONTIGUOUS, 50_000)
+                nested(b, CONTIGUOUS, 50_000)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(
+        "`.contiguous()` in `sdpa_forward()` of transformers, called in main (serve.py:5), copies "
+    )
+    assert "Leave out" not in finding.fix
+    assert "newer version" in finding.fix
+
+
 @pytest.mark.parametrize("name", ["reshape", "flatten"])
 def test_a_reshape_that_copies_is_found(found: Found, name: str) -> None:
     (finding,) = found(attention((f"aten::{name}", "aten::clone", "aten::copy_")), RULE)

@@ -18,7 +18,7 @@ from profkit.index.host.frames import is_library_function, parse_frame
 from profkit.index.intervals import Intervals, covered_by, covered_within
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
@@ -112,12 +112,23 @@ def function_name(name: str) -> str:
     return f"`{frame.function}()`{of}"
 
 
-def library_function(ctx: Context, row: int) -> str:
-    """The function of a library in which a row runs, as :func:`function_name`.
+def are_within(ctx: Context, rows: Rows | Int32s, pattern: re.Pattern[str]) -> bool:
+    """Whether all of some rows run in Python functions with a matching name."""
+    calls = rows_named(ctx.events, pattern, Category.PYTHON)
+    return bool((ctx.tree.nearest(calls)[rows] != NO_ROW).all())
 
-    Empty if the program itself calls it, if only through a library's wrapper of ``synchronize()``,
-    and where no Python calls were recorded.
+
+def library_function(ctx: Context, rows: Rows | Int32s) -> str:
+    """The function of a library in which some rows run, as :func:`function_name`.
+
+    ``a library`` where no Python calls were recorded that say which one. Empty if the program
+    itself calls them, if only through a library's wrapper of ``synchronize()``.
     """
+    if not ctx.source.in_library[rows].all():
+        return ""
+    if not (ctx.events.category == Category.PYTHON).any():
+        return "a library"
+    row = int(rows[0])
     while row != NO_ROW and ctx.source.in_library[row]:
         name = ctx.events.name_of(row)
         frame = parse_frame(name)

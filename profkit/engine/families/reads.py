@@ -10,7 +10,11 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, library_function
+from profkit.engine.families.python_calls import (
+    TRANSFORMERS_TRAINER,
+    are_within,
+    library_function,
+)
 from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, user_reads
@@ -192,10 +196,9 @@ def read_findings(
         if wait is not None:
             read, fix = texts(here)
             place = at(location)
-            if kind in {ReadKind.VALUE, ReadKind.SIZE} and ctx.source.in_library[here].all():
+            if kind in {ReadKind.VALUE, ReadKind.SIZE} and (caller := library_function(ctx, here)):
                 # A library's reads are not the program's to change.
-                function = library_function(ctx, int(here[0])) or "a library"
-                place, fix = f" in {function}, called{place},", _library_fix(ctx, here)
+                place, fix = f" in {caller}, called{place},", _library_fix(ctx, here)
             yield wait.finding(
                 ctx,
                 info,
@@ -212,9 +215,9 @@ def read_findings(
 def _library_fix(ctx: Context, rows: Rows) -> str:
     """The fix of a library's reads."""
     is_test = rows_named(ctx.events, _CONDITION, Category.OP)[rows]
-    of_trainer = ctx.tree.nearest(rows_named(ctx.events, TRANSFORMERS_TRAINER, Category.PYTHON))
-    own = is_test & (of_trainer[rows] != NO_ROW)
-    return _TRAINER_FIX if own.all() else _LIBRARY_FIX
+    if is_test.all() and are_within(ctx, rows, TRANSFORMERS_TRAINER):
+        return _TRAINER_FIX
+    return _LIBRARY_FIX
 
 
 def _on_cpu(
