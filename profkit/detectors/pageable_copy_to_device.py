@@ -56,7 +56,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import blocking_copies, copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
 from profkit.engine.windows import WaitThresholds
-from profkit.engine.wording import at, times_per_step
+from profkit.engine.wording import times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, creating_ops
 from profkit.index.runtime_calls import rows_named
@@ -113,7 +113,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 INFO,
                 message=(
                     f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
-                    f"{at(site.location)} runs {times_per_step(ctx, len(site.owners))}"
+                    f"{site.place} runs {times_per_step(ctx, len(site.owners))}"
                 ),
                 fix=_fix(ctx, site.owners)
                 if memory == "pageable"

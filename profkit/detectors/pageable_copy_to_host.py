@@ -39,13 +39,14 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import copy_sites, pageable_copies
 from profkit.engine.windows import WaitThresholds
-from profkit.engine.wording import at, tensor_method, times_per_step
+from profkit.engine.wording import tensor_method, times_per_step
 from profkit.index.device.syncs import SyncKind
 from profkit.model.finding import Finding
 
@@ -60,6 +61,10 @@ INFO = RuleInfo(
 
 Thresholds = WaitThresholds
 
+_LIBRARY_FIX: Final = (
+    "The library makes this copy: look for its option, or call it less often with more inputs."
+)
+
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
@@ -69,10 +74,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ctx,
             INFO,
             message=(
-                f"`.{method}()`{at(site.location)} copies {site.mean_bytes} to the host "
+                f"`.{method}()`{site.place} copies {site.mean_bytes} to the host "
                 f"{times_per_step(ctx, len(site.owners))}"
             ),
-            fix=(
+            fix=_LIBRARY_FIX
+            if site.caller
+            else (
                 f'Copy less often, or use `.to("cpu", non_blocking=True)` instead of '
                 f"`.{method}()` and read the values after a later synchronization."
             ),

@@ -116,6 +116,7 @@ def test_accelerate_copies_so_by_an_option_of_its_own(
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
             b.advance(250_000)
     (finding,) = found(b, RULE)
+    assert "in `send()` of accelerate, called in main (train.py:8), runs once" in finding.message
     assert fix in finding.fix
 
 

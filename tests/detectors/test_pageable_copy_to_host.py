@@ -39,6 +39,25 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     )
 
 
+def test_the_copy_of_a_library_is_named_as_such(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("serve.py", 7, "predict"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            with (
+                b.frame("transformers/pipelines/base.py", 1200, "_ensure_tensor_on_device"),
+                b.builtin("method to of Tensor object at 0x7f00"),
+            ):
+                b.to_host(MIB, 20_000)
+            b.advance(30_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(
+        "`.to()` in `_ensure_tensor_on_device()` of transformers, called in predict (serve.py:7), "
+        "copies 1.00 MiB to the host once per step"
+    )
+    assert finding.fix.startswith("The library makes this copy")
+
+
 def test_a_copy_into_pinned_memory_that_nobody_waits_for_is_fine(found: Found) -> None:
     assert found(evaluating(pinned=True), RULE) == ()
 

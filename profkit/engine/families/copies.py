@@ -7,7 +7,9 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.families.python_calls import library_function
 from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
+from profkit.engine.wording import at
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -23,6 +25,7 @@ class CopySite:
 
     Attributes:
         location: The line.
+        caller: The function of a library that the line calls and that copies, or empty.
         owners: The operators that copy.
         copies: The copies. Shape ``(k,)``.
         n_bytes: Bytes of all copies.
@@ -30,6 +33,7 @@ class CopySite:
     """
 
     location: Location
+    caller: str
     owners: Rows | Int32s
     copies: Int32s
     n_bytes: int
@@ -39,6 +43,12 @@ class CopySite:
     def mean_bytes(self) -> str:
         """The mean size of a copy, such as ``18.4 MiB``."""
         return format_bytes(self.n_bytes / len(self.copies))
+
+    @property
+    def place(self) -> str:
+        """Where the copies are made, with a leading space."""
+        line = at(self.location)
+        return f" in {self.caller}, called{line}," if self.caller else line
 
     def finding(self, ctx: Context, info: RuleInfo, *, message: str, fix: str) -> Finding:
         """The finding of a rule on these copies."""
@@ -74,4 +84,6 @@ def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterat
     for (location, owners), here, wait in zip(lines, sites, costs, strict=True):
         if wait is not None:
             copies = distinct(here.copy)
-            yield CopySite(location, owners, copies, bytes_of(ctx.events, copies), wait)
+            caller = library_function(ctx, owners)
+            caller = "" if caller.endswith(" of torch") else caller
+            yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)
