@@ -47,7 +47,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function
+from profkit.engine.families.python_calls import A_LIBRARY, library_function
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.elementwise import layout_copies
@@ -134,5 +134,6 @@ def _fix(methods: str, caller: str) -> str:
             f"Leave out {methods} where the next operator takes any strides, as matmuls and "
             "`F.scaled_dot_product_attention` do, or fuse the copies with `torch.compile`."
         )
-    newer = "" if caller.endswith(" of torch") else ", or try a newer version of the library"
+    may_be_torch = caller == A_LIBRARY or caller.endswith(" of torch")
+    newer = "" if may_be_torch else ", or try a newer version of the library"
     return f"Fuse the copies with `torch.compile`{newer}."

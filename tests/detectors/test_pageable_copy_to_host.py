@@ -58,6 +58,19 @@ def test_the_copy_of_a_library_is_named_as_such(found: Found) -> None:
     assert finding.fix.startswith("The library makes this copy")
 
 
+def test_a_method_of_torch_that_copies_is_the_programs_call(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("serve.py", 7, "predict"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            with b.frame("torch/nn/modules/module.py", 1300, "convert"):
+                b.to_host(MIB, 20_000)
+            b.advance(30_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith("`.cpu()` in predict (serve.py:7) copies")
+    assert finding.fix.startswith("Copy less often")
+
+
 def test_a_copy_into_pinned_memory_that_nobody_waits_for_is_fine(found: Found) -> None:
     assert found(evaluating(pinned=True), RULE) == ()
 

@@ -7,7 +7,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function
+from profkit.engine.families.python_calls import A_LIBRARY, library_function
 from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import at
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
@@ -85,5 +85,6 @@ def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterat
         if wait is not None:
             copies = distinct(here.copy)
             caller = library_function(ctx, owners)
-            caller = "" if caller.endswith(" of torch") else caller
+            # Such as `Module.to()`, which the program calls, or may call where it is not known.
+            caller = "" if caller == A_LIBRARY or caller.endswith(" of torch") else caller
             yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)

@@ -52,6 +52,8 @@ OUTPUT: Final = regex(
 """Functions that print, plot or log."""
 TRANSFORMERS_TRAINER: Final = regex(r"(^|[/\\])transformers[/\\]trainer\.py\(\d+\): ")
 """Functions of the ``Trainer`` of Transformers."""
+A_LIBRARY: Final = "a library"
+"""A library's function of which the recording does not say which one it is."""
 _BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)")
 _LIBRARY: Final = regex(rf"{_FOLDER}(?P<name>\w+)[/\\]")
 _MOST: Final = 0.8
@@ -121,13 +123,13 @@ def are_within(ctx: Context, rows: Rows | Int32s, pattern: re.Pattern[str]) -> b
 def library_function(ctx: Context, rows: Rows | Int32s) -> str:
     """The function of a library in which some rows run, as :func:`function_name`.
 
-    ``a library`` where no Python calls were recorded that say which one. Empty if the program
+    :data:`A_LIBRARY` where no Python calls were recorded that say which one. Empty if the program
     itself calls them, if only through a library's wrapper of ``synchronize()``.
     """
     if not ctx.source.in_library[rows].all():
         return ""
     if not (ctx.events.category == Category.PYTHON).any():
-        return "a library"
+        return A_LIBRARY
     row = int(rows[0])
     while row != NO_ROW and ctx.source.in_library[row]:
         name = ctx.events.name_of(row)
