@@ -51,7 +51,8 @@ _LAYOUT: Final = regex(
 """Kernels that copy, whatever operator launched them: convolutions change layouts."""
 _KERNELS: Final[dict[WorkCategory, str]] = {
     "attention": r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|fmha|sdpa|attention|_attn"
-                 r"|attn_|flashinfer|batch(?:prefill|decode)with|paged_|::mha_",
+                 r"|attn_|(?:prefill|decode|pod)with|mergestate|paged_|::mha_"
+                 r"|_fwd_(?:grouped_)?kernel_stage\d",
     "normalization": rf"{_NORM}|qk_?norm|rowwisemoments|gammabeta|\bbn_[fb]w|welford",
     "embedding": r"(?<!rotary_)embedding|embed_",
     "optimizer": r"(?:adam\w*|adagrad|sgd|lamb|lion)\w*(?:functor|kernel)|fused_?adam",
@@ -63,12 +64,12 @@ _KERNELS: Final[dict[WorkCategory, str]] = {
     "pointwise": r"elementwise|multi_tensor_apply|activation|silu|gelu|[^a-z]relu|sigmoid|swiglu"
                  r"|dropout|rotary|rope_|quant|distribution_|tensorop|op[1-5]?d?tensor",
     "copy": r"copy|fill|index|gather|scatter|\broll_|flip|triu|tril|repeat|permute"
-            r"|reshape_and_cache|store_kv|convert_?tensor",
+            r"|reshape_and_cache|store_kv|appendpagedkv|convert_?tensor",
     "reduction": r"reduce(?!d_div)|softmax|argm(?:ax|in)|topk|sort|scan|cumsum|loss|pool|radix"
                  r"|histogram",
 }  # fmt: skip
-"""Kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, rocBLAS, MIOpen, Composable Kernel, FlashAttention
-and vLLM: the first pattern found in the name, in lower case."""
+"""Kernels of PyTorch, cuBLAS, cuDNN, CUTLASS, rocBLAS, MIOpen, Composable Kernel, FlashAttention,
+FlashInfer, SGLang and vLLM: the first pattern found in the name, in lower case."""
 _COPY_FUNCTOR: Final = regex(r"(?:direct|float\w*|bfloat16)_copy_kernel|fillfunctor|index_\w+")
 """In the name of an elementwise kernel: it copies."""
 
