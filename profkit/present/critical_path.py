@@ -3,8 +3,9 @@
 from typing import Final
 
 from profkit.model.critical_path import CriticalPathSummary, PathKindName, PathLine
-from profkit.model.torch_names import DATA_LOADER
+from profkit.model.torch_names import BUILTIN_PREFIX, DATA_LOADER
 from profkit.names import short_kernel, visible
+from profkit.patterns import regex
 from profkit.units import format_ns, format_share
 
 _LABELS: Final[dict[PathKindName, str]] = {
@@ -24,6 +25,11 @@ WITH_KERNEL_NAMES: Final = ("kernel", "communication")
 _AFTER_WHICH_WORK_STARTS: Final = ("gap", "launch-latency")
 _NO_NAME: Final[dict[str, str]] = {"python": "outside operators"}
 _LOADER: Final = f"{DATA_LOADER}#"
+_BUILTIN: Final = regex(
+    rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)"
+    r"(?: of (?:[\w.]+\.)?(?P<type>\w+) object.*)?>$"
+)
+"""``<built-in function zoom_shift>``, ``<built-in method div of Tensor object at 0x7f00>``."""
 _MAX_KINDS: Final = 3
 _MIN_SHARE: Final = 0.01
 _NEARLY_ALL: Final = 0.95
@@ -59,10 +65,19 @@ def entry_name(kind: PathKindName, name: str) -> str:
     if not name:
         return _NO_NAME.get(kind, "")
     is_work = kind in WITH_KERNEL_NAMES or kind in _AFTER_WHICH_WORK_STARTS
-    shown = visible(short_kernel(name) if is_work else name.removeprefix(_LOADER))
+    shown = visible(short_kernel(name) if is_work else _host_name(name))
     if kind == "unrecorded":
         return f"during {shown}"
     return f"before {shown}" if kind in _AFTER_WHICH_WORK_STARTS else shown
+
+
+def _host_name(name: str) -> str:
+    """The name of a host event, builtins as they are called: ``Tensor.div()``."""
+    builtin = _BUILTIN.match(name)
+    if builtin is None:
+        return name.removeprefix(_LOADER)
+    of = f"{builtin['type']}." if builtin["type"] else ""
+    return f"{of}{builtin['name']}()"
 
 
 def main_name(line: PathLine) -> str:

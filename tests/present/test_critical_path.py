@@ -55,6 +55,13 @@ def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
         ("runtime", "hipFree", "hipFree"),
         ("data-wait", "enumerate(DataLoader)#_Iter.__next__", "_Iter.__next__"),
         ("operator", "a\nb", "a\\nb"),
+        ("python", "<built-in function zoom_shift>", "zoom_shift()"),
+        ("data-wait", "<built-in method div of Tensor object at 0x7f00>", "Tensor.div()"),
+        (
+            "python",
+            "<built-in method run_backward of torch._C._EngineBase object at 0x7f00>",
+            "_EngineBase.run_backward()",
+        ),
     ],
 )
 def test_a_name_says_what_happens(kind: PathKindName, name: str, shown: str) -> None:
