@@ -45,6 +45,7 @@ Source:
     ``TrainingArguments``.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -62,12 +63,14 @@ from profkit.engine.families.python_calls import (
 )
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
-from profkit.index.intervals import Intervals, covered_by, covered_within, intersect
+from profkit.index.intervals import covered_by, covered_within, intersect
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
+from profkit.model.torch_names import DATA_LOADER
 from profkit.patterns import regex
 from profkit.units import format_ns, format_share
 
@@ -100,6 +103,7 @@ class Thresholds:
     min_later_share: float = 0.1
 
 
+_LOADER: Final = regex(rf"^{re.escape(DATA_LOADER)}")
 _IN_PROCESS: Final = "SingleProcess"
 """In the name of a wait for a batch that the loop's own process prepares."""
 _ITERATES: Final = regex(
@@ -128,9 +132,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
     location = next(location for location, _ in ctx.by_line(rows))
-    loader = ctx.events.name_of(int(rows[0]))
+    loads = _loads(ctx, rows)
+    loader = ctx.events.name_of(int(loads[0]))
     change = ProgramChange(scaled=((rows, 0.0),))
-    most = _most(ctx, rows, waiting) if _IN_PROCESS in loader else ""
+    most = _most(ctx, loads) if _IN_PROCESS in loader else ""
     begins = np.flatnonzero(rows_named(ctx.events, _ITERATES, Category.PYTHON))
     n_begun = np.count_nonzero(distinct(ctx.step_of(begins)) >= 0)
     begins_anew = n_begun >= thresholds.min_steps_share * len(steps)
@@ -139,7 +144,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         message=_message(ctx, at(location), most, total_ns, idle_ns),
         fix=_fix(ctx, rows, loader),
         locations=known_locations(location),
-        n=len(rows),
+        n=len(outermost_calls(ctx.events, ctx.tree, rows)),
         cost=ctx.time_cost(change, "upper-bound" if begins_anew else "replay"),
         evidence={
             "loader": loader,
@@ -152,13 +157,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _most(ctx: Context, rows: Rows, waiting: Intervals) -> str:
-    """The function in which the loader spends most of its time; empty if it is torch's own."""
+def _loads(ctx: Context, rows: Rows) -> Rows:
+    """Of some waits those of the loader that takes longest, within which others may be.
+
+    ``profkit.steps(tqdm(loader))`` measures a wait around that of the ``DataLoader``.
+    """
+    own = rows[rows_named(ctx.events, _LOADER, Category.ANNOTATION, Category.OP)[rows]]
+    own = own if len(own) else rows
+    name = ctx.events.name[own]
+    return np.asarray(own[name == np.argmax(np.bincount(name, ctx.events.dur_ns[own]))])
+
+
+def _most(ctx: Context, loads: Rows) -> str:
+    """The function in which a loader spends most of its time; empty if it is torch's own."""
     is_wait = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_wait[rows] = True
+    is_wait[loads] = True
     below = ctx.events.rows_of(Category.PYTHON)
     below = below[ctx.tree.nearest(is_wait)[below] != NO_ROW]
-    name = innermost_callee(ctx, rows, below, waiting, waiting.total_ns)
+    waiting = covered_by(ctx.events, loads)
+    name = innermost_callee(ctx, loads, below, waiting, waiting.total_ns)
     return "" if not name or _OF_LOADER.search(name) else f", mostly {function_name(name)}"
 
 

@@ -99,6 +99,26 @@ def test_a_loader_that_each_step_begins_anew_cannot_have_its_first_batch_ready(
 
 
 @pytest.mark.parametrize(
+    ("workers", "fix"), [(False, "DataLoader(..., num_workers=4"), (True, "Raise `num_workers`")]
+)
+def test_a_loader_within_the_wait_that_profkit_measures_decides_the_fix(
+    found: Found,
+    workers: bool,  # noqa: FBT001
+    fix: str,
+) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 5, "main"):
+            with b.annotation("profkit.data_wait"), b.frame("tqdm/std.py", 9, "__iter__"):
+                b.load(400_000, workers=workers)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+    (finding,) = found(b, RULE)
+    assert finding.n == 3
+    assert finding.cost.ns == 3 * 410_000 + 100_000 - 312_000
+    assert fix in finding.fix
+
+
+@pytest.mark.parametrize(
     ("frame", "fix"),
     [
         (("transformers/pipelines/pt_utils.py", "__next__"), "pipeline of Transformers"),
