@@ -13,10 +13,12 @@ from collections.abc import Container, Iterator
 from functools import cache
 from inspect import iscode
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 from profkit.capture import devices, program_profilers
 from profkit.capture.cpu_time import CpuClock
+from profkit.capture.imported_code import imported_code
 from profkit.capture.options import Options
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CpuTime
@@ -153,6 +155,7 @@ class ProfilerRecording:
         self._cpu_clock: CpuClock | None = None
         self._is_prepared = False
         self._watching = contextlib.ExitStack()
+        self._imported_code: list[CodeType] = []
         self._on_python_profiler = on_python_profiler if stacks else None
         with program_profilers.own():
             self._profile: Any = torch.profiler.profile(
@@ -191,6 +194,8 @@ class ProfilerRecording:
             # Before the start, or else what this imports is recorded.
             if self._on_python_profiler is not None:
                 watching.enter_context(program_profilers.watching_python(self._on_python_profiler))
+            if self.stacks:
+                self._imported_code = watching.enter_context(imported_code())
             with program_profilers.own(), _kineto_silent():
                 self._profile.start_trace()
             self._watching = watching.pop_all()
@@ -270,6 +275,7 @@ class ProfilerRecording:
             else:
                 self.examine()
         self._profile.profiler = None
+        self._imported_code = []
 
     def tree(self) -> list[Any]:
         """The roots of torch's event tree, with every call below its caller."""
