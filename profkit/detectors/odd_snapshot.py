@@ -47,6 +47,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
+from profkit.engine.wording import counted
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.finding import Finding
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
@@ -158,9 +159,10 @@ def _missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator
     yield INFO.finding(
         confidence="medium",
         message=(
-            f"{blocks(n).capitalize()} of {memory.label} ({format_bytes(n_bytes)}) were allocated "
-            f"before the first of the {format_count(memory.replay.end)} entries that the history "
-            "still has: the history buffer overflowed or was restarted. Earlier peaks are missing."
+            f"{blocks(n).capitalize()} of {memory.label} ({format_bytes(n_bytes)}) "
+            f"{'was' if n == 1 else 'were'} allocated before the history begins, which still has "
+            f"{counted(memory.replay.end, 'entry', 'entries')}: the history buffer overflowed or "
+            "was restarted. Earlier peaks are missing."
         ),
         fix="Record with a larger `max_entries`, and start recording once.",
         n=n,

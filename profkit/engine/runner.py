@@ -138,11 +138,12 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=_rank))
 
 
-def _rank(finding: Finding) -> tuple[bool, int, int, str, str, int]:
+def _rank(finding: Finding) -> tuple[bool, int, int, int, str, str, int]:
     first = finding.locations[0] if finding.locations else None
     return (
         finding.severity == "note",
         -(finding.cost.ns or 0),
+        -(finding.cost.high_ns or 0),
         -(finding.cost.bytes or 0),
         finding.rule,
         (first.file or first.op or "") if first else "",

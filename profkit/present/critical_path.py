@@ -33,6 +33,8 @@ _BUILTIN: Final = regex(
 _MAX_KINDS: Final = 3
 _MIN_SHARE: Final = 0.01
 _NEARLY_ALL: Final = 0.95
+_MOST: Final = 0.5
+"""A name with less of a line's time is its longest one, and not what the line mostly is."""
 
 
 def path_label(kind: PathKindName) -> str:
@@ -90,6 +92,16 @@ def main_share(line: PathLine) -> str:
     """The share of the main name, or empty where it is nearly all of the line."""
     is_all = line.main_share >= _NEARLY_ALL * line.share
     return "" if is_all else format_share(line.main_share)
+
+
+def main_word(line: PathLine) -> str:
+    """``mostly`` before a name with at least half of the line, ``longest`` before another one.
+
+    Empty where the name is nearly all of it.
+    """
+    if not main_share(line):
+        return ""
+    return "mostly" if line.main_share >= _MOST * line.share else "longest"
 
 
 def large_lines(path: CriticalPathSummary) -> tuple[PathLine, ...]:

@@ -112,12 +112,14 @@ class TableColumn:
 class TableRow:
     """A row: a cell for each column, and below it the frames of a stack, innermost first.
 
-    ``tone`` is whether the row's change is for the better, for formats that have colours.
+    ``tone`` is whether the row's change is for the better, for formats that have colours; ``word``
+    is what a row that is shown as a sentence has before its name, such as ``mostly``.
     """
 
     cells: tuple[Cell, ...]
     stack: tuple[SourceLine, ...] = ()
     tone: Tone = ""
+    word: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,13 @@ class Part:
 
 @dataclass(frozen=True)
 class TimeParts:
-    """The parts of the step time, which exclude each other and add up to it."""
+    """The parts of the step time, which exclude each other and add up to it.
+
+    ``n_small`` is how many of the small ones are named, the longest; None for all.
+    """
 
     parts: tuple[Part, ...]
+    n_small: int | None = None
 
     @property
     def large(self) -> tuple[Part, ...]:
@@ -177,7 +183,10 @@ class TimeParts:
     @property
     def small(self) -> str:
         """The other parts with their times, or empty."""
-        return ", ".join(f"{part.label} {part.time}" for part in self.parts if part.is_small)
+        small = [part for part in self.parts if part.is_small]
+        named = sorted(small, key=lambda part: -part.share)[: self.n_small]
+        texts = [f"{part.label} {part.time}" for part in small if part in named]
+        return ", ".join((*texts, *(["…"] if len(named) < len(small) else ())))
 
 
 @dataclass(frozen=True)
@@ -316,12 +325,14 @@ class DocumentSection:
         title: Its heading.
         figures: What follows the heading after a colon, or empty.
         is_detail: Whether it is folded where the format can fold sections.
+        is_of_one_rank: Whether it has figures of one rank, in a report on all ranks of a job.
     """
 
     title: str
     blocks: tuple[Block, ...]
     figures: str = ""
     is_detail: bool = False
+    is_of_one_rank: bool = False
 
     @property
     def heading(self) -> str:

@@ -1,5 +1,6 @@
 """The headline of a report, and the labels that every renderer shows."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, median
 from typing import Final
@@ -15,7 +16,7 @@ from profkit.model.report import (
 )
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
-from profkit.present.critical_path import main_name, main_share, path_label
+from profkit.present.critical_path import main_name, main_share, main_word, path_label
 from profkit.present.memory_text import (
     has_oom,
     memory_sentences,
@@ -248,12 +249,13 @@ def _largest_part(report: Report) -> list[str]:
     if line.kind == "kernel" and least > _MIN_PART_SHARE:
         return []  # kernels are meant to take most of a step; a finding says what is not
     main, share = middle_cut(main_name(line), _MAX_NAME), main_share(line)
-    mostly = f", {f'mostly {main} ({share})' if share else main}" if main else ""
+    word = {"mostly": "mostly ", "longest": "the longest "}.get(main_word(line), "")
+    named = f", {word}{main}{f' ({share})' if share else ''}" if main else ""
     place = f" at {visible(line.location.place)}" if line.location.file else ""
     if line.kind == "python" and not place and (function := _sampled_function(report)):
-        mostly = f", sampled most in {function}"
+        named = f", sampled most in {function}"
     time = format_ns(line.mean_ns)
-    what = f"{path_label(line.kind)}{place}{mostly}"
+    what = f"{path_label(line.kind)}{place}{named}"
     of_path = f"{time}{per_step} ({format_share(line.share)})"
     return [f"Largest part of the critical path: {what}, {of_path}."]
 
@@ -381,20 +383,37 @@ def table_title(items: str, *, per_step: bool) -> str:
     return items if per_step else f"{items} in total"
 
 
+def ranking(findings: Sequence[Finding]) -> str:
+    """How findings are ordered: by cost, but notes last even where one costs more."""
+    others = [each for each in findings if each.severity != "note"]
+    notes = findings[len(others) :]
+    are_last = others and notes and _ns_and_bytes(notes[0]) > _ns_and_bytes(others[-1])
+    return f"highest cost first{', notes last' if are_last else ''}"
+
+
+def _ns_and_bytes(finding: Finding) -> tuple[int, int]:
+    return finding.cost.ns or 0, finding.cost.bytes or 0
+
+
 def _highest_costs(report: Report) -> list[str]:
     """The finding with the highest cost in time, and the one in memory.
 
-    Of memory, a note is named only where nothing else has a cost.
+    A note is named only where nothing else has a cost; where one costs more, the sentence says that
+    notes are left out.
     """
     in_time = next((each for each in report.findings if _is_costly(report, each)), None)
-    of_memory = [each for each in report.findings if each.cost.bytes]
+    of_memory = sorted(report.findings, key=lambda each: -(each.cost.bytes or 0))
+    of_memory = [each for each in of_memory if each.cost.bytes]
     serious = [each for each in of_memory if each.severity != "note"]
     in_bytes = next(iter(serious or (of_memory if in_time is None else ())), None)
     sentences = []
     if in_time is not None:
-        sentences.append(f"Highest cost: {_summarized(report, in_time)}.")
+        longest_ns = max(each.cost.ns or 0 for each in report.findings)
+        aside = ", notes aside" if (in_time.cost.ns or 0) < longest_ns else ""
+        sentences.append(f"Highest cost{aside}: {_summarized(report, in_time)}.")
     if in_bytes is not None and in_bytes is not in_time:
-        sentences.append(f"Highest memory cost: {_summarized(report, in_bytes)}.")
+        aside = ", notes aside" if in_bytes is not of_memory[0] else ""
+        sentences.append(f"Highest memory cost{aside}: {_summarized(report, in_bytes)}.")
     return sentences
 
 

@@ -255,10 +255,15 @@ def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
 def _uses_sentence(device: SnapshotDevice) -> str:
     """What the live memory is used for, with the lines of the largest use; empty if unknown.
 
-    Blocks from before the history have no stack, so their use is not known.
+    Most blocks from before the history have no stack, so that their use is not known. Some have
+    one, of an earlier history: they count for their use and not a second time as earlier blocks.
     """
     total = sum(use.bytes for use in device.peak_uses)
-    earlier = sum(site.bytes for site in device.peak_sites if site.is_before_recording)
+    earlier = sum(
+        site.bytes
+        for site in device.peak_sites
+        if site.is_before_recording and not use_label(site.category)
+    )
     known = [(use.bytes, use_label(use.category), use.category) for use in device.peak_uses]
     known = [each for each in known if each[1] and each[0] >= _MIN_USE_SHARE * total]
     if not total or not known:

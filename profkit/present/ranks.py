@@ -139,7 +139,7 @@ def mean_transfer_ns(each: CollectiveGroup) -> int:
     return each.transfer_ns // max(1, each.n)
 
 
-def mostly_last(each: CollectiveGroup) -> str:
+def most_often_last(each: CollectiveGroup) -> str:
     """``rank 2 in 8``, or nothing if none was last by more than the clocks' error."""
     return f"rank {each.last[0].rank} in {format_count(each.last[0].n)}" if each.last else ""
 
@@ -168,10 +168,11 @@ def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     )
     rows = tuple(TableRow(_rank(each)[: len(columns)]) for each in shown)
     of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
-    rest = "" if options.verbose else "; --verbose shows its kernels and operators"
-    note = ListItem(f"Below are the times of rank {report.source.rank}{rest}.")
+    of_one = f"Below are the times of rank {report.source.rank}."
+    if not options.verbose:
+        of_one = f"--verbose shows the times of rank {report.source.rank} with its kernels."
     title = "Ranks, per step" if any(each.steps_ns for each in every) else "Ranks"
-    return DocumentSection(title, (TableBlock(columns, rows), ListBlock((note,))), of)
+    return DocumentSection(title, (TableBlock(columns, rows), ListBlock((ListItem(of_one),))), of)
 
 
 def _rank(each: RankSummary) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ def _collectives(found: CollectivesSummary, options: ReadersOptions) -> Document
     if groups:
         columns = columns_of(
             "collective",
-            ("n", "waiting", "transfer", *speed, "mostly last"),
+            ("n", "waiting", "transfer", *speed, "most often last"),
             ("why", "ranks"),
         )
         rows = tuple(_group(each, with_speed=bool(speed)) for each in groups)
@@ -232,7 +233,7 @@ def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
             format_ns(mean_wait_ns(each)),
             format_ns(mean_transfer_ns(each)),
             *known,
-            mostly_last(each),
+            most_often_last(each),
             why_last(each),
             f"ranks {rank_list(each.ranks)}",
         )

@@ -22,6 +22,7 @@ from profkit.present.critical_path import (
     main_kinds,
     main_name,
     main_share,
+    main_word,
     path_label,
     path_title,
     unexplained_text,
@@ -70,6 +71,7 @@ from profkit.present.headline import (
     incomplete_steps,
     n_running,
     part_label,
+    ranking,
     step_range,
     table_title,
 )
@@ -166,8 +168,9 @@ def _time(report: Report) -> Iterator[DocumentSection]:
             parts.append(Part(label, kind, color, hatched, time, part.share, start))
         start += part.share
     yield DocumentSection(
-        breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown)
-    )
+        breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown),
+        is_of_one_rank=bool(report.ranks),
+    )  # fmt: skip
 
 
 def _part_kind(kind: str) -> PartKind:
@@ -200,13 +203,14 @@ def _critical_path(report: Report, options: ReadersOptions) -> Iterator[Document
                 _place(line.location, options.base) or "",
                 name,
                 main_share(line) if name else "",
-            )
+            ),
+            word=main_word(line) if name else "",
         )
         for line in large_lines(path)[: options.limit]
         for name in (_main_name(line),)
     )
     columns = (
-        *columns_of("critical path", ("time", "share"), ("source line", "mostly")),
+        *columns_of("critical path", ("time", "share"), ("source line", "longest")),
         TableColumn("of the path", "text"),
     )
     n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
@@ -214,7 +218,8 @@ def _critical_path(report: Report, options: ReadersOptions) -> Iterator[Document
     if unexplained := unexplained_text(path):
         blocks.append(ListBlock((ListItem(unexplained),)))
     kinds = main_kinds(path, everything=options.verbose)
-    yield DocumentSection(path_title(path), tuple(blocks), kinds)
+    title, is_of_one_rank = path_title(path), bool(report.ranks)
+    yield DocumentSection(title, tuple(blocks), kinds, is_of_one_rank=is_of_one_rank)
 
 
 def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -232,7 +237,7 @@ def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
         )
         for each in shown[: options.limit]
     )
-    columns = columns_of("function", ("samples", "share"), ("source line", "mostly in"))
+    columns = columns_of("function", ("samples", "share"), ("source line", "most often in"))
     n_samples = counted(n_running(sampled), "sample")
     about = f"{n_samples} of running threads, every {format_ns(sampled.interval_ns)}"
     yield from table_section(("Functions of the whole run", about), columns, rows)
@@ -255,7 +260,7 @@ def _findings(report: Report, options: ReadersOptions) -> Iterator[DocumentSecti
     ]
     blocks += remainder(len(every) - len(blocks), f"--top {len(every)}")
     found = f"{format_count(len(every))} found"
-    order = ", highest cost first" if len(every) > 1 else ""
+    order = f", {ranking(every)}" if len(every) > 1 else ""
     yield DocumentSection("Findings", tuple(blocks), found + order)
 
 

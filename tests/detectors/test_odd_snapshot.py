@@ -82,6 +82,12 @@ def test_a_history_buffer_that_overflowed_is_found_by_blocks_without_entry(found
     assert finding.n == 7
     assert finding.evidence["n_bytes"] == 7 * 3 * MIB
     assert "max_entries" in finding.fix
+    assert "before the history begins, which still has 12 entries: " in finding.message
+
+
+def test_a_history_of_one_entry_is_named_in_the_singular(found: Found) -> None:
+    (finding,) = found(program(max_entries=1), RULE)
+    assert "which still has 1 entry: the history buffer overflowed" in finding.message
 
 
 def test_a_history_that_profkit_began_anew_is_whole(tmp_path: Path) -> None:

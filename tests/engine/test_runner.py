@@ -135,6 +135,14 @@ def test_findings_are_ranked_by_cost_and_notes_come_last() -> None:
     assert ranked([note, leak, small, large]) == (large, small, leak, note)
 
 
+def test_findings_of_which_some_time_may_be_saved_are_ranked_by_how_much() -> None:
+    none, little, more = (
+        replace(finding(), cost=Cost(0, basis="replay", low_ns=0, high_ns=high_ns))
+        for high_ns in (0, 5, 50)
+    )
+    assert ranked([none, little, more]) == (more, little, none)
+
+
 def test_findings_of_the_same_cost_are_in_the_order_of_rule_and_line() -> None:
     places = [("SYN002", 1), ("SYN001", 9), ("SYN001", 3)]
     found = [finding(rule, 5, locations=(Location("a.py", line),)) for rule, line in places]

@@ -13,6 +13,7 @@ from profkit.present.critical_path import (
     main_kinds,
     main_name,
     main_share,
+    main_word,
     path_label,
     path_title,
 )
@@ -78,3 +79,10 @@ def test_the_function_of_a_source_line_is_not_named_twice() -> None:
     line = replace(LINE, kind="python", location=where, main_name="forward (net.py:3)")
     assert main_name(line) == ""
     assert main_name(replace(line, main_name="relu (net.py:9)")) == "relu (net.py:9)"
+
+
+@pytest.mark.parametrize(
+    ("share", "word"), [(0.055, "longest"), (0.249, "longest"), (0.25, "mostly"), (0.49, "")]
+)
+def test_a_line_is_mostly_what_takes_at_least_half_of_it(share: float, word: str) -> None:
+    assert main_word(replace(LINE, main_share=share)) == word

@@ -12,7 +12,7 @@ from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, RunCost, Summary
 from profkit.present.facts import busiest_ops, facts, remarks
-from profkit.present.headline import cost_share, cost_text, headline, step_time
+from profkit.present.headline import cost_share, cost_text, headline, ranking, step_time
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.renderers import reports
@@ -323,3 +323,39 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     assert reports_of[0].summary.modules
     for report in reports_of:
         assert not any("nn.Module" in each for each in remarks(report, everything=True))
+
+
+def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 7, "train"):
+            b.compute("aten::mm", 4_000_000)
+            b.compute("aten::relu", 3_000_000)
+            b.compute("aten::add", 3_000_000)
+    assert "train (train.py:7), the longest aten::mm (40%), 10.0" in headline_of(b, tmp_path)
+
+
+def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_false() -> None:
+    report = reports.gpu_report()
+    first, second = report.findings
+    note = replace(first, severity="note", cost=Cost(900 * reports.MS))
+    assert ranking((first, second)) == "highest cost first"
+    assert ranking((first, second, note)) == "highest cost first, notes last"
+    assert ranking((first, replace(note, cost=Cost(0)))) == "highest cost first"
+    assert ranking((note,)) == "highest cost first"
+    text = headline(replace(report, findings=(first, second, note)))
+    assert "Highest cost, notes aside: the loader starves the GPU" in text
+    assert "Highest memory cost: tensors" in text
+    assert "Highest cost: the loader" in headline(replace(report, findings=(first, second)))
+    large = replace(second, severity="note", cost=Cost(bytes=1 << 40))
+    text = headline(replace(report, findings=(first, second, large)))
+    assert "Highest memory cost, notes aside: tensors" in text
+
+
+def test_the_highest_memory_cost_is_that_of_the_most_bytes() -> None:
+    report = reports.gpu_report()
+    first, leak = report.findings
+    small = replace(first, title="Small buffers", cost=Cost(2 * reports.MS, 1 << 10))
+    large = replace(leak, title="Large buffers", cost=Cost(bytes=1 << 30))
+    text = headline(replace(report, findings=(first, small, large)))
+    assert "Highest memory cost: large buffers" in text

@@ -287,3 +287,6 @@ def test_the_headline_of_a_snapshot_names_uses_and_the_lines_of_the_largest() ->
         "By use, inferred from stacks, the 240 MiB at the peak are 100% gradients."
     )
     assert "inferred" not in text(uses[2], sites=sites)
+    # The stacks of an earlier history tell the use of blocks that are older than this one.
+    older = tuple(replace(each, is_before_recording=True) for each in sites)
+    assert text(*uses, sites=older).endswith("24% gradients and 20% allocated before recording.")

@@ -121,6 +121,50 @@ def test_it_fits_one_screen() -> None:
     assert len(text(report, width=100).splitlines()) <= 40
 
 
+def crowded_report() -> Report:
+    """Long paths, many parts, wide costs, and faults of the recording."""
+    report = reports.gpu_report()
+    where = Location("/home/me/project/lib/a_rather_long_name_of_a_module.py", 1234, "forward")
+    costly = replace(
+        report.findings[0], locations=(where,), name="unfused-optimizer", fix="Fuse it. " * 20,
+        cost=replace(report.findings[0].cost, basis="estimate"),
+    )  # fmt: skip
+    fault = replace(reports.no_stacks(), severity="warning", message="Device work is lost, " * 12)
+    parts = reports.breakdown(
+        6, on_device=True, compute=600 * reports.MS, copy=30 * reports.MS,
+        idle_data=340 * reports.MS, idle_sync=20 * reports.MS, idle_allocator=20 * reports.MS,
+        communication=24 * reports.MS, idle_launch=4 * reports.MS, idle_device=3 * reports.MS,
+        idle_unknown=2 * reports.MS, idle_host=reports.MS,
+    )  # fmt: skip
+    note = replace(reports.no_stacks(), message="The profiler lost some of its buffers. " * 4)
+    return replace(
+        report,
+        findings=(costly,) * 5,
+        health=(fault, note),
+        summary=replace(report.summary, breakdown=parts),
+    )
+
+
+def test_a_crowded_report_fits_a_screen_of_80_columns_and_names_every_finding() -> None:
+    lines = text(crowded_report(), width=80).splitlines()
+    assert len(lines) <= 40
+    assert [line for line in lines if cell_len(line) > 80] == []
+    first, *brief = [line for line in lines if re.match(r"^ \d  ", line)]
+    assert "a_rather_long_name_of_a_module.py:1234" in first
+    assert len(brief) == 4
+    for line in brief:
+        assert ":1234" in line
+        assert "unfused-optimizer" in line
+        assert line.endswith("about 65.0 ms per step (37%)")
+
+
+def test_small_parts_that_do_not_fit_on_a_line_are_the_shortest_ones() -> None:
+    shown = text(crowded_report(), width=80)
+    (line,) = [each for each in shown.splitlines() if "also: " in each]
+    assert line == "  also: GPU idle: launch latency 667 µs, …"
+    assert "GPU idle: waiting for CPU launches 167 µs" in text(crowded_report(), verbose=True)
+
+
 def test_what_does_not_fit_a_screen_is_shortened_and_every_finding_is_named() -> None:
     report = reports.gpu_report()
     many = replace(report, findings=(report.findings[0],) * 5)
@@ -172,6 +216,17 @@ def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> Non
     verbose = text(reports.gpu_report(), width=100, verbose=True)
     assert "operators 12%, gaps 0.6%" in " ".join(verbose.split())
     assert "\n  operators         21.3 ms   12% model.py:12, " in verbose
+
+
+def test_a_name_with_less_than_half_of_its_line_is_called_the_longest() -> None:
+    report = reports.gpu_report()
+    path = report.summary.critical_path
+    assert path is not None
+    lines = tuple(replace(each, main_share=each.share / 5) for each in path.lines)
+    changed = replace(report.summary, critical_path=replace(path, lines=lines))
+    shown = text(replace(report, summary=changed), width=100)
+    assert "model.py:12, longest: vectorized_elementwise_kernel<…> (10%)" in shown
+    assert "mostly" not in shown
 
 
 def test_operators_that_only_mark_a_moment_are_in_no_list() -> None:

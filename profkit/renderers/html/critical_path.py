@@ -55,7 +55,7 @@ def _tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTab
     yield table("path-names", "Costliest names", names, path.entries, sorted_by="Share", hints=full)
     lines = (
         line, kind, *times, segments,
-        SortableColumn("Mostly", "name", main_name),
+        SortableColumn("Longest", "name", main_name, "the name with most of this time"),
         SortableColumn("Of the path", "share", "main_share", "the time of that name"),
     )  # fmt: skip
     with_line = [each for each in path.lines if each.location.file is not None]

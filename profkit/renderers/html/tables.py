@@ -330,7 +330,7 @@ def _functions(report: Report, options: Options) -> SortableTable:
     columns = (
         SortableColumn("Function", "name", function_name),
         _line(options, "the line that most of its samples were at"),
-        SortableColumn("Mostly in", "name", "library", "the library that it called"),
+        SortableColumn("Most often in", "name", "library", "the library that it called"),
         SortableColumn("Samples", "count", "n_samples", "of threads that used a core"),
         SortableColumn("Share", "share", "share", "of the time that threads ran"),
     )

@@ -51,6 +51,7 @@ INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
 _HEIGHT: Final = 40
 """Lines of a screen: a longer report is shortened, down to one finding in full."""
+_SCREEN_WIDTH: Final = 80
 _N_WHOLE_FINDINGS: Final = (3, 2, 1)
 _MAX_PROSE_WIDTH: Final = 120
 """Longer lines are hard to read."""
@@ -59,7 +60,9 @@ _MAX_WIDTH: Final = 200
 _MIN_WIDTH: Final = 40
 _MIN_WIDTH_FOR_BARS: Final = 60
 _MIN_BAR_WIDTH: Final = 6
-_MIN_PLACE_WIDTH: Final = 40
+_MIN_PLACE_WIDTH: Final = 36
+_MIN_BRIEF_PLACE_WIDTH: Final = 18
+"""A finding on one line names its rule only where that leaves as much for its place."""
 _MIN_NAME_WIDTH: Final = 16
 _TIME_WIDTH: Final = 8
 _SHARE_WIDTH: Final = 5
@@ -70,7 +73,7 @@ _FIGURE: Final = regex(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
 _SENTENCE_END: Final = regex(r"(?<=\.) (?=[A-Z0-9`])")
 _ASCII: Final = str.maketrans("█▒…·µ→±▁▂▃▄▅▆▇", "#.~-u>~_.,-=+*")
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-_Changed = TypeVar("_Changed", TableBlock, ListBlock, FindingBlock)
+_Changed = TypeVar("_Changed", TableBlock, ListBlock, FindingBlock, TimeParts)
 _PART_STYLE: Final = {
     "compute": "green", "communication": "magenta", "copy": "cyan", "idle": "red", "host": "green",
 }  # fmt: skip
@@ -121,8 +124,10 @@ def render_document(document: Document, options: Options) -> bytes:
             before if after is before.section else _LaidOut.of(console, after, width, wide)
             for before in laid_out
             for after in (shorter(before.section),)
+            if after.blocks
         ]
-    lines = [*begin, *_joined(laid_out)]
+    is_tight = not options.verbose and len(begin) + len(_joined(laid_out)) > _HEIGHT
+    lines = [*begin, *_joined(laid_out, is_tight=is_tight)]
     text = "".join(f"{line.replace(_NO_BREAK, ' ').rstrip()}\n" for line in lines)
     if options.unicode:
         return text.encode("utf-8", "backslashreplace")
@@ -157,12 +162,17 @@ def _lines(
     return captured.get().split("\n")[:-1]
 
 
-def _joined(sections: list[_LaidOut]) -> list[str]:
-    """The lines of all sections: sentences follow each other without a blank line."""
+def _joined(sections: list[_LaidOut], *, is_tight: bool = False) -> list[str]:
+    """The lines of all sections: sentences follow each other without a blank line.
+
+    Args:
+        is_tight: Whether they follow any section without one.
+    """
     lines: list[str] = []
     follows_sentence = False
     for each in sections:
-        lines += [*([] if follows_sentence else [""]), *each.lines]
+        has_gap = not (follows_sentence or (is_tight and each.is_sentence))
+        lines += [*([""] if has_gap else []), *each.lines]
         follows_sentence = each.is_sentence
     return lines
 
@@ -178,6 +188,15 @@ def _ever_shorter(width: int) -> Iterator[Callable[[DocumentSection], DocumentSe
     yield partial(_with_first_sentences, severities=("note", "warning", "error"))
     yield _with_named_notes
     yield _with_brief_messages
+    if width < _SCREEN_WIDTH:
+        return  # that is never a screen, whatever is left out
+    yield partial(_with_short_figures, width=width)
+    yield partial(_with_main_small_parts, width=width)
+    yield partial(_with_named_notes, width=width)
+    yield _without_hints
+    yield _without_other_lines
+    yield _without_one_rank
+    yield _without_calls
 
 
 def _changed(
@@ -252,19 +271,77 @@ def _with_brief_messages(section: DocumentSection) -> DocumentSection:
     )
 
 
-def _with_named_notes(section: DocumentSection) -> DocumentSection:
-    """Of the notes on the recording, the rules stay."""
+def _with_named_notes(section: DocumentSection, width: int | None = None) -> DocumentSection:
+    """Of the notes on the recording, the rules stay.
+
+    Args:
+        width: With it, also of a single note that does not fit on a line.
+    """
 
     def shorter(block: ListBlock) -> ListBlock:
         notes = [item for item in block.items if item.severity == "note"]
-        if len(notes) < 2:  # noqa: PLR2004  (nothing to join)
+        if len(notes) < 2 and not (width and notes and not _fits(notes[0], width)):  # noqa: PLR2004
             return block
         rules = ", ".join(item.lead.removeprefix("note ") for item in notes)
         others = tuple(item for item in block.items if item not in notes)
-        joined = ListItem("--verbose explains them", f"notes {rules}", "note")
+        lead, them = ("notes", "them") if len(notes) > 1 else ("note", "it")
+        joined = ListItem(f"--verbose explains {them}", f"{lead} {rules}", "note")
         return replace(block, items=(*others, joined))
 
     return _changed(section, ListBlock, shorter)
+
+
+def _fits(item: ListItem, width: int) -> bool:
+    return cell_len(f"{item.lead}: {item.text}") <= width - INDENT // 2
+
+
+def _with_short_figures(section: DocumentSection, width: int) -> DocumentSection:
+    """Figures after a heading keep what fits on its line; the headline has the range of steps."""
+    if not any(isinstance(block, TimeParts | TableBlock) for block in section.blocks):
+        return section
+    figures = section.figures
+    while figures and cell_len(f"{section.title}: {figures}") > width:
+        figures = figures.rpartition(" (" if figures.endswith(")") else ", ")[0]
+    return replace(section, figures=figures) if figures else section
+
+
+def _with_main_small_parts(section: DocumentSection, width: int) -> DocumentSection:
+    """Small parts of the step time keep those that fit on one line."""
+
+    def shorter(block: TimeParts) -> TimeParts:
+        n = sum(part.is_small for part in block.parts)
+        while n > 1 and cell_len(block.small) > width - INDENT // 2 - len("also: "):
+            n -= 1
+            block = replace(block, n_small=n)
+        return block
+
+    return _changed(section, TimeParts, shorter)
+
+
+def _without_hints(section: DocumentSection) -> DocumentSection:
+    """Sections that only say how many figures there are with ``--verbose`` are left out."""
+    match section.blocks:
+        case (ListBlock(sentence=sentence, sentence_if_full=hint),) if hint and sentence == hint:
+            return replace(section, blocks=())
+    return section
+
+
+def _without_other_lines(section: DocumentSection) -> DocumentSection:
+    """Of the lines on the critical path, the first stays."""
+    return _changed(section, TableBlock, lambda block: replace(block, n_brief=block.n_brief and 1))
+
+
+def _without_calls(section: DocumentSection) -> DocumentSection:
+    """Operators and kernels are left out, and their categories and modules stay."""
+    match section.blocks:
+        case (TableBlock(sentence_if_full=sentence),) if sentence and section.is_detail:
+            return replace(section, blocks=())
+    return section
+
+
+def _without_one_rank(section: DocumentSection) -> DocumentSection:
+    """In a report on a job, the times of one rank are left out."""
+    return replace(section, blocks=()) if section.is_of_one_rank else section
 
 
 def _beginning(document: Document, width: int) -> Iterator[RenderableType]:
@@ -376,13 +453,16 @@ def _bar(part: Part, room: int) -> str:
 
 def _brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableType]:
     """The first rows of a table without titles: kind, time and share, then where and in what."""
-    rows = [row.cells for row in block.rows[:n_rows]]
-    label_width = max(cell_len(str(cells[0])) for cells in rows)
+    rows = block.rows[:n_rows]
+    label_width = max(cell_len(str(row.cells[0])) for row in rows)
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
     is_beside = room >= _MIN_PLACE_WIDTH
-    for label, time, share, place, name, name_share in rows:
+    for row in rows:
+        label, time, share, place, name, name_share = row.cells
         head = f"{label!s:{label_width}} {time:>{_TIME_WIDTH}} {share:>{_SHARE_WIDTH}} "
-        where = _where(place, name, str(name_share), room if is_beside else width - INDENT)
+        lead = {"mostly": "mostly ", "longest": "longest: "}.get(row.word, "")
+        end = f" ({name_share})" if name_share else ""
+        where = _where(place, name, (lead, end), room if is_beside else width - INDENT)
         if is_beside:
             yield Text(" " * (INDENT // 2) + head + where)
         else:
@@ -390,9 +470,13 @@ def _brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableTyp
             yield Padding(Text(where, overflow="fold"), (0, 0, 0, INDENT))
 
 
-def _where(place: Cell, name: Cell, share: str, room: int) -> str:
-    """``train.py:46, mostly aten::mm (21%)`` in at most ``room`` columns."""
-    lead, end = ("mostly ", f" ({share})") if share else ("", "")
+def _where(place: Cell, name: Cell, around: tuple[str, str], room: int) -> str:
+    """``train.py:46, mostly aten::mm (21%)`` in at most ``room`` columns.
+
+    Args:
+        around: What is before and after the name.
+    """
+    lead, end = around
     if not name:
         return fitted(place, room) if place else ""
     short = _short(place) if place else ""
@@ -408,13 +492,18 @@ def _where(place: Cell, name: Cell, share: str, room: int) -> str:
 def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     """A finding: its place and cost, what happens, the fix, and what else is known of it."""
     left = Text(f"{finding.number:>2}  ")
-    rule = f" {finding.name} {finding.rule}"
     room = width - left.cell_len - cell_len(f"  {finding.severity}")
-    if cell_len(_short(finding.place)) + cell_len(rule) > room:
+    rule = f" {finding.name} {finding.rule}"
+    if not finding.message:
+        rule = _brief_rule(finding, room)
+    elif cell_len(_short(finding.place)) + cell_len(rule) > room:
         rule = f" {middle_cut(finding.rule, _RULE_WIDTH)}"
     # The cost stays on the line: folders of the place give way before it does.
     beside = min(width // 2, room - cell_len(rule) - cell_len(finding.cost) - 2)
-    fits = max(beside, min(cell_len(_short(finding.place)) + 2, room - cell_len(rule)))
+    short = cell_len(_short(finding.place))
+    fits = max(beside, min(short + 2, room - cell_len(rule)))
+    if not finding.message and beside >= min(short, _MIN_BRIEF_PLACE_WIDTH):
+        fits = beside
     left.append(fitted(finding.place, fits), style="bold").append("  ")
     left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
     cost = Text(finding.cost, "bold")
@@ -430,6 +519,15 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
         yield _hanging("Fix: ", finding.fix, "green")
     for each in finding.labelled:
         yield _hanging(f"{each.label}: ", _listed(each, width), "dim")
+
+
+def _brief_rule(finding: FindingBlock, room: int) -> str:
+    """The rule of a finding that is to be on one line with its cost: by name and id, or by one."""
+    least = min(cell_len(_short(finding.place)), _MIN_BRIEF_PLACE_WIDTH)
+    rules = (f" {finding.name} {finding.rule}", f" {finding.name}", f" {finding.rule}")
+    taken = least + cell_len(finding.cost) + 2
+    fitting = (rule for rule in rules if cell_len(rule) + taken <= room)
+    return next(fitting, f" {middle_cut(finding.rule, _RULE_WIDTH)}")
 
 
 def _short(value: Cell) -> str:
