@@ -219,7 +219,7 @@ FIGURES: Final = (
         _of_steps(_exposed_ns, "No collectives were recorded."), ("COM",), is_time=True,
     ),
     BudgetFigure(
-        "kernels", "kernels per step", "count",
+        "kernels", "kernels launched per step", "count",
         _of_steps(lambda step: step.n_kernels, _NO_DEVICE), ("KER", "CMP"),
     ),
     BudgetFigure(

@@ -74,7 +74,7 @@ def _predicted(fixes: FixResult) -> str:
     if fixes.saved_ns <= 0:
         rest = "; the step time did not fall"
     elif fixes.saved_ns < fixes.low_ns * (1 - _PREDICTION_TOLERANCE):
-        rest = f"; it fell by {format_ns(fixes.saved_ns)}"
+        rest = f"; the step time fell by {format_ns(fixes.saved_ns)}"
     elif fixes.saved_ns > fixes.high_ns * (1 + _PREDICTION_TOLERANCE):
         rest = f"; the other {format_ns(fixes.saved_ns - fixes.high_ns)} have another cause"
     return f"{what} predicted to save {predicted} per step{rest}."

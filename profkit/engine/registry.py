@@ -50,7 +50,7 @@ def chosen(
         select: Ids, names or families, as in ``ignore``.
 
     Raises:
-        UsageError: A word selects no rule.
+        UsageError: A word selects no rule, or what is ignored leaves none.
     """
     wanted, unwanted = tuple(select), tuple(ignore)
     for word in (*wanted, *unwanted):
@@ -60,9 +60,13 @@ def chosen(
             hint = f"Did you mean {' or '.join(close)}?" if close else "See `profkit rules`."
             message = f"There is no rule {word}."
             raise UsageError(message, hint)
-    return tuple(
+    left = tuple(
         rule
         for rule in known
         if (not wanted or any(matches(rule.INFO, word) for word in wanted))
         and not any(matches(rule.INFO, word) for word in unwanted)
     )
+    if not left and unwanted:
+        # A report without rules would say that there are no problems.
+        raise UsageError("All selected rules are ignored.", "Ignore fewer of them.")
+    return left

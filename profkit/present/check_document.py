@@ -54,8 +54,14 @@ def check_headline(check: Check) -> str:
         return "There is no budget."
     if check.is_ok:
         return f"The budget is kept: {check.results[0].title}." if n == 1 else _kept(check)
-    failed = ", ".join(each.title for each in check.failed)
-    return f"{len(check.failed)} of {counted(n, 'budget')} not kept: {failed}."
+    over = [each.title for each in check.failed if each.outcome == "over"]
+    unknown = [each.title for each in check.failed if each.outcome != "over"]
+    sentences = (
+        f"{len(titles)} of {counted(n, 'budget')} {what}: {', '.join(titles)}."
+        for what, titles in (("not kept", over), ("not decided", unknown))
+        if titles
+    )
+    return " ".join(sentences)
 
 
 def _kept(check: Check) -> str:

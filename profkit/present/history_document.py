@@ -27,9 +27,11 @@ from profkit.present.document import (
     table_section,
 )
 from profkit.present.renderer import ReadersOptions
-from profkit.units import format_share
+from profkit.units import format_count, format_share
 
 _REVISION_LENGTH: Final = 10
+_MAX_RATIO: Final = 10
+"""From this ratio on, a percentage is no longer read."""
 _SHORT: Final = {
     "gpu_ms": "GPU busy", "exposed_communication_ms": "exposed", "kernels": "kernels",
     "syncs": "syncs", "graph_breaks": "graph breaks", "recompiles": "recompiles", "peak": "peak",
@@ -83,8 +85,12 @@ def _latest(history: History, line: FigureLine) -> str:
     text = f"{subject} is {amount(after, line.unit)} at {entry_label(last)}"
     if len(line.entries) == 1 or not before or before == after:
         return f"{text}."
-    change = f"{format_share(abs(after - before) / before)} {'more' if after > before else 'less'}"
-    return f"{text}, {change} than at {entry_label(first)}, {len(line.entries)} commits in all."
+    change = (
+        f"{format_share(abs(after - before) / before)} {'more' if after > before else 'less'} than"
+    )
+    if after >= _MAX_RATIO * before:
+        change = f"{format_count(round(after / before))} times that"
+    return f"{text}, {change} at {entry_label(first)}, {len(line.entries)} commits in all."
 
 
 def _figures(history: History) -> Iterator[DocumentSection]:
@@ -101,7 +107,7 @@ def _figures(history: History) -> Iterator[DocumentSection]:
         yield DocumentSection(
             "Commits",
             (_table(lines, entries), *charts),
-            one_line(where) or counted(len(entries), "commit"),
+            one_line(where) or format_count(len(entries)),
         )
 
 
@@ -130,7 +136,7 @@ def _value(entry: HistoryEntry, line: FigureLine) -> str:
 
 
 def _counts(entry: HistoryEntry) -> str:
-    found = [f"{n} {severity}" for severity, n in reversed(list(entry.n_findings.items()))]
+    found = [counted(n, severity) for severity, n in reversed(list(entry.n_findings.items()))]
     return ", ".join(found) or "0"
 
 

@@ -25,7 +25,7 @@ from profkit.present.document import (
     one_line,
 )
 from profkit.present.renderer import ReadersOptions
-from profkit.units import format_count, format_ns, format_share
+from profkit.units import format_count, format_ns, format_number, format_share
 
 _WHY: Final[dict[Lateness, str]] = {
     "host": "its host launches late",
@@ -139,7 +139,7 @@ def mean_transfer_ns(each: CollectiveGroup) -> int:
     return each.transfer_ns // max(1, each.n)
 
 
-def most_often_last(each: CollectiveGroup) -> str:
+def often_last(each: CollectiveGroup) -> str:
     """``rank 2 in 8``, or nothing if none was last by more than the clocks' error."""
     return f"rank {each.last[0].rank} in {format_count(each.last[0].n)}" if each.last else ""
 
@@ -199,7 +199,7 @@ def _collectives(found: CollectivesSummary, options: ReadersOptions) -> Document
     if groups:
         columns = columns_of(
             "collective",
-            ("n", "waiting", "transfer", *speed, "most often last"),
+            ("n", "waiting", "transfer", *speed, "often last"),
             ("why", "ranks"),
         )
         rows = tuple(_group(each, with_speed=bool(speed)) for each in groups)
@@ -225,7 +225,7 @@ def unmatched_texts(found: CollectivesSummary) -> list[str]:
 
 def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
     speed = each.bus_bytes_per_s
-    known = ("" if speed is None else f"{speed / 1e9:.3g}",) if with_speed else ()
+    known = ("" if speed is None else format_number(speed / 1e9),) if with_speed else ()
     return TableRow(
         (
             one_line(" · ".join(filter(None, (each.kind, group_name(each))))),
@@ -233,7 +233,7 @@ def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
             format_ns(mean_wait_ns(each)),
             format_ns(mean_transfer_ns(each)),
             *known,
-            most_often_last(each),
+            often_last(each),
             why_last(each),
             f"ranks {rank_list(each.ranks)}",
         )

@@ -51,8 +51,12 @@ def _row(name: str, before_ns: int, after_ns: int, width: int) -> str:
 
 
 def sentence(result: Prediction) -> str:
-    """The step time before and after, and what the changes save."""
-    time = "Step time" if result.n_steps else "The recorded time"
+    """The time of the steps before and after, and what the changes save.
+
+    It is that of their critical path: the report's step time leaves out work of a device that ends
+    after the last step of the host.
+    """
+    time = f"The critical path{' per step' if result.n_steps else ''}"
     before, after = format_ns(result.before_ns), format_ns(result.after_ns)
     less = result.saving_ns
     if result.before_ns == result.after_ns:

@@ -127,6 +127,9 @@ def _members(path: str) -> list[str] | None:
         MissingFileError: It has none.
         UnreadableFileError: It cannot be read.
     """
+    if not path:
+        # As a path it would be the working folder, with whatever is in that.
+        raise MissingFileError("The path is empty.", "Is a variable of the shell not set?")
     if is_url(path):
         if "::" in path or path.startswith(_WEB):
             return None

@@ -190,3 +190,13 @@ def test_a_recording_has_its_time(tmp_path: Path) -> None:
     assert 0 <= recorded_ns + int(first) - base_ns < 10**9
     live = reports.watched_report()
     assert live.source.recorded_unix_ns is None or live.source.recorded_unix_ns > START_NS
+
+
+def test_numbers_of_findings_and_large_changes_read_as_words() -> None:
+    notes = tuple(replace(sync(line), severity="note") for line in (10, 20))
+    history = profkit.history([
+        recorded("a", 1, 1.0, 1.0, 1.0), recorded("b", 2, 40.0, 40.0, 40.0, findings=notes),
+    ])  # fmt: skip
+    text = profkit.render(history, "text").decode()
+    assert "Median step time is 40.0 ms at bbbbbbbbbb, 40 times that at aaaaaaaaaa" in text
+    assert "2 notes" in text

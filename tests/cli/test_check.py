@@ -52,6 +52,7 @@ def test_a_change_that_plants_a_sync_and_memory_fails_with_its_line(
     assert main(["check", after, "--baseline", "baseline.json"]) == 1
     out = capsys.readouterr().out
     assert "2 of 3 budgets not kept: host-device syncs per step, peak memory." in out
+    assert "not decided" not in out
     (peak,) = [line for line in out.splitlines() if line.startswith("peak memory")]
     assert peak.split()[2:] == ["1.17", "KiB", "1.07", "KiB", "1000", "B", "OVER"]
     assert "train.py:10: " in out
@@ -163,3 +164,15 @@ def test_the_options_that_cannot_be(project: Path, capsys: pytest.CaptureFixture
     (project / "empty.toml").write_text("[tool.other]")
     assert main(["check", path, "--budget", "empty.toml"]) == 2
     assert "empty.toml has no budgets." in capsys.readouterr().err
+
+
+def test_a_budget_without_a_figure_fails_as_not_decided(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "b.toml").write_text("syncs = 0\ngpu_ms = 100\ngrowth = 0\n")
+    path = training(project / "one", reads=True)
+    assert main(["check", path, "--budget", "b.toml"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "1 of 3 budgets not kept: host-device syncs per step. 1 of 3 budgets not decided: " in out
+    )

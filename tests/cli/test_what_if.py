@@ -34,7 +34,9 @@ def test_the_text_has_the_times_the_changes_and_the_path(
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     # The kernel: 100 µs x 0.5 x 0.8; the operator: 10 µs x 0.8.
-    assert lines[0] == "Step time changes from 131 µs to 49.0 µs: 82.0 µs (63%) less."
+    assert (
+        lines[0] == "The critical path per step changes from 131 µs to 49.0 µs: 82.0 µs (63%) less."
+    )
     assert [line.strip() for line in lines if " x " in line or "no wait" in line] == [
         "gem? x 0.5: 2 kernels", "aten::mm x 0.8: 2 operators", "no wait for data: 2 waits",
     ]  # fmt: skip
@@ -78,10 +80,10 @@ def test_an_unchanged_and_a_longer_step_read_as_such(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["what-if", trace, "--graph"]) == 0
-    assert capsys.readouterr().out.startswith("Step time stays at 131 µs.\n")
+    assert capsys.readouterr().out.startswith("The critical path per step stays at 131 µs.\n")
     assert main(["what-if", trace, "--scale", "gemm=2"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "Step time changes from 131 µs to 231 µs: 100 µs (76%) more."
+    assert first == "The critical path per step changes from 131 µs to 231 µs: 100 µs (76%) more."
 
 
 @pytest.mark.parametrize(

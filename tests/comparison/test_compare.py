@@ -169,7 +169,7 @@ def test_a_fix_is_compared_with_its_prediction(tmp_path: Path) -> None:
     assert profkit.compare(before, before).fixes is None
     others = {
         -5: "; the step time did not fall.",
-        fixes.low_ns // 2: "; it fell by ",
+        fixes.low_ns // 2: "; the step time fell by ",
         fixes.high_ns + 19_000_000: "; the other 19.0 ms have another cause.",
     }
     for saved_ns, rest in others.items():

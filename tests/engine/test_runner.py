@@ -209,6 +209,8 @@ def test_rules_are_chosen_by_id_name_and_family() -> None:
     with pytest.raises(UsageError, match="SYN01") as unknown:
         ids(select=("SYN01",))
     assert "SYN001" in unknown.value.hint
+    with pytest.raises(UsageError, match="All selected rules are ignored"):
+        ids(select=("SYN001",), ignore=("SYN",))
 
 
 def test_two_rules_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from profkit.integrations.tensorboard.export import points
 from profkit.integrations.tensorboard.run_summary import run_summary
 from profkit.integrations.training import figures
 from profkit.model.report import Report
-from profkit.present.headline import headline
+from profkit.present.headline import cost_text, headline
 from profkit.present.main_figures import SAVING_TITLE, main_figures
 from profkit.renderers.html._combined import combined_page
 from profkit.testing import TraceBuilder
@@ -71,6 +71,8 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     joined = data(combined_page([page.encode(), page.encode()]).decode(), "reports")
     table = joined["tables"]["side-by-side"]["rows"]
     assert {(row[2], row[3]) for row in table} == {(known.step_ns, known.busy_share)}
+    first = report.findings[0]
+    assert {row[-1] for row in table} == {f"{first.title}: {cost_text(report, first)}"}
 
 
 def test_tensorboard_and_loggers_have_the_same_figures(report: Report) -> None:

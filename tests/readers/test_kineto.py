@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.api import analyze
 from profkit.errors import (
     DamagedFileError,
     MissingFileError,
@@ -257,6 +258,16 @@ def test_a_missing_file_gives_a_hint_at_the_only_trace_beside_it(tmp_path: Path)
         load(tmp_path / "trace.json")
     assert "trace.json" in missing.value.message
     assert missing.value.hint == "Did you mean real.json?"
+
+
+def test_an_empty_path_is_not_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some.pt.trace.json").write_text('{"traceEvents": []}')
+    monkeypatch.chdir(tmp_path)
+    for paths in ("", [""], ["some.pt.trace.json", ""]):
+        with pytest.raises(MissingFileError, match="The path is empty"):
+            analyze(paths)
 
 
 def test_devices_and_folders_are_not_traces(tmp_path: Path) -> None:

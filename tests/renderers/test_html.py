@@ -146,6 +146,13 @@ def test_a_recording_adds_timeline_and_flame_graphs() -> None:
     assert headings[6:8] == ["Flame graphs", "Memory"]
 
 
+def test_what_a_replay_changes_is_called_the_critical_path_and_not_the_step_time() -> None:
+    # It ends with the device's last work, and the report's step time with the host's last step.
+    page = recorded().decode()
+    assert re.search(r"<b>Critical path per step</b>: <output data-predicted>[\d.]+ \w+ as", page)
+    assert "<b>Step time</b>" not in page
+
+
 def test_steps_without_parts_are_a_table_without_a_chart() -> None:
     report = reports.gpu_report()
     steps = tuple(replace(step, parts=()) for step in report.summary.steps)

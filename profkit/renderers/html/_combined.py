@@ -131,7 +131,7 @@ def _table(inner: Sequence[InnerPage]) -> SortableTable:
         part("communication"),
         column("Peak memory", "bytes", "peakBytes"),
         column("Findings", "count", "nFindings"),
-        column("Highest cost", "text", "firstFinding", "the finding with the highest cost"),
+        column("Highest cost", "text", "firstFinding", "the first finding of the report"),
     )
     return table("side-by-side", "Reports", columns, inner)
 

@@ -9,6 +9,7 @@ from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.present.headline import (
     breakdown_title,
+    cost_text,
     device_noun,
     host_step_time,
     incomplete_steps,
@@ -132,5 +133,13 @@ def comparable_figures(report: Report) -> dict[str, Any]:
         "busyShare": main_figures(report).busy_share,
         "peakBytes": max(peaks, default=None),
         "nFindings": len(report.findings),
-        "firstFinding": cell(report.findings[0].title) if report.findings else "",
+        "firstFinding": _first_finding(report),
     }
+
+
+def _first_finding(report: Report) -> str:
+    """The title of the first finding and its cost; empty without one."""
+    first = next(iter(report.findings), None)
+    if first is None:
+        return ""
+    return ": ".join(filter(None, (cell(first.title), cost_text(report, first))))

@@ -11,7 +11,7 @@ from profkit.present.ranks import (
     matched_text,
     mean_transfer_ns,
     mean_wait_ns,
-    most_often_last,
+    often_last,
     unmatched_texts,
     why_last,
 )
@@ -139,7 +139,9 @@ def _collectives(report: Report) -> SortableTable:
             lambda each: None if each.bus_bytes_per_s is None else each.bus_bytes_per_s / 1e9,
             "bus bandwidth as nccl-tests defines it",
         ),
-        SortableColumn("Most often last", "text", most_often_last, "the rank, and in how many"),
+        SortableColumn(
+            "Often last", "text", often_last, "the rank that was last in most, and in how many"
+        ),
         SortableColumn(
             "Late", "ns", lambda each: each.last[0].late_ns if each.last else None,
             "in these, after the median of the other ranks, in total",

@@ -2,7 +2,6 @@
 
 from profkit.engine.what_if import MAX_SWITCHES, combinations
 from profkit.model.report import Report
-from profkit.present.headline import breakdown_title
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
@@ -35,7 +34,7 @@ def section(report: Report, options: Options) -> Section | None:
     body = fill(
         "what_if.html.j2",
         switches=switches,
-        whole=breakdown_title(report),
+        is_per_step=bool(ctx.steps),
         before_ns=before_ns,
         together=known.times[(1 << known.n_changes) - 1],
         is_bound=ctx.is_unexplained,
