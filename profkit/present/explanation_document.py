@@ -1,6 +1,7 @@
 """One finding with all that is known of it, as a document."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from profkit.model.explanation import Explanation
@@ -21,6 +22,7 @@ from profkit.present.document import (
     one_line,
     table_section,
 )
+from profkit.present.evidence import evidence_texts
 from profkit.present.explanation import CODE_INDENT
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_count, format_ns
@@ -64,7 +66,10 @@ def _document_sections(
     calls = (str(SourceLine(each.file, each.line, each.function)) for each in explanation.calls)
     yield from list_section("Called from", calls)
     yield from _events(explanation)
-    evidence = (f"{key}: {value}" for key, value in finding.evidence.items() if key != "events")
+    # The events have a table.
+    figures = {key: value for key, value in finding.evidence.items() if key != "events"}
+    texts = evidence_texts(replace(finding, evidence=figures))
+    evidence = (f"{label}: {figure}" for label, figure in texts)
     yield from list_section("Evidence", evidence)
     for section in explanation.rule:
         if section.title not in _NOT_ABOUT_THE_PROGRAM:

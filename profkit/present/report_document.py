@@ -51,6 +51,7 @@ from profkit.present.document import (
     remainder,
     table_section,
 )
+from profkit.present.evidence import evidence_texts
 from profkit.present.facts import (
     busiest_kernels,
     busiest_ops,
@@ -274,9 +275,8 @@ def _finding(
     ]
     first = places[0] if places else None
     doubt = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
-    evidence = [
-        one_line(f"{key} {value}") for key, value in finding.evidence.items() if options.verbose
-    ]
+    known = evidence_texts(finding) if options.verbose else ()
+    evidence = [one_line(f"{label} {figure}") for label, figure in known]
     lists = (
         _labelled("held by", holders, _MAX_HOLDERS, options),
         _labelled(ALSO_AT, [each for each in places[1:] if each], _MAX_OTHER_PLACES, options),

@@ -303,7 +303,8 @@ def test_top_and_verbose_choose_how_much_is_shown() -> None:
     report = reports.many_findings()
     assert text(report, top=2).count("starved-by-loader") == 1
     assert "9,998 more (--top 10000 shows all)" in text(report, top=2)
-    assert "evidence: " in text(reports.gpu_report(), verbose=True)
+    verbose = " ".join(text(reports.gpu_report(), verbose=True).split())
+    assert "evidence: data wait 63.0 ms, 67.0 ms, workers 0" in verbose
     assert "evidence: " not in text(reports.gpu_report())
 
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from profkit.engine.registry import rules
 from profkit.engine.wording import counted
-from profkit.model.finding import EvidenceValue, Finding
+from profkit.model.finding import Finding
 from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.patterns import regex
+from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
 from profkit.present.headline import cost_text, ranking
 from profkit.present.rule_page import Passage, rule_page
@@ -22,7 +22,7 @@ from profkit.present.source_snippet import line_that_adds_to, source_snippet
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count
 
 MAX_CARDS: Final = 60
 """Findings with all their details; the others are rows of a table."""
@@ -32,8 +32,6 @@ MAX_HOLDERS: Final = 6
 _MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _GROWTH_SCRIPT: Final = "growth.js"
-_UNIT: Final = regex(r"_(ns|bytes|share)$")
-_LABELS: Final = {"events": "event_ids"}
 _RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
 
 
@@ -94,7 +92,7 @@ def _card(
             for chain in finding.holders[:MAX_HOLDERS]
         ],
         "growth": list(_growth_charts(number, finding.growth)),
-        "evidence": list(_evidence(finding)),
+        "evidence": list(evidence_texts(finding)),
         "range_ns": _range(finding, options),
         "instead": page.get("Use instead", ()),
         "about": {title: page[title] for title in _RULE_SECTIONS if title in page},
@@ -169,33 +167,6 @@ def _long_place(where: Location, options: Options) -> str:
     parts += [f"{what} {name}" for what, name in (("op", where.op), ("module", where.module),
                                                   ("step", where.step)) if name]  # fmt: skip
     return cell(" · ".join(parts), _MAX_CHARACTERS) or NO_SOURCE_LINE
-
-
-def _evidence(finding: Finding) -> Iterator[tuple[str, str]]:
-    for key, value in finding.evidence.items():
-        bare = _UNIT.sub("", key)
-        # The unit distinguishes `loader_ns` from `loader`.
-        name = key if bare != key and bare in finding.evidence else bare
-        label = (
-            cell(_LABELS.get(name, name).replace("_", " ").removeprefix("n "), _MAX_CHARACTERS)
-            or "value"
-        )
-        if value is not None:
-            yield label, _formatted(key, value)
-
-
-def _formatted(key: str, value: EvidenceValue) -> str:
-    if isinstance(value, str) or value is None or isinstance(value, bool):
-        return cell(str(value), _MAX_CHARACTERS)
-    if isinstance(value, int | float):
-        if key.endswith("_ns"):
-            return format_ns(value)
-        if key.endswith("_bytes"):
-            return format_bytes(value)
-        return format_share(value) if key.endswith("_share") else f"{value:,}"
-    shown = ", ".join(_formatted(key, each) for each in value[:MAX_PLACES])
-    n_more = len(value) - MAX_PLACES
-    return cell(shown, _MAX_CHARACTERS) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def _range(finding: Finding, options: Options) -> tuple[int, int] | None:
