@@ -16,7 +16,7 @@ _LABELS: Final[dict[PathKindName, str]] = {
     "data-wait": "waiting for data",
     "launch-latency": "launch latency",
     "kernel": "kernels",
-    "copy": "copies",
+    "copy": "copies and fills",
     "communication": "collectives",
     "gap": "gaps",
     "unrecorded": "unrecorded device work",

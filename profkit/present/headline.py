@@ -40,7 +40,7 @@ _IDLE_CAUSES: Final = {
 _LABELS: Final = {
     "compute": "compute",
     "communication": "exposed communication",
-    "copy": "copies",
+    "copy": "copies and fills",
     "unrecorded": "unrecorded GPU work",
     **{kind: f"GPU idle: {cause}" for kind, cause in _IDLE_CAUSES.items()},
     "operators": "operators",

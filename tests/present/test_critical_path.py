@@ -34,8 +34,10 @@ def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
     path = critical_path(
         2, {"kernel": 600, "operator": 300, "copy": 60, "sync": 35, "gap": 5}, NOWHERE
     )
-    assert main_kinds(path) == "kernels 60%, operators 30%, copies 6.0%"
-    assert main_kinds(path, everything=True).endswith("copies 6.0%, syncs 3.5%, gaps 0.5%")
+    assert main_kinds(path) == "kernels 60%, operators 30%, copies and fills 6.0%"
+    assert main_kinds(path, everything=True).endswith(
+        "copies and fills 6.0%, syncs 3.5%, gaps 0.5%"
+    )
     assert [line.kind for line in large_lines(path)] == ["kernel", "operator", "copy", "sync"]
     assert path_title(path) == "Critical path per step (shares of 500 ns)"
     assert (

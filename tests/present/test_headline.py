@@ -359,3 +359,13 @@ def test_the_highest_memory_cost_is_that_of_the_most_bytes() -> None:
     large = replace(leak, title="Large buffers", cost=Cost(bytes=1 << 30))
     text = headline(replace(report, findings=(first, small, large)))
     assert "Highest memory cost: large buffers" in text
+
+
+def test_the_part_that_includes_fills_is_not_called_copies_alone(tmp_path: Path) -> None:
+    # A comparison and the table of devices have the time of copies under that name.
+    b = TraceBuilder()
+    with b.step():
+        b.fill(1 << 20, 5_000_000)
+    report = analyze(b.write(tmp_path / "built.json"))
+    shown = render(report, "text").decode()
+    assert "  copies and fills  5.00 ms" in shown
