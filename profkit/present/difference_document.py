@@ -33,6 +33,7 @@ from profkit.present.document import (
     one_line,
     remainder,
 )
+from profkit.present.facts import id_ranges
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_count
 
@@ -42,7 +43,6 @@ _MAX_FIGURES: Final = 9
 def difference_document(difference: Difference, options: ReadersOptions) -> Document:
     """A comparison of two recordings as a document."""
     sides = (difference.before, difference.after)
-    not_compared = (f"{each.rule} ({each.side}): {each.reason}" for each in difference.not_compared)
     return Document(
         title="profkit diff",
         program=f"profkit {one_line(difference.profkit)}",
@@ -52,11 +52,20 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
         sections=(
             *_compared_figures(difference, options),
             *_changes(difference, options),
-            *list_section("Not compared: checks skipped on one side", not_compared),
+            *list_section("Not compared: checks skipped on one side", _not_compared(difference)),
             *list_section("Notes", difference.notes, is_detail=False),
         ),
         path_labels=("before", "after"),
     )
+
+
+def _not_compared(difference: Difference) -> Iterator[str]:
+    """A line for each reason, with the rules that were skipped for it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in difference.not_compared:
+        groups.setdefault((each.side, each.reason), []).append(each.rule)
+    for (side, reason), rules in groups.items():
+        yield f"{side}: {reason} ({id_ranges(dict.fromkeys(rules))})"
 
 
 def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:

@@ -202,11 +202,11 @@ def unchecked_by_reason(report: Report, *, everything: bool = False) -> list[tup
     groups: dict[str, list[str]] = {}
     for each in report.unchecked:
         groups.setdefault(f"{each.reason} {each.remedy}", []).append(each.rule)
-    joined = ", ".join if everything else _ranges
+    joined = ", ".join if everything else id_ranges
     return [(reason, joined(dict.fromkeys(rules))) for reason, rules in groups.items()]
 
 
-def _ranges(rules: Iterable[str]) -> str:
+def id_ranges(rules: Iterable[str]) -> str:
     """Ids, with three or more consecutive ones as a range: ``MEM003 to MEM005, SYN001``."""
     runs: list[list[str]] = []
     for rule in rules:

@@ -107,7 +107,7 @@ def test_a_line_that_moved_is_shown_with_its_line_number_before() -> None:
 
 def test_skipped_checks_and_notes_are_shown() -> None:
     text = shown(difference())
-    assert "MEM001 (before): The recording has no steps." in text
+    assert "before: The recording has no steps. (MEM001)" in text
     assert "Times are hard to compare." in text
 
 
@@ -247,7 +247,7 @@ def test_markup_has_the_figures_of_the_text(name: str) -> None:
     assert "1.00 GiB 3.00 GiB +2.00 GiB +200%" in words
     assert "train.py:12 in step" in words
     assert "Times are hard to compare." in words
-    assert "MEM001 (before): The recording has no steps." in words
+    assert "before: The recording has no steps. (MEM001)" in words
 
 
 def test_the_count_and_the_time_of_copies_have_different_labels() -> None:
@@ -258,3 +258,16 @@ def test_the_count_and_the_time_of_copies_have_different_labels() -> None:
     text = shown(difference(figures=figures))
     assert "cuda:0 copies  " in text
     assert "cuda:0 number of copies" in text
+
+
+def test_rules_that_were_skipped_for_one_reason_are_on_one_line() -> None:
+    reason = "No kernels or copies of a GPU were recorded."
+    skipped = [NotCompared(rule, "before", reason) for rule in ("KER001", "KER002", "KER003")]
+    other = NotCompared("SYN001", "after", reason)
+    shown = profkit.render(
+        replace(profkit.compare(reports.gpu_report(), reports.gpu_report()),
+                not_compared=(*skipped, other)),
+        "text",
+    ).decode()  # fmt: skip
+    assert f"- before: {reason} (KER001 to KER003)" in shown
+    assert f"- after: {reason} (SYN001)" in shown
