@@ -78,17 +78,25 @@ def test_the_file_chooses_rules_and_thresholds(
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ((), []),
+        ((), ["item-sync"]),
         (("--select", "item-sync"), ["item-sync"]),
-        (("--ignore", "MEM"), ["starved-by-loader"]),
+        (("--ignore", "MEM"), BOTH),
         (("--select", "SYN,DAT", "--ignore", "item-sync"), ["starved-by-loader"]),
     ],
 )
 def test_options_of_the_command_line_win(
     options: tuple[str, ...], names: list[str], write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write('[tool.profkit]\nselect = ["starved-by-loader"]\nignore = ["DAT"]')
+    write('[tool.profkit]\nselect = ["starved-by-loader", "item-sync"]\nignore = ["DAT"]')
     assert found(capsys, *options) == names
+
+
+def test_ignoring_all_that_is_selected_is_a_usage_error(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write('[tool.profkit]\nselect = ["starved-by-loader"]\nignore = ["DAT"]')
+    assert main(["analyze", "t.json"]) == 2
+    assert "All selected rules are ignored." in capsys.readouterr().err
 
 
 def test_the_nearest_file_with_the_table_is_read(
