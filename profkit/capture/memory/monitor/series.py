@@ -209,10 +209,16 @@ class Series:
         Args:
             block_bytes: Mean bytes of a block of Python's allocator.
         """
+        steps, saved = _columns(
+            [(one.step, one.graph_bytes) for one in self.samples if one.graph_bytes is not None]
+        )
         known = [
             (
                 one.step,
-                one.heap.bytes + round(block_bytes * one.heap.n_blocks) - _explained_bytes(one),
+                one.heap.bytes
+                + round(block_bytes * one.heap.n_blocks)
+                - _explained_bytes(one)
+                - (round(np.interp(one.step, steps, saved)) if len(steps) else 0),
             )
             for one in self.samples
             if one.heap is not None and _is_walked(one)
@@ -299,10 +305,10 @@ def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, 
 
 
 def _explained_bytes(sample: Sample) -> int:
-    """Host memory that tensors and graphs account for."""
+    """Host memory that tensors and the nodes of graphs account for, without what these save."""
     on_host = [amount for kind, amount in sample.amounts.items() if kind.device == "cpu"]
     n = sum(amount.n for amount in sample.amounts.values())
-    n_bytes = sum(amount.bytes for amount in on_host) + (sample.graph_bytes or 0)
+    n_bytes = sum(amount.bytes for amount in on_host)
     return n_bytes + n * _BYTES_PER_TENSOR + (sample.n_nodes or 0) * _BYTES_PER_NODE
 
 
