@@ -50,6 +50,7 @@ from profkit.engine.families.leaks.messages import (
     holder_name,
     leak_message,
     library_fix,
+    limit_fix,
     quoted,
     sentences,
     storage_ratio,
@@ -111,8 +112,8 @@ def _message(leak: Leak) -> str:
 def _fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
-    if library_fix(leak):
-        return library_fix(leak)
+    if library_fix(leak) or limit_fix(leak):
+        return library_fix(leak) or limit_fix(leak)
     chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the container"
     if chain is not None and _is_history_of_an_optimizer(chain):

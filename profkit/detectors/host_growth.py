@@ -54,7 +54,13 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.host_messages import MAIN_SHARE, host_message
-from profkit.engine.families.leaks.messages import holder_name, leak_location, quoted
+from profkit.engine.families.leaks.messages import (
+    holder_name,
+    leak_location,
+    limit_fix,
+    quoted,
+    storage_ratio,
+)
 from profkit.engine.wording import at
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
@@ -80,13 +86,11 @@ def _fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _workers_fix(leak)
     if leak.kind == "native":
-        place = at(leak_location(leak))
-        if place:
-            return f"Free what the library allocates{place}, or update it."
-        return (
-            "Free what the library allocates, or update it. To find the call, leave out one part "
-            "of the step after another until the growth stops."
-        )
+        return _native_fix(leak)
+    if limit_fix(leak):
+        return limit_fix(leak)
+    if storage_ratio(leak):
+        return "Store a `.copy()` of the view, so that the rest of the array is freed."
     name, place = holder_name(leak), at(leak_location(leak))
     if not name:
         made = f"what is allocated{place}" if place else "what each step adds"
@@ -94,6 +98,16 @@ def _fix(leak: Leak) -> str:
     return (
         f"Clear {quoted(name)} after its values are used, write them to disk, or keep a sum or "
         "mean instead of every value."
+    )
+
+
+def _native_fix(leak: Leak) -> str:
+    place = at(leak_location(leak))
+    if place:
+        return f"Free what the library allocates{place}, or update it."
+    return (
+        "Free what the library allocates, or update it. To find the call, leave out one part "
+        "of the step after another until the growth stops."
     )
 
 

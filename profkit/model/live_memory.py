@@ -5,6 +5,7 @@ in ``.memory.json.gz``. Sizes are bytes; None is a value that is not known.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -41,11 +42,12 @@ class Chain:
             read as an expression where that is possible.
         container: Type of the container on the chain that most likely grows, such as ``list``;
             empty if there is none.
-        container_len: Number of its entries at the last sample, or None.
+        container_len: Number of its entries when it was inspected, or None.
         name: The user's name of what grows: ``history``; empty in records of earlier versions.
         scope: The scope of that name, such as `` in main at train.py:3``; empty for a global.
         is_entry: Whether the object is an entry of a container, not the value of a name.
         is_library: Whether the root belongs to a library rather than to the program.
+        container_limit: Most entries of that container, such as a deque's ``maxlen``, or None.
     """
 
     kind: HolderKind
@@ -56,6 +58,7 @@ class Chain:
     scope: str = ""
     is_entry: bool = False
     is_library: bool = False
+    container_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class Leak:
         growth: What was measured over the steps: of tensors those of the same device, type and
             size, of which each allocation site has its share; of a graph its nodes and what they
             saved; of host memory all that no tensor owns. None if it was not measured.
+        limit_bytes: At least so many bytes are retained once the container that holds them is full;
+            None if it has no limit.
     """
 
     kind: LeakKind
@@ -160,6 +165,13 @@ class Leak:
     made_share: float = 0.0
     operators: tuple[str, ...] = ()
     growth: Growth | None = None
+    limit_bytes: int | None = None
+
+
+def limit_together(leaks: Iterable[Leak]) -> int | None:
+    """What several leaks retain at most together; None if one of them has no limit."""
+    limits = [leak.limit_bytes for leak in leaks]
+    return None if None in limits else sum(filter(None, limits))
 
 
 @dataclass(frozen=True)

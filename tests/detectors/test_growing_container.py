@@ -94,6 +94,19 @@ def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, contai
     )
 
 
+@pytest.mark.parametrize("kind", ["module-global", "cache"])
+def test_a_holder_with_a_limit_is_reported_with_what_it_takes_at_most(
+    found: Found, watched: Watched, kind: str
+) -> None:
+    parts = ("__main__.memory", "[3]")
+    held = Chain(kind, parts, "collections.deque", 200, container_limit=1_000_000)  # type: ignore[arg-type]
+    (finding,) = found(watched(chains=(held,), limit_bytes=1_000_000 * 65536), RULE)
+    assert finding.message.endswith(
+        "Once `memory` is full (1,000,000 entries), it takes at least 61.0 GiB."
+    )
+    assert finding.fix == "Lower the limit of `memory`, or store less in each entry."
+
+
 def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Watched) -> None:
     held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
     (finding,) = found(watched(chains=held), RULE)

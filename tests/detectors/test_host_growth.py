@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain
+from profkit.model.live_memory import Chain, TensorShape
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -31,6 +31,28 @@ def test_arrays_that_accumulate_are_reported_by_type_and_holder(
     )
     assert finding.fix.startswith("Clear `predictions` after its values")
     assert finding.evidence["type"] == "numpy.ndarray"
+
+
+def test_views_of_arrays_are_to_be_copied(found: Found, watched: Watched) -> None:
+    shape = TensorShape("uint8", (64, 64, 3), 1)
+    b = watched(
+        kind="host", device="host", type="numpy.ndarray", chains=(ARRAYS,),
+        shape=shape, storage_bytes=16 * 64 * 64 * 3,
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith("Each entry is a view that retains an array 16 times as large.")
+    assert finding.fix == "Store a `.copy()` of the view, so that the rest of the array is freed."
+
+
+def test_arrays_in_a_holder_with_a_limit_are_reported_with_what_it_takes(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        kind="host", device="host", type="numpy.ndarray", chains=(ARRAYS,), limit_bytes=8 << 30
+    )
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith("Once `predictions` is full, it takes at least 8.00 GiB.")
+    assert finding.fix == "Lower the limit of `predictions`, or store less in each entry."
 
 
 def test_a_leak_without_a_holder_is_reported_with_less_confidence(

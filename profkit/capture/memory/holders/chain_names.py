@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from profkit.capture.memory.holders import links
 from profkit.capture.memory.holders.attributes import full_name, is_class, namespace_of
-from profkit.capture.memory.holders.containers import length_of
+from profkit.capture.memory.holders.containers import length_of, limit_of
 from profkit.capture.memory.holders.roots import Root
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import Chain, HolderKind
@@ -47,6 +47,20 @@ class _Part(NamedTuple):
     role: _Role
 
 
+class _Container(NamedTuple):
+    """A container that can grow.
+
+    Attributes:
+        limit: Most entries that it takes, or None.
+        n_parts: Number of parts that lead to it.
+    """
+
+    type: str
+    length: int
+    limit: int | None
+    n_parts: int
+
+
 @dataclass
 class _Text:
     """The text of a chain under construction.
@@ -54,14 +68,13 @@ class _Text:
     Attributes:
         where: Suffix of the current segment, such as `` in main at train.py:3``.
         kind: The most specific kind of holder so far.
-        containers: Type and length of each container passed that can grow, and the number of parts
-            that lead to it.
+        containers: Each container passed that can grow.
     """
 
     kind: HolderKind
     parts: list[_Part] = field(default_factory=list)
     where: str = ""
-    containers: list[tuple[str, int, int]] = field(default_factory=list)
+    containers: list[_Container] = field(default_factory=list)
 
     def add(self, text: str, role: _Role = "attribute") -> None:
         if text:
@@ -80,7 +93,7 @@ class _Text:
         """Begin again with a holder that has a name of its own."""
         self.parts, self.where = [], ""
         self.add(text, "name")
-        self.containers = [(kind, n, 1) for kind, n, _ in self.containers[-1:]]
+        self.containers = [one._replace(n_parts=1) for one in self.containers[-1:]]
 
     def note_kind(self, kind: HolderKind | None) -> None:
         """Adopt a kind if it is more specific than the current one."""
@@ -123,17 +136,18 @@ def chain(
         text.note_kind(link.kind)
         position += link.length
     text.end_segment()
-    container, length, end = _likely_growing(text.containers)
-    name, scope = _name_and_scope(text.parts, end)
+    growing = _likely_growing(text.containers)
+    name, scope = _name_and_scope(text.parts, None if growing is None else growing.n_parts)
     return Chain(
         text.kind,
         _cut([part.text for part in text.parts]),
-        container,
-        length,
+        "" if growing is None else growing.type,
+        None if growing is None else growing.length,
         name=name,
         scope=scope,
         is_entry=any(part.role == "entry" for part in text.parts[1:]),
         is_library=root.is_library,
+        container_limit=None if growing is None else growing.limit,
     )
 
 
@@ -177,7 +191,9 @@ def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
     length = length_of(thing)
     if length is None or (type(thing) is dict and _is_namespace(path, position)):
         return
-    text.containers.append((full_name(type(thing)), length, len(text.parts)))
+    text.containers.append(
+        _Container(full_name(type(thing)), length, limit_of(thing), len(text.parts))
+    )
 
 
 def _is_namespace(path: Sequence[object], position: int) -> bool:
@@ -191,13 +207,9 @@ def _specificity(kind: HolderKind) -> int:
     return _UNSPECIFIC_KINDS.get(kind, len(_UNSPECIFIC_KINDS))
 
 
-def _likely_growing(
-    containers: list[tuple[str, int, int]],
-) -> tuple[str, int | None, int | None]:
+def _likely_growing(containers: list[_Container]) -> _Container | None:
     """The container that most likely grows: the longest, and the innermost of equals."""
-    if not containers:
-        return "", None, None
-    return max(reversed(containers), key=lambda one: one[1])
+    return max(reversed(containers), key=lambda one: one.length, default=None)
 
 
 def _cut(parts: list[str]) -> tuple[str, ...]:

@@ -93,6 +93,13 @@ def length_of(thing: object) -> int | None:
     return None
 
 
+def limit_of(thing: object) -> int | None:
+    """Most entries that a container takes before it drops old ones, or None without a limit."""
+    if type(thing) is functools._lru_cache_wrapper:  # noqa: SLF001
+        return thing.cache_info().maxsize
+    return deque.maxlen.__get__(thing) if issubclass(type(thing), deque) else None
+
+
 def can_grow(kind: type) -> bool:
     """Whether instances of a type are containers that can grow."""
     return issubclass(kind, (*_GROWING, functools._lru_cache_wrapper))  # noqa: SLF001

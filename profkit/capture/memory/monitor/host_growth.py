@@ -14,6 +14,7 @@ import numpy as np
 
 from profkit.capture.compiles import most_recompiled
 from profkit.capture.memory.holders import holder_chains
+from profkit.capture.memory.holders.containers import limit_of
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
     HostObjectScan,
@@ -21,6 +22,7 @@ from profkit.capture.memory.monitor.host_objects import (
     TypeTotals,
     entry_bytes,
     scan_host_objects,
+    view_in,
 )
 from profkit.capture.memory.monitor.native_growth import NativeSampler
 from profkit.capture.memory.monitor.tracemalloc_lines import (
@@ -33,7 +35,7 @@ from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
 from profkit.model.capture_info import Compiled
 from profkit.model.events import Int64s
-from profkit.model.live_memory import Chain, Leak
+from profkit.model.live_memory import Chain, Leak, TensorShape
 from profkit.patterns import regex
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -70,6 +72,29 @@ _MIN_OF_COMPILER: Final = 0.5
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
 
 
+class View(NamedTuple):
+    """An array that is a view of another one, whose bytes it retains."""
+
+    shape: TensorShape
+    storage_bytes: int
+
+
+class Held(NamedTuple):
+    """A container that grows, or an object that was replaced by a larger one.
+
+    Attributes:
+        per_step: Bytes per step, with everything in it.
+        chains: The reference chains to it.
+        limit_bytes: What it takes once it is full; None without a limit.
+        view: Its newest entry if that is a view.
+    """
+
+    per_step: float
+    chains: tuple[Chain, ...]
+    limit_bytes: float | None = None
+    view: View | None = None
+
+
 @dataclass(frozen=True)
 class HostScan:
     """Python's objects at the end of a step.
@@ -77,9 +102,7 @@ class HostScan:
     Attributes:
         by_type: The objects by type.
         n_blocks: Blocks of Python's allocator.
-        holders: Of containers that grew since the scan before, and of objects that were replaced by
-            larger ones, the most bytes per step first: bytes per step with everything in them, and
-            the reference chains.
+        holders: What grew since the scan before, the most bytes per step first.
         by_line: Bytes allocated since the first step that stayed alive, by source line; empty
             without tracemalloc.
     """
@@ -87,7 +110,7 @@ class HostScan:
     step: int
     by_type: dict[str, TypeTotals]
     n_blocks: int
-    holders: list[tuple[float, tuple[Chain, ...]]]
+    holders: list[Held]
     by_line: dict[Place, int] = field(default_factory=dict)
 
 
@@ -218,14 +241,14 @@ class HostGrowthTracker:
             n = max(round(n * n_steps / (last.step - first.step)), 1)
             # Of many objects a part stands for all, so that few large ones may seem to be several.
             total = min(explained, trend.per_step)
-            leak = replace(leak, n=n, type=fastest, chains=self._chains(total))
+            leak = self._with_holders(replace(leak, n=n, type=fastest), total)
             return with_site(leak, self._site(explained))
         traced = self._traced_per_step()
         if traced is None:
             return None
         if sum(traced.values()) >= _MIN_EXPLAINED * trend.per_step:
             # The containers that grew are known even where what is in them was not searched.
-            leak = replace(leak, chains=self._chains(trend.per_step))
+            leak = self._with_holders(leak, trend.per_step)
             return with_site(leak, self._site(trend.per_step))
         return self._with_operators(replace(leak, kind="native"))
 
@@ -276,16 +299,25 @@ class HostGrowthTracker:
         )
         return median_slope(steps, sizes) if (np.diff(sizes) > 0).all() else 0.0
 
-    def _chains(self, total: float) -> tuple[Chain, ...]:
+    def _with_holders(self, leak: Leak, total: float) -> Leak:
+        """A leak with the holders of most of it, as the latest scan that knows them has them."""
         for scan in reversed(self._scans):
-            large = [chains for pace, chains in scan.holders if pace >= _MIN_SHARE * total]
-            if any(large):
-                return sum(large, ())[:_MAX_CHAINS]
-        return ()
+            large = [one for one in scan.holders if one.per_step >= _MIN_SHARE * total]
+            if not large:
+                continue
+            limits = [one.limit_bytes for one in large if one.limit_bytes is not None]
+            is_limited = len(limits) == len(large)
+            view = large[0].view
+            return replace(
+                leak,
+                chains=tuple(chain for one in large for chain in one.chains)[:_MAX_CHAINS],
+                limit_bytes=round(sum(limits)) if is_limited else None,
+                shape=None if view is None else view.shape,
+                storage_bytes=None if view is None else view.storage_bytes,
+            )
+        return leak
 
-    def _holders(
-        self, found: HostObjectScan, n_steps: int
-    ) -> list[tuple[float, tuple[Chain, ...]]]:
+    def _holders(self, found: HostObjectScan, n_steps: int) -> list[Held]:
         """The holders of what has grown since the scan before, ``n_steps`` ago."""
         sizes = _Sizes.of(found.containers)
         added = sizes.added_since(self._containers)
@@ -294,22 +326,27 @@ class HostGrowthTracker:
         if not n_steps:
             return []
         targets, paces = _replaced(found.large, large_before, n_steps)
+        held = [Held(pace, ()) for pace in paces]
         grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
         grown = grown[np.argsort(-added[grown], kind="stable")]
         measured = [
             (entry_bytes(found.containers[index].thing, int(added[index])), index)
             for index in grown[:_MAX_MEASURED].tolist()
         ]
-        paces += [per_entry * int(added[index]) / n_steps for per_entry, index in measured]
-        targets += [found.containers[index].thing for _, index in measured]
-        order = sorted(range(len(paces)), key=lambda n: -paces[n])[:_MAX_HOLDERS]
-        n_single = len(order)
-        paces, targets = [paces[n] for n in order], [targets[n] for n in order]
+        for per_entry, index in measured:
+            targets.append(found.containers[index].thing)
+            limit = limit_of(targets[-1])
+            limit_bytes = None if limit is None else per_entry * limit
+            per_step = per_entry * int(added[index]) / n_steps
+            held.append(Held(per_step, (), limit_bytes, _view(targets[-1])))
+        order = sorted(range(len(held)), key=lambda n: -held[n].per_step)[:_MAX_HOLDERS]
+        held, targets = [held[n] for n in order], [targets[n] for n in order]
+        common = None
         if len(grown) > _MAX_MEASURED:
             examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
             targets += [found.containers[index].thing for index in examples]
             per_entry = float(np.mean([each for each, _ in measured]))
-            paces.append(per_entry * int(added[grown].sum()) / n_steps)
+            common = Held(per_entry * int(added[grown].sum()) / n_steps, ())
         if not targets:
             return []
         # What the scan refers to is not held by the program.
@@ -318,10 +355,10 @@ class HostGrowthTracker:
         chains = holder_chains.chains(
             targets, own=own, limit=_MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
         )
-        holders = list(zip(paces, chains[:n_single], strict=False))
-        if len(paces) > n_single:
-            holders.append((paces[-1], _common(chains[n_single:])))
-        return sorted((one for one in holders if one[1]), key=lambda one: -one[0])
+        holders = [one._replace(chains=each) for one, each in zip(held, chains, strict=False)]
+        if common is not None:
+            holders.append(common._replace(chains=_common(chains[len(held) :])))
+        return sorted((one for one in holders if one.chains), key=lambda one: -one.per_step)
 
 
 def _of_recompilations(leak: Leak, compiled: Compiled, n: int) -> Leak:
@@ -361,6 +398,15 @@ class _Sizes(NamedTuple):
         place = np.minimum(np.searchsorted(before.ids[order], self.ids), len(order) - 1)
         is_known = before.ids[order][place] == self.ids
         return np.where(is_known, self.lengths - before.lengths[order][place], 0)
+
+
+def _view(container: object) -> View | None:
+    """The newest entry of a container if it is a view."""
+    array = view_in(container)
+    if array is None or array.base is None:
+        return None
+    shape = TensorShape(str(array.dtype), array.shape, array.itemsize)
+    return View(shape, int(array.base.nbytes))
 
 
 def _by_type_and_id(large: list[SizedContainer]) -> dict[str, dict[int, int]]:

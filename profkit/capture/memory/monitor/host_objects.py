@@ -224,11 +224,21 @@ def entry_bytes(container: object, n_newest: int) -> float:
             thing, part = pending.pop()
             n_objects += 1
             total += part * (_rounded(_size(thing)) + _rounded(_values_bytes(thing)))
-            _add_parts(pending, contents_of(thing), part, seen)
+            held = array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
+            _add_parts(pending, held, part, seen)
         n_measured += 1
         if n_objects > _MAX_OBJECTS_MEASURED:
             break
     return _size(container) / length + total / max(n_measured, 1)
+
+
+def view_in(container: object) -> np.ndarray[Any, Any] | None:
+    """The newest entry of a container that is, or has, a view of another array; None without."""
+    for entry in _newest_entries(container, 1):
+        for thing in (*entry, *chain.from_iterable(map(contents_of, entry))):
+            if type(thing) is np.ndarray and type(thing.base) is np.ndarray:
+                return thing
+    return None
 
 
 def _add_parts(

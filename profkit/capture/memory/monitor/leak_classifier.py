@@ -20,15 +20,19 @@ from profkit.capture.memory.monitor.series import (
 )
 from profkit.capture.source.user_code import Place
 from profkit.dataclass import dataclass
-from profkit.index.trend import Trend, median_slope
+from profkit.index.trend import Floats, Trend, median_slope
+from profkit.model.events import Int64s
 from profkit.model.growth import Growth, growth, together
-from profkit.model.live_memory import Graph, Leak
+from profkit.model.live_memory import Graph, Leak, limit_together
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
 """Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all
 nodes behind it."""
 _MIN_WITH_GRAPH: Final = 20
 """Less growth per step is reported too if it has reached this many tensors."""
+_MIN_LIMITED_BYTES: Final = 1 << 30
+"""A container with a limit, as a deque with ``maxlen``, is meant to fill, and takes less than this
+unless the limit is mistaken: a replay buffer of a million pictures."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
 
@@ -70,6 +74,8 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
     merged = _merge(leaks)
     merged += [leak for leak in (evidence.host, evidence.workers) if leak is not None]
     merged.sort(key=lambda leak: -leak.per_step_bytes)
+    if sum(leak.limit_bytes or 0 for leak in merged) < _MIN_LIMITED_BYTES:
+        merged = [leak for leak in merged if leak.limit_bytes is None]
     return tuple(merged[:_MAX_LEAKS])
 
 
@@ -183,9 +189,11 @@ def _by_site(
     ]
     if not stayed:
         return
-    n_bytes, n = sum(storage.bytes for _, storage in stayed), len(stayed)
     steps, aged_bytes = evidence.series.aged_bytes(kind)
     aged_n = evidence.series.aged_n(kind)[1]
+    # Those that only the last sample has seen are not aged, but among those of the series.
+    n_bytes = max(sum(storage.bytes for _, storage in stayed), _grown_by(steps, aged_bytes, trend))
+    n = max(len(stayed), _grown_by(steps, aged_n, trend))
     for site, share in _shares(evidence, kind, stayed).items():
         inspection = _inspection_of(evidence, kind, site)
         of_site = replace(trend, per_step=trend.per_step * share)
@@ -193,6 +201,11 @@ def _by_site(
         leak = _tensor_leak(kind.device, of_site, amount, inspection, site)
         grown = growth(steps, aged_bytes * share, aged_n * share)
         yield replace(leak, growth=grown), inspection
+
+
+def _grown_by(steps: Int64s, values: Floats, trend: Trend) -> int:
+    """What has been added since a trend began."""
+    return round(values[-1] - float(np.interp(trend.first_step, steps, values)))
 
 
 def _tensor_leak(
@@ -292,8 +305,25 @@ def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = No
         storage_bytes=inspection.storage_bytes or None,
         is_enlarged=bool(inspection.n_enlarged),
     )
+    leak = replace(leak, limit_bytes=_limit_bytes(leak, inspection))
     closed_at = inspection.closed_at if inspection.cycle else ()
     return with_site(leak, closed_at or inspection.stack or ((site,) if site else ()))
+
+
+def _limit_bytes(leak: Leak, inspection: Inspection) -> int | None:
+    """Bytes of the container that holds a leak, once it is full; None if it has no limit.
+
+    Its entries since it was empty tell when that is. If it was not empty at first, its limit tells
+    the least. A limit is no answer to graphs, which nobody stores on purpose, nor to entries that
+    become larger.
+    """
+    limit = inspection.limit
+    if limit is None or leak.graph is not None or leak.is_enlarged:
+        return None
+    n_limit, n_entries = limit.container_limit or 0, limit.container_len or 1
+    own_bytes = (leak.shape.n_bytes or 0) if leak.shape else 0
+    by_pace = leak.per_step_bytes * inspection.step * n_limit / n_entries
+    return max(own_bytes * n_limit, round(by_pace))
 
 
 def _merge(leaks: list[Leak]) -> list[Leak]:
@@ -313,20 +343,22 @@ def _merge(leaks: list[Leak]) -> list[Leak]:
             n=known.n + leak.n,
             first_step=min(known.first_step, leak.first_step),
             chains=tuple(chains.values())[:_MAX_CHAINS],
+            shape=known.shape if known.shape == leak.shape else None,
             graph=leak.graph if leak.nodes_per_step else known.graph or leak.graph,
             growth=together((known.growth, leak.growth)),
             nodes_per_step=known.nodes_per_step + leak.nodes_per_step,
+            limit_bytes=limit_together((known, leak)),
         )
         if leak.kind == "garbage":
-            merged[key] = _with_site_or_shape_of(merged[key], leak)
+            merged[key] = _with_site_of(merged[key], leak)
     return list(merged.values())
 
 
-def _with_site_or_shape_of(leak: Leak, other: Leak) -> Leak:
-    """Several tensors of one cycle: the allocation site that is known, and the shape if common."""
-    if not leak.stack and other.stack:
-        leak = replace(leak, stack=other.stack, stack_basis=other.stack_basis, code=other.code)
-    return leak if leak.shape == other.shape else replace(leak, shape=None)
+def _with_site_of(leak: Leak, other: Leak) -> Leak:
+    """Several tensors of one cycle: the allocation site that is known."""
+    if leak.stack or not other.stack:
+        return leak
+    return replace(leak, stack=other.stack, stack_basis=other.stack_basis, code=other.code)
 
 
 def _merge_key(leak: Leak) -> object:

@@ -69,6 +69,7 @@ class Inspection:
         cycle: What the unreachable cycle that keeps them goes through; empty if something else
             does.
         closed_at: The stack that closes an autograd reference cycle; empty if it was not recorded.
+        limit: The container with a limit that holds all of them; None without one.
     """
 
     step: int
@@ -82,6 +83,7 @@ class Inspection:
     is_hidden: bool = False
     cycle: tuple[str, ...] = ()
     closed_at: Stack = ()
+    limit: Chain | None = None
 
     @property
     def is_in_graph(self) -> bool:
@@ -170,7 +172,9 @@ class LeakInspector:
             for group, examples in chosen.items():
                 held_by = [each for _, each in zip(examples, holdings, strict=False)]
                 chains = _merged_chains([each.chains for each in held_by])
-                inspections[group] = self._describe(group, examples, chains)
+                described = self._describe(group, examples, chains)
+                limit = _limit([each.chains for each in held_by])
+                inspections[group] = replace(described, limit=limit)
                 if examples and not chains:
                     unheld[group] = {id(one) for one in examples}
                     cycle = next((each.cycle for each in held_by if each.cycle is not None), None)
@@ -354,6 +358,23 @@ def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
             first.setdefault(_without_entries(chain), chain)
     ordered = sorted(first, key=lambda name: -n_held[name])
     return tuple(first[name] for name in ordered[:_MAX_CHAINS])
+
+
+def _limit(chains: Sequence[tuple[Chain, ...]]) -> Chain | None:
+    """The container with a limit that holds all examples; None if one without limit holds one.
+
+    Args:
+        chains: Those of each example. Shorter containers, such as a batch, are not what grows.
+    """
+    longest = [
+        max((one for one in each if one.container), key=_length, default=None) for each in chains
+    ]
+    is_limited = all(one is not None and one.container_limit is not None for one in longest)
+    return longest[0] if longest and is_limited else None
+
+
+def _length(chain: Chain) -> int:
+    return chain.container_len or 0
 
 
 def _is_state(chains: Sequence[Chain]) -> bool:

@@ -490,6 +490,8 @@ class LeakMonitor:
     def _result(self) -> LiveMemory:
         leaks, n_evaluated_steps = self._classify()
         unexplained = None if leaks else self._host_trend(is_final=True)
+        if self._host.leak(unexplained) is not None:
+            unexplained = None  # what fills a container up to its limit is no leak
         exceeded = next((one.step for one in self._series.samples if one.has_more_nodes), None)
         if exceeded is not None:
             self._not_measured.append(
@@ -538,6 +540,6 @@ def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:
     """
     if before is None or (newest.is_hidden and not before.is_in_graph):
         return before or newest
-    chains = newest.chains if newest.chains or newest.cycle else before.chains
+    held = newest if newest.chains or newest.cycle else before
     stack, closed_at = newest.stack or before.stack, newest.closed_at or before.closed_at
-    return replace(newest, stack=stack, chains=chains, closed_at=closed_at)
+    return replace(newest, stack=stack, chains=held.chains, limit=held.limit, closed_at=closed_at)

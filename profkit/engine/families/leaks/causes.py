@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from profkit.engine.context import Context
 from profkit.model.growth import together
-from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.live_memory import Chain, Graph, Leak, limit_together
 from profkit.patterns import regex
 
 Cause = Literal[
@@ -75,6 +75,7 @@ def merged(group: tuple[Leak, ...]) -> Leak:
         nodes_per_step=sum(each.nodes_per_step for each in group),
         shape=most.shape if len({each.shape for each in group}) == 1 else None,
         growth=together(each.growth for each in group),
+        limit_bytes=limit_together(group),
     )
 
 
@@ -85,7 +86,7 @@ def cause_of(leak: Leak) -> Cause:
     retained exception usually has a graph, and both are freed with the exception.
     """
     chain = main_chain(leak)
-    if leak.kind != "garbage" and chain is not None:
+    if leak.kind != "garbage" and chain is not None and leak.limit_bytes is None:
         if chain.kind in _BY_HOLDER:
             return _BY_HOLDER[chain.kind]
         if is_named_cache(chain) and graph_share(leak) < _MOSTLY_GRAPH_SHARE:

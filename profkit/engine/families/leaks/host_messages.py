@@ -8,6 +8,8 @@ from profkit.engine.families.leaks.messages import (
     leak_location,
     leak_message,
     quoted,
+    sentences,
+    storage_ratio,
 )
 from profkit.engine.wording import at, counted
 from profkit.model.live_memory import Leak
@@ -25,7 +27,9 @@ def host_message(leak: Leak) -> str:
     if leak.kind == "native":
         return _native_message(leak)
     if leak.n:
-        return leak_message(leak)
+        ratio = storage_ratio(leak)
+        view = f"Each entry is a view that retains an array {ratio} times as large."
+        return sentences(leak_message(leak), view if ratio else "")
     place = allocation_and_holder(leak)
     if place:
         return f"{growth_text(leak)}: Python objects, {place}."

@@ -39,8 +39,8 @@ def leak_clause(leak: Leak) -> str:
 
 
 def leak_message(leak: Leak) -> str:
-    """The same as a sentence, and another one on the autograd graph."""
-    return sentences(f"{leak_clause(leak)}.", graph_sentence(leak))
+    """The same as a sentence, and others on the autograd graph and on the holder's limit."""
+    return sentences(f"{leak_clause(leak)}.", graph_sentence(leak), limit_sentence(leak))
 
 
 def growth_text(leak: Leak) -> str:
@@ -109,11 +109,30 @@ def graph_sentence(leak: Leak) -> str:
     return f"{nodes}{saved}."
 
 
+def limit_sentence(leak: Leak) -> str:
+    """``Once `memory` is full (100,000 entries), it takes at least 26.3 GiB.``, or nothing."""
+    chain = main_chain(leak)
+    if chain is None or leak.limit_bytes is None:
+        return ""
+    limit = chain.container_limit
+    n_entries = "" if limit is None else f" ({counted(limit, 'entry', 'entries')})"
+    full = f"Once {quoted(container_name(chain))} is full{n_entries}"
+    return f"{full}, it takes at least {format_bytes(leak.limit_bytes)}."
+
+
+def limit_fix(leak: Leak) -> str:
+    """What to do about a holder that has a limit; empty without one."""
+    chain = main_chain(leak)
+    if chain is None or leak.limit_bytes is None:
+        return ""
+    return f"Lower the limit of {quoted(container_name(chain))}, or store less in each entry."
+
+
 def storage_ratio(leak: Leak) -> int:
     """The storage of a tensor as a multiple of its own bytes; 0 if it is not much larger."""
     own_bytes = leak.shape.n_bytes if leak.shape else None
     storage_bytes = leak.storage_bytes or 0
-    if leak.kind != "tensors" or not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
+    if leak.kind not in {"tensors", "host"} or not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
         return 0
     times = storage_bytes // own_bytes
     return times if times >= _MIN_STORAGE_RATIO else 0

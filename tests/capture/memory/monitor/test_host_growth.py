@@ -8,7 +8,7 @@ import pytest
 from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.budget import Budget, Clock
-from profkit.capture.memory.monitor.host_growth import HostGrowthTracker, HostScan
+from profkit.capture.memory.monitor.host_growth import Held, HostGrowthTracker, HostScan, View
 from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -17,6 +17,7 @@ from profkit.capture.memory.monitor.series import Sample, Series, TracedSteps
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
 from profkit.index.trend import Trend, is_rising
 from profkit.model.capture_info import Compiled
+from profkit.model.live_memory import Chain, TensorShape
 
 PLACE = (__file__, 1, "step")
 TREND = Trend(200_000.0, 1, 60)
@@ -192,6 +193,45 @@ def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsew
     leak = tracker(per_step).leak(TREND)
     assert leak is not None
     assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
+
+
+CLIPS = Held(
+    180_000.0,
+    (Chain("instance", ("__main__.trainer", ".clips"), name="trainer.clips"),),
+    view=View(TensorShape("uint8", (64, 64, 3), 1), 196_608),
+)
+
+
+@pytest.mark.parametrize(
+    ("holders", "limit_bytes"),
+    [
+        ([CLIPS._replace(limit_bytes=3e6)], 3_000_000),
+        ([CLIPS._replace(limit_bytes=3e6), CLIPS._replace(per_step=100.0)], 3_000_000),
+        ([CLIPS._replace(limit_bytes=3e6), CLIPS], None),
+        ([CLIPS], None),
+    ],
+    ids=["a limit", "and little without", "and much without", "no limit"],
+)
+def test_growth_has_the_limit_of_what_holds_it(
+    holders: list[Held], limit_bytes: int | None
+) -> None:
+    found = tracker({PLACE: 150_000.0})
+    found._scans[-1].holders.extend(holders)
+    leak = found.leak(TREND)
+    assert leak is not None
+    assert leak.limit_bytes == limit_bytes
+    assert (leak.shape, leak.storage_bytes) == (TensorShape("uint8", (64, 64, 3), 1), 196_608)
+    assert leak.chains[0].name == "trainer.clips"
+
+
+def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() -> None:
+    series = Series()
+    for step in range(1, 21):
+        graph_bytes = 6_000_000 if step % 8 == 1 else None
+        heap = Allocated(6_000_000 + 1_000 * step, 0)
+        series.add(Sample(step, 0, {}, n_nodes=0, graph_bytes=graph_bytes, heap=heap))
+    steps, host = series.host(0.0)
+    assert host.tolist() == (1_000.0 * steps).tolist()
 
 
 def test_the_mean_of_new_blocks_is_that_of_the_types_that_grow() -> None:

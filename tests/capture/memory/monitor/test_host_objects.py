@@ -21,7 +21,12 @@ import torch
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
-from profkit.capture.memory.monitor.host_objects import TypeTotals, entry_bytes, scan_host_objects
+from profkit.capture.memory.monitor.host_objects import (
+    TypeTotals,
+    entry_bytes,
+    scan_host_objects,
+    view_in,
+)
 from tests.capture.memory.monitor import sizes_program
 
 Totals = dict[str, TypeTotals]
@@ -246,6 +251,22 @@ def test_entries_exclude_tensors_and_the_rest_of_the_program() -> None:
     plain = entry_bytes([None] * 6, 6)
     held = [torch.zeros(100_000), np, Box, len, test_containers_of_few_entries_are_left_out, sys]
     assert plain <= entry_bytes(held, 6) < plain + 200
+
+
+def test_a_view_counts_with_the_array_that_it_retains() -> None:
+    clips = [np.zeros((50, 1000)) for _ in range(10)]
+    held = [clip[0] for clip in clips]
+    del clips
+    assert entry_bytes(held, 10) == pytest.approx(400_000, rel=0.01)
+    assert entry_bytes([one.copy() for one in held], 10) == pytest.approx(8_000, rel=0.05)
+
+
+def test_the_newest_entry_of_a_container_may_be_a_view() -> None:
+    clip = np.zeros((50, 1000))
+    assert view_in([clip, clip[0]]).shape == (1000,)  # type: ignore[union-attr]
+    assert view_in({3: {"frame": clip[1:3]}}).shape == (2, 1000)  # type: ignore[union-attr]
+    assert view_in([clip[0], clip]) is None
+    assert view_in([]) is None
 
 
 def test_the_newest_entries_are_measured() -> None:

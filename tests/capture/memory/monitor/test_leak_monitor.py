@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import copy
+import functools
 import gc
 import threading
 import time
@@ -397,7 +398,11 @@ def test_a_leak_is_told_up_to_the_last_step_that_shows_it() -> None:
         KEPT.append(torch.zeros(4096))
         monitor.step()
     live = monitor.finish()
-    assert only(live).last_step <= live.samples[-1].step
+    leak = only(live)
+    assert leak.last_step <= live.samples[-1].step
+    # Those since the sample before the last one count too.
+    assert leak.n == pytest.approx(leak.last_step, abs=3)
+    assert leak.bytes == leak.n * 4096 * 4
 
 
 def test_a_total_that_starts_anew_is_no_leak_if_its_graph_is_too_large_to_count(
@@ -461,6 +466,51 @@ def test_a_queue_that_is_read_too_slowly_has_the_line_that_fills_it() -> None:
     leak = only(monitored(body, 80))
     assert code_of(leak).endswith("# allocated here")
     assert "backlog" in holder_of(leak)
+
+
+class Store:
+    """What a program stores, with and without a limit."""
+
+    def __init__(self, maxlen: int) -> None:
+        self.recent: deque[tuple[Tensor, float]] = deque(maxlen=maxlen)
+        self.all: list[Tensor] = []
+        self.load = functools.lru_cache(maxsize=maxlen)(torch.full)
+
+
+def test_what_fills_a_container_up_to_its_limit_is_no_leak() -> None:
+    store = Store(1000)
+    assert monitored(lambda _: store.recent.append((torch.zeros(4096), 0.5))).leaks == ()
+    assert monitored(lambda step: store.load((4096,), float(step))).leaks == ()
+
+
+def test_a_limit_that_takes_gigabytes_is_reported_with_them() -> None:
+    store = Store(1_000_000)
+    store.recent.extend([(torch.zeros(4096), 0.5)] * 500)  # not empty at first
+    leak = only(monitored(lambda _: store.recent.append((torch.zeros(4096), 0.5))))
+    assert leak.limit_bytes == 4096 * 4 * 1_000_000
+    assert leak.chains[0].container_limit == 1_000_000
+    store = Store(1_000_000)
+    leak = only(monitored(lambda step: store.load((4096,), float(step))))
+    assert leak.limit_bytes == pytest.approx(4096 * 4 * 1_000_000, rel=0.05)
+
+
+def test_a_list_that_keeps_what_a_deque_drops_is_a_leak() -> None:
+    store = Store(100)
+
+    def body(_: int) -> None:
+        store.all.append(torch.zeros(4096))
+        store.recent.append((store.all[-1], 0.5))
+
+    leak = only(monitored(body))
+    assert leak.limit_bytes is None
+    assert any(".all[" in "".join(chain.parts) for chain in leak.chains)
+
+
+def test_graphs_in_a_deque_are_a_leak_whatever_its_limit() -> None:
+    store, weight = Store(1000), torch.ones(4096, requires_grad=True)
+    leak = only(monitored(lambda _: store.recent.append((weight * 2, 0.5))))
+    assert leak.graph is not None
+    assert leak.limit_bytes is None
 
 
 def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() -> None:
@@ -577,6 +627,15 @@ def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
     closing = (("train.py", 8, "main"),)
     closed = replace(in_cycle, closed_at=closing)
     assert leak_monitor._with_known(in_cycle, closed).closed_at == closing
+
+
+def test_tensors_of_one_line_have_a_shape_if_it_is_common() -> None:
+    leaks = [
+        Leak("tensors", "cpu", 1, 1, 1, 1, 9, chains=(Chain("frame", ("kept", "[3]")),), shape=one)
+        for one in (TensorShape("float32", dims, 4) for dims in ((8, 8), (8, 8), (64, 8)))
+    ]
+    assert leak_classifier._merge(leaks[:2])[0].shape == leaks[0].shape
+    assert leak_classifier._merge(leaks)[0].shape is None
 
 
 class Node:
