@@ -56,7 +56,7 @@ from profkit.engine.families.leaks.messages import (
     storage_ratio,
 )
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain, Leak
+from profkit.model.live_memory import CYCLE, Chain, Leak
 
 INFO = RuleInfo(
     id="MEM004",
@@ -112,10 +112,27 @@ def _message(leak: Leak) -> str:
 def _fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
-    if library_fix(leak) or limit_fix(leak):
-        return library_fix(leak) or limit_fix(leak)
+    known = library_fix(leak) or limit_fix(leak) or _fix_of_holder(leak)
+    if known:
+        return known
+    chain, name = main_chain(leak), holder_name(leak)
+    limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
+    if chain is not None and chain.container.lower().endswith("dict"):
+        limit = "remove the oldest entry for each new one"
+    move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
+    what = quoted(name) if name else "the container"
+    return f"Clear {what} after its tensors are used, or {limit}{move}."
+
+
+def _fix_of_holder(leak: Leak) -> str:
+    """The fix for a particular kind of holder; empty for any other."""
     chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the container"
+    if chain is not None and any(CYCLE in part for part in chain.parts):
+        return (
+            f"Iterate over the source of {what} anew in each epoch, as with `while True: yield "
+            f"from loader`: `{CYCLE}` saves every item of the first pass."
+        )
     if chain is not None and _is_history_of_an_optimizer(chain):
         return f"Lower the optimizer's `history_size`: {what} keeps tensors of that many steps."
     if leak.is_enlarged:
@@ -123,13 +140,18 @@ def _fix(leak: Leak) -> str:
             f"Keep only the last part of {what if name else 'the tensor'}, or start it anew for "
             "each sequence or epoch: it is copied into a longer one each time."
         )
-    if chain is not None and chain.kind in _FIXES:
-        return _FIXES[chain.kind].format(what)
-    limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
-    if chain is not None and chain.container.lower().endswith("dict"):
-        limit = "remove the oldest entry for each new one"
-    move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
-    return f"Clear {what} after its tensors are used, or {limit}{move}."
+    if chain is not None and _is_variable_of_threads(chain, leak):
+        return (
+            f"Let the threads end whose calls have the variable {what}, or pass its values to a "
+            "few threads through a `queue.Queue` with a `maxsize`."
+        )
+    return "" if chain is None else _FIXES.get(chain.kind, "").format(what)
+
+
+def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:
+    """Whether many tensors are the variable of a function, which then runs in many threads."""
+    is_variable = chain.kind == "frame" and not chain.is_entry and chain.name == chain.parts[0]
+    return is_variable and leak.n > 1 and any(one.kind == "thread" for one in leak.chains)
 
 
 def _is_history_of_an_optimizer(chain: Chain) -> bool:

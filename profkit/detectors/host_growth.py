@@ -85,7 +85,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _workers_fix(leak)
-    if leak.kind == "native":
+    if leak.kind == "native" and not leak.chains:
         return _native_fix(leak)
     if limit_fix(leak):
         return limit_fix(leak)

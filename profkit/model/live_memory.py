@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "profkit.memory/2"
 
+CYCLE: Final = "itertools.cycle"
+"""In the parts of a chain, an iterator that saves all items of its first pass."""
+
 LeakKind = Literal["tensors", "graph", "garbage", "host", "native", "workers"]
 """What leaks: live tensors; the autograd graph behind a tensor; unreachable reference cycles, of
 Python or of autograd; host memory that no tensor owns; host memory that no Python object owns; the

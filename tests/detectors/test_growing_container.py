@@ -107,6 +107,22 @@ def test_a_holder_with_a_limit_is_reported_with_what_it_takes_at_most(
     assert finding.fix == "Lower the limit of `memory`, or store less in each entry."
 
 
+def test_a_cycle_over_a_loader_is_no_container_to_be_cleared(
+    found: Found, watched: Watched
+) -> None:
+    parts = ("batches", " → the items that itertools.cycle saves", "[5]", "[0]", " in main at a:9")
+    held = Chain("frame", parts, "list", 200, name="batches", scope=" in main at a:9")
+    (finding,) = found(watched(chains=(held,)), RULE)
+    assert finding.fix.startswith("Iterate over the source of `batches` anew in each epoch")
+
+
+def test_a_variable_of_many_threads_is_no_container(found: Found, watched: Watched) -> None:
+    variable = Chain("frame", ("batch", " in upload at a.py:5"), name="batch", scope=" in upload")
+    thread = Chain("thread", ("threading._active[140]", "._args", "[0]"), name="threading._active")
+    (finding,) = found(watched(chains=(variable, thread)), RULE)
+    assert finding.fix.startswith("Let the threads end whose calls have the variable `batch`")
+
+
 def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Watched) -> None:
     held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
     (finding,) = found(watched(chains=held), RULE)

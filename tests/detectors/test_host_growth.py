@@ -89,6 +89,21 @@ def test_native_growth_is_reported_with_low_confidence(found: Found, watched: Wa
     assert finding.fix.startswith("Free what the library allocates")
 
 
+def test_native_growth_of_objects_in_a_container_is_not_the_library_s_fault(
+    found: Found, watched: Watched
+) -> None:
+    held = Chain("instance", ("__main__.run", ".history"), name="run.history")
+    b = watched(kind="native", device="host", n=0, type="PIL.Image.Image", chains=(held,))
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200). No tensor and no object that can "
+        "be measured owns it: most likely objects of type `PIL.Image.Image` do, allocated at "
+        "train.py:31 and retained by `run.history`."
+    )
+    assert finding.confidence == "medium"
+    assert finding.fix.startswith("Clear `run.history` after its values")
+
+
 def test_tensors_are_reported_by_another_rule(found: Found, watched: Watched) -> None:
     assert found(watched(), RULE) == ()
 

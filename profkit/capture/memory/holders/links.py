@@ -7,6 +7,7 @@ torch there are no such links.
 """
 
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from profkit.capture.memory.holders.containers import (
 )
 from profkit.capture.memory.holders.frames import describe_code, locals_of
 from profkit.capture.objects import is_exactly, referents
-from profkit.model.live_memory import HolderKind
+from profkit.model.live_memory import CYCLE, HolderKind
 
 Path = Sequence[object]
 
@@ -143,15 +144,30 @@ def _from_function(path: Path) -> HolderStep | None:
     function = path[0]
     if type(function) is not types.FunctionType:
         return None
-    if function.__defaults__ is path[1]:
-        return HolderStep(".__defaults__", 1)
-    if function.__kwdefaults__ is path[1]:
-        return HolderStep(".__kwdefaults__", 1)
+    if function.__defaults__ is path[1] or function.__kwdefaults__ is path[1]:
+        return _default(function, path)
     if function.__closure__ is not path[1] or not path[3:]:
         return None
     name = function.__code__.co_freevars[index_of(path[1], path[2]) or 0]
     where = f" in the closure of {describe_code(function.__code__)}"
     return HolderStep(name, 3, starts_segment=True, where=where, kind="closure")
+
+
+def _default(function: types.FunctionType, path: Path) -> HolderStep:
+    """A value that a function has for an argument, which is the same one in every call."""
+    code, defaults = function.__code__, function.__defaults__
+    attribute = ".__defaults__" if path[1] is defaults else ".__kwdefaults__"
+    name: object = None
+    if path[2:] and defaults is not None and path[1] is defaults:
+        names = code.co_varnames[: code.co_argcount][-len(defaults) :]
+        index = index_of(defaults, path[2])
+        name = names[index] if index is not None and index < len(names) else None
+    elif path[2:]:
+        (name,) = key_of(path[1], path[2]) or (None,)
+    if type(name) is not str:
+        return HolderStep(attribute, 1)
+    where = f" in the defaults of {describe_code(code)}"
+    return HolderStep(name, 2, starts_segment=True, where=where)
 
 
 def _from_cache(path: Path) -> HolderStep | None:
@@ -171,6 +187,13 @@ def _from_cache(path: Path) -> HolderStep | None:
     ):
         length += 1
     return HolderStep(f"functools.lru_cache of {name}", length, restarts=True, kind="cache")
+
+
+def _from_cycle(path: Path) -> HolderStep | None:
+    """The items of the first pass, which ``itertools.cycle`` saves for the others."""
+    if type(path[0]) is itertools.cycle and type(path[1]) is list:
+        return HolderStep(f" → the items that {CYCLE} saves", 1, is_named=False)
+    return None
 
 
 def _from_exception(path: Path) -> HolderStep | None:
@@ -371,7 +394,8 @@ def _from_task(path: Path) -> HolderStep | None:
 
 
 _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
-    _from_globals, _from_class, _from_function, _from_cache, _from_exception, _from_frame,
-    _from_suspended, _from_cell, _from_method, _from_thread_local, _from_module_or_optimizer,
-    _from_tensor, _from_node, _from_task, _from_instance, _from_slots, _from_array, _from_container,
+    _from_globals, _from_class, _from_function, _from_cache, _from_cycle, _from_exception,
+    _from_frame, _from_suspended, _from_cell, _from_method, _from_thread_local,
+    _from_module_or_optimizer, _from_tensor, _from_node, _from_task, _from_instance, _from_slots,
+    _from_array, _from_container,
 )  # fmt: skip

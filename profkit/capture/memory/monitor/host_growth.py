@@ -14,6 +14,7 @@ import numpy as np
 
 from profkit.capture.compiles import most_recompiled
 from profkit.capture.memory.holders import holder_chains
+from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.containers import limit_of
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
@@ -21,6 +22,7 @@ from profkit.capture.memory.monitor.host_objects import (
     SizedContainer,
     TypeTotals,
     entry_bytes,
+    library_object_in,
     scan_host_objects,
     view_in,
 )
@@ -30,7 +32,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
     GrowthSampler,
     TracemallocLines,
 )
-from profkit.capture.source.user_code import Place, Stack
+from profkit.capture.source.user_code import Place, Stack, UserCode
 from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
 from profkit.model.capture_info import Compiled
@@ -87,12 +89,14 @@ class Held(NamedTuple):
         chains: The reference chains to it.
         limit_bytes: What it takes once it is full; None without a limit.
         view: Its newest entry if that is a view.
+        owner: Type of an object of a library in its newest entry; empty without one.
     """
 
     per_step: float
     chains: tuple[Chain, ...]
     limit_bytes: float | None = None
     view: View | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class HostGrowthTracker:
         self.native = NativeSampler()
         self._lines = lines or TracemallocLines()
         self._scans: list[HostScan] = []
+        self._user_code = UserCode()
         self._containers = _Sizes.of([])
         self._large: dict[str, dict[int, int]] = {}
 
@@ -192,9 +197,11 @@ class HostGrowthTracker:
             n_blocks = sys.getallocatedblocks() - n_own_blocks
             found = scan_host_objects()
             by_type = found.by_type
-            for one in own:
-                name = type(one).__name__
-                by_type[name] = by_type[name].plus(TypeTotals(1, sys.getsizeof(one)), -1)
+            # The lengths of all containers are two arrays of 80 KB, which the first scan has not.
+            for one in (*own, *self._containers):
+                name = sys.intern(full_name(type(one)))
+                known = by_type.get(name, TypeTotals())
+                by_type[name] = known.plus(TypeTotals(1, sys.getsizeof(one)), -1)
             holders = self._holders(found, step - before if before else 0)
             by_line = dict(self._lines.bytes_by_line)
             # What is stored here counts as memory of the program.
@@ -250,7 +257,16 @@ class HostGrowthTracker:
             # The containers that grew are known even where what is in them was not searched.
             leak = self._with_holders(leak, trend.per_step)
             return with_site(leak, self._site(trend.per_step))
-        return self._with_operators(replace(leak, kind="native"))
+        native = self._with_operators(replace(leak, kind="native"))
+        return None if native is None else self._with_owner(native)
+
+    def _with_owner(self, leak: Leak) -> Leak:
+        """Native growth with the container that grows by objects of a library, if there is one."""
+        for scan in reversed(self._scans):
+            for one in scan.holders:
+                if one.owner and not one.chains[0].is_library and one.chains[0].kind != "unknown":
+                    return replace(leak, type=one.owner, chains=one.chains)
+        return leak
 
     def _recompiled(self, trend: Trend) -> tuple[Compiled, int] | None:
         """The function whose compiled versions are the growth; None if the compiler adds little."""
@@ -338,7 +354,8 @@ class HostGrowthTracker:
             limit = limit_of(targets[-1])
             limit_bytes = None if limit is None else per_entry * limit
             per_step = per_entry * int(added[index]) / n_steps
-            held.append(Held(per_step, (), limit_bytes, _view(targets[-1])))
+            owner = library_object_in(targets[-1], self._user_code.is_user_file)
+            held.append(Held(per_step, (), limit_bytes, _view(targets[-1]), owner))
         order = sorted(range(len(held)), key=lambda n: -held[n].per_step)[:_MAX_HOLDERS]
         held, targets = [held[n] for n in order], [targets[n] for n in order]
         common = None

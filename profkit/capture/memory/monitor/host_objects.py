@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profkit.capture.memory.holders.attributes import full_name, module_of, mro_of, type_name
+from profkit.capture.memory.holders.attributes import (
+    full_name,
+    module_of,
+    mro_of,
+    namespace_of,
+    type_name,
+)
 from profkit.capture.memory.holders.containers import can_grow, length_of
 from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import array_contents, contents_of
@@ -54,6 +60,9 @@ _UNTRACKED_TYPES: Final = {id(kind): n for n, kind in enumerate((*_LEAF_TYPES, d
 metaclass of the program."""
 _ARRAY: Final = _UNTRACKED_TYPES[id(np.ndarray)]
 """Types from this number on may contain further objects."""
+
+_MEASURED_PACKAGES: Final = frozenset({"", "builtins", "numpy", "torch", "profkit"})
+"""Packages whose objects have no memory that is not measured."""
 
 _NOT_WITHIN: Final = ("module", "type", "function", "builtin_function_or_method", "code", "frame")
 """Types that a container shares with the rest of the program and does not own."""
@@ -239,6 +248,33 @@ def view_in(container: object) -> np.ndarray[Any, Any] | None:
             if type(thing) is np.ndarray and type(thing.base) is np.ndarray:
                 return thing
     return None
+
+
+def library_object_in(container: object, is_user_file: Callable[[str], bool]) -> str:
+    """The type of an object of a library in the newest entry of a container; empty without.
+
+    It may have memory that only the library knows, as pictures have. That of arrays and tensors is
+    known.
+    """
+    for entry in _newest_entries(container, 1):
+        pending = [*entry]
+        seen = {id(container), *map(id, pending)}
+        for thing in pending:
+            if _is_of_library(type(thing), is_user_file):
+                return full_name(type(thing))
+            new = [one for one in contents_of(thing) if id(one) not in seen and _is_owned(one)]
+            seen.update(map(id, new))
+            pending += new[: max(0, _MAX_ENTRIES_MEASURED - len(pending))]
+    return ""
+
+
+def _is_of_library(kind: type, is_user_file: Callable[[str], bool]) -> bool:
+    module = module_of(kind)
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in _MEASURED_PACKAGES:
+        return False
+    file = (namespace_of(sys.modules.get(module)) or {}).get("__file__")
+    return type(file) is str and not is_user_file(file)
 
 
 def _add_parts(

@@ -23,7 +23,7 @@ from profkit.dataclass import dataclass
 from profkit.index.trend import Floats, Trend, median_slope
 from profkit.model.events import Int64s
 from profkit.model.growth import Growth, growth, together
-from profkit.model.live_memory import Graph, Leak, limit_together
+from profkit.model.live_memory import Chain, Graph, Leak, limit_together
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
 """Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all
@@ -286,12 +286,23 @@ def _graph_leak(evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]) -
         last_step=in_graph[0].last_step if nodes is None else nodes.last_step,
     )
     leak = _with_inspection(leak, inspection)
+    leak = replace(leak, chains=tuple(map(_of_one_attribute, leak.chains)))
     sited = [one for one in in_graph if one.stack]
     if not leak.stack and sited:
         # The site that allocates most of what the graph saves also creates one of its nodes.
         largest = max(sited, key=lambda one: one.per_step_bytes)
         leak = replace(leak, stack=largest.stack, stack_basis="node", code=largest.code)
     yield leak
+
+
+def _of_one_attribute(chain: Chain) -> Chain:
+    """The chain to one object, whose attribute is what to change and no container on the way."""
+    parts = [part for part in chain.parts if part != chain.scope]
+    name = "".join(parts)
+    if not chain.container or not parts[-1].startswith(".") or "→" in name:
+        return chain
+    name = name.removeprefix("__main__.")
+    return replace(chain, name=name, container="", container_len=None, container_limit=None)
 
 
 def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = None) -> Leak:

@@ -130,7 +130,9 @@ def _confidence(leak: Leak, n_steps: int, limits: LeakThresholds) -> Confidence:
     """High with enough steps, a source line and a holder; each that is missing lowers it."""
     if leak.kind == "workers":
         return _DOUBT.get((n_steps < limits.sure_steps_count) + 1, "low")
-    has_holder = bool(leak.cycle) if leak.kind == "garbage" else main_chain(leak) is not None
+    # The holder of native memory is a guess.
+    has_holder = leak.kind != "native" and main_chain(leak) is not None
+    has_holder = bool(leak.cycle) if leak.kind == "garbage" else has_holder
     doubts = [n_steps < limits.sure_steps_count, not leak.stack, not has_holder]
     return _DOUBT.get(sum(doubts), "low")
 

@@ -37,6 +37,12 @@ def host_message(leak: Leak) -> str:
 
 
 def _native_message(leak: Leak) -> str:
+    place = allocation_and_holder(leak)
+    if leak.chains:
+        return (
+            f"{growth_text(leak)}. No tensor and no object that can be measured owns it: most "
+            f"likely objects of type {quoted(leak.type)} do, {place}."
+        )
     names = ", ".join(map(quoted, leak.operators))
     during = f" in {names}" if names else ""
     return (

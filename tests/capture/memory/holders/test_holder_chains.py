@@ -43,9 +43,21 @@ CASES = {
     ),
     "default arguments": (
         "def step(out=made()):\n    pass",
-        "world.step.__defaults__[0]",
+        "world.step → out in the defaults of step at world.py:17",
         ("module-global", "", None),
         "step.__defaults__ = None",
+    ),
+    "a default argument that collects": (
+        "def log(x, y=None, seen=[made()], *, more=()):\n    pass",
+        "world.log → seen[0] in the defaults of log at world.py:17",
+        ("module-global", "list", 1),
+        "log.__defaults__[1].clear()",
+    ),
+    "a default of a keyword-only argument": (
+        "def log(x, *, seen=[made()]):\n    pass",
+        "world.log → seen[0] in the defaults of log at world.py:17",
+        ("module-global", "list", 1),
+        "log.__kwdefaults__.clear()",
     ),
     "a bounded functools cache": (
         "@functools.lru_cache\ndef positional(n):\n    return made()\npositional(3)",
@@ -241,6 +253,12 @@ CASES = {
         "world.again[0] → its tuple_iterator → its tuple[0][0]",
         ("module-global", "list", 1),
         "again.clear()",
+    ),
+    "an endless iterator": (
+        "again = itertools.cycle([(made(), 1)])\nnext(again)",
+        "world.again → the items that itertools.cycle saves[0][0]",
+        ("module-global", "list", 1),
+        "del again",
     ),
     "a gradient": (
         "w = torch.zeros(2, requires_grad=True)\nw.grad = made()",

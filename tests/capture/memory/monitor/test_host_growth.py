@@ -1,12 +1,13 @@
 """Growth of host memory: what is excluded from it, and what it is attributed to."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from profkit.capture.malloc_stats import Allocated
-from profkit.capture.memory.monitor import host_growth
+from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.host_growth import Held, HostGrowthTracker, HostScan, View
 from profkit.capture.memory.monitor.host_objects import TypeTotals
@@ -222,6 +223,37 @@ def test_growth_has_the_limit_of_what_holds_it(
     assert leak.limit_bytes == limit_bytes
     assert (leak.shape, leak.storage_bytes) == (TensorShape("uint8", (64, 64, 3), 1), 196_608)
     assert leak.chains[0].name == "trainer.clips"
+
+
+@pytest.mark.parametrize(
+    ("changes", "owner"),
+    [({}, "PIL.Image.Image"), ({"kind": "unknown"}, ""), ({"is_library": True}, "")],
+    ids=["of the program", "without a name", "of a library"],
+)
+def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
+    changes: dict[str, object], owner: str
+) -> None:
+    found = HostGrowthTracker()
+    found._scans = [HostScan(step, {"str": TypeTotals(1, 1)}, 0, []) for step in (10, 20)]
+    found.growth.per_step = {PLACE: 500.0}
+    chain = replace(CLIPS.chains[0], **changes)  # type: ignore[arg-type]
+    found._scans[-1].holders.append(Held(500.0, (chain,), owner="PIL.Image.Image"))
+    leak = found.leak(TREND)
+    assert leak is not None
+    assert leak.kind == "native"
+    assert leak.chains == ((chain,) if owner else ())
+    assert leak.type == owner
+
+
+def test_what_a_scan_retains_for_the_next_one_is_no_growth() -> None:
+    found = HostGrowthTracker()
+    held = [[None] * host_objects.MIN_ENTRIES for _ in range(5_000)]
+    found.scan(1)
+    found.scan(2)
+    found.scan(3)
+    assert len(found._containers.ids) > len(held)
+    arrays = [scan.by_type.get("numpy.ndarray", TypeTotals()).bytes for scan in found._scans]
+    assert arrays[1] - arrays[0] < 2 * 8 * len(held)
 
 
 def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() -> None:

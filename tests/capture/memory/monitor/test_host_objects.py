@@ -24,6 +24,7 @@ from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
 from profkit.capture.memory.monitor.host_objects import (
     TypeTotals,
     entry_bytes,
+    library_object_in,
     scan_host_objects,
     view_in,
 )
@@ -267,6 +268,17 @@ def test_the_newest_entry_of_a_container_may_be_a_view() -> None:
     assert view_in({3: {"frame": clip[1:3]}}).shape == (2, 1000)  # type: ignore[union-attr]
     assert view_in([clip[0], clip]) is None
     assert view_in([]) is None
+
+
+def test_an_object_of_a_library_may_have_memory_of_its_own() -> None:
+    def is_user_file(file: str) -> bool:
+        return "pytest" not in file
+
+    rows = [{"step": 3, "of": Box((pytest.MonkeyPatch(), 1))}]
+    assert library_object_in(rows, is_user_file) == "_pytest.monkeypatch.MonkeyPatch"
+    assert library_object_in([pytest.MonkeyPatch(), 3], is_user_file) == ""  # not the newest
+    assert library_object_in([Box((np.zeros(3), torch.zeros(3), {}))], is_user_file) == ""
+    assert library_object_in([], is_user_file) == ""
 
 
 def test_the_newest_entries_are_measured() -> None:

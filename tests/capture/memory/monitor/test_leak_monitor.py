@@ -468,6 +468,24 @@ def test_a_queue_that_is_read_too_slowly_has_the_line_that_fills_it() -> None:
     assert "backlog" in holder_of(leak)
 
 
+class Meter:
+    """An average whose graph grows."""
+
+    avg = torch.zeros(())
+
+    def update(self, value: Tensor) -> None:
+        self.avg = 0.9 * self.avg + 0.1 * value
+
+
+def test_the_graph_of_one_tensor_is_held_by_its_attribute_and_not_by_a_dict_on_the_way() -> None:
+    KEPT.append({"loss": Meter(), "aux": Meter()})
+    weight = torch.ones(64, requires_grad=True)
+    leak = only(monitored(lambda _: KEPT[0]["loss"].update(weight.sum())))  # type: ignore[index]
+    assert leak.kind == "graph"
+    assert leak.chains[0].name.endswith("KEPT[0]['loss'].avg")
+    assert leak.chains[0].container == ""
+
+
 class Store:
     """What a program stores, with and without a limit."""
 
