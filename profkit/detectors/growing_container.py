@@ -29,8 +29,8 @@ Reads:
     their allocation sites and holders.
 
 When to ignore this:
-    The program collects its predictions on purpose and has memory for all of them; or the
-    container has a limit that was not reached while the program was monitored.
+    The program collects its predictions on purpose and has memory for all of them. A ``deque`` with
+    ``maxlen`` that will take less than 1 GiB is not reported, whether it was full or not.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't hold onto tensors
