@@ -35,13 +35,16 @@ def test_arrays_that_accumulate_are_reported_by_type_and_holder(
 
 def test_views_of_arrays_are_to_be_copied(found: Found, watched: Watched) -> None:
     shape = TensorShape("uint8", (64, 64, 3), 1)
-    b = watched(
-        kind="host", device="host", type="numpy.ndarray", chains=(ARRAYS,),
-        shape=shape, storage_bytes=16 * 64 * 64 * 3,
-    )  # fmt: skip
-    (finding,) = found(b, RULE)
-    assert finding.message.endswith("Each entry is a view that retains an array 16 times as large.")
-    assert finding.fix == "Store a `.copy()` of the view, so that the rest of the array is freed."
+    b: dict[str, object] = {
+        "kind": "host", "device": "host", "type": "numpy.ndarray", "chains": (ARRAYS,),
+        "shape": shape, "storage_bytes": 16 * 64 * 64 * 3,
+    }  # fmt: skip
+    for n in (200, 0):
+        (finding,) = found(watched(**b, n=n), RULE)
+        assert finding.message.endswith(
+            "Each entry is a view that retains an array 16 times as large."
+        )
+        assert finding.fix.startswith("Store a `.copy()` of the view, so that the rest of")
 
 
 def test_arrays_in_a_holder_with_a_limit_are_reported_with_what_it_takes(

@@ -71,6 +71,7 @@ _GUARD: Final = regex(r"(?:\d+/\d+: )?([^#\n(]*[^#\n( ])")
 """The failed guard in torch's text, without the number of the compilation and without comments."""
 _MIN_OF_COMPILER: Final = 0.5
 """Share of the growth that a compiler must allocate to be its cause."""
+_ARRAY: Final = full_name(np.ndarray)
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
 
 
@@ -249,6 +250,8 @@ class HostGrowthTracker:
             # Of many objects a part stands for all, so that few large ones may seem to be several.
             total = min(explained, trend.per_step)
             leak = self._with_holders(replace(leak, n=n, type=fastest), total)
+            if leak.shape is not None and fastest == _ARRAY:
+                leak = replace(leak, n=max(n // 2, 1))  # a view, and the array that it retains
             return with_site(leak, self._site(explained))
         traced = self._traced_per_step()
         if traced is None:

@@ -7,6 +7,7 @@ from profkit.engine.families.leaks.messages import (
     growth_text,
     leak_location,
     leak_message,
+    limit_sentence,
     quoted,
     sentences,
     storage_ratio,
@@ -26,14 +27,15 @@ def host_message(leak: Leak) -> str:
         return _workers_message(leak)
     if leak.kind == "native":
         return _native_message(leak)
+    place, ratio = allocation_and_holder(leak), storage_ratio(leak)
     if leak.n:
-        ratio = storage_ratio(leak)
-        view = f"Each entry is a view that retains an array {ratio} times as large."
-        return sentences(leak_message(leak), view if ratio else "")
-    place = allocation_and_holder(leak)
-    if place:
-        return f"{growth_text(leak)}: Python objects, {place}."
-    return f"{growth_text(leak)}, and no Python object that holds it was found."
+        text = leak_message(leak)
+    elif place:
+        text = sentences(f"{growth_text(leak)}: Python objects, {place}.", limit_sentence(leak))
+    else:
+        text = f"{growth_text(leak)}, and no Python object that holds it was found."
+    view = f"Each entry is a view that retains an array {ratio} times as large."
+    return sentences(text, view if ratio else "")
 
 
 def _native_message(leak: Leak) -> str:

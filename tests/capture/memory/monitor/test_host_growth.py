@@ -225,6 +225,19 @@ def test_growth_has_the_limit_of_what_holds_it(
     assert leak.chains[0].name == "trainer.clips"
 
 
+def test_views_are_counted_without_the_arrays_that_they_retain() -> None:
+    found = HostGrowthTracker()
+    found._scans = [
+        HostScan(step, {"numpy.ndarray": TypeTotals(2 * step, 200_000 * step)}, 0, [])
+        for step in (10, 20)
+    ]
+    found._scans[-1].holders.append(CLIPS)
+    found.growth.per_step = {}
+    leak = found.leak(Trend(200_000.0, 10, 60))
+    assert leak is not None
+    assert (leak.type, leak.n) == ("numpy.ndarray", 50)
+
+
 @pytest.mark.parametrize(
     ("changes", "owner"),
     [({}, "PIL.Image.Image"), ({"kind": "unknown"}, ""), ({"is_library": True}, "")],
