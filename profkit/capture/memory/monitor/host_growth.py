@@ -250,8 +250,9 @@ class HostGrowthTracker:
             # Of many objects a part stands for all, so that few large ones may seem to be several.
             total = min(explained, trend.per_step)
             leak = self._with_holders(replace(leak, n=n, type=fastest), total)
-            if leak.shape is not None and fastest == _ARRAY:
-                leak = replace(leak, n=max(n // 2, 1))  # a view, and the array that it retains
+            if leak.storage_bytes and fastest == _ARRAY:
+                # Each with the array that it retains, which is no entry.
+                leak = replace(leak, n=max(round(leak.bytes / leak.storage_bytes), 1))
             return with_site(leak, self._site(explained))
         traced = self._traced_per_step()
         if traced is None:
