@@ -9,9 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from profkit.capture import profiler, program_profilers
+from profkit.capture.new_thread import in_new_thread
 from profkit.capture.options import Options
 from profkit.capture.schedule import Phase
 from profkit.units import format_count, format_ns
@@ -80,11 +82,12 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
 
     Raises:
         CaptureError: If a profiler is running.
+        RuntimeError: If no thread can be started.
     """
     if program_profilers.python_profiler():  # recording with stacks would end it
         options = replace(options, stacks=False)
     if options not in _costs:
-        _costs[options] = _measure_costs(options)
+        _costs[options] = in_new_thread(partial(_measure_costs, options))
     call_ns, op_ns = _costs[options]
     cost_ns = n_calls * call_ns + n_ops * op_ns
     plain_ns = max(window_ns - cost_ns, window_ns * _MIN_PROGRAM_SHARE, 1)

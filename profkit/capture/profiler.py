@@ -333,12 +333,28 @@ def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) 
             pending += [(child, end_ns, True) for child in event.children]
 
 
-def region(name: str) -> contextlib.AbstractContextManager[Any]:
-    """A region of that name in the recording."""
-    import torch
+class region(contextlib.AbstractContextManager[None]):  # noqa: N801  (as ``record_function``)
+    """A region of that name in the recording.
 
-    context: contextlib.AbstractContextManager[Any] = torch.profiler.record_function(name)
-    return context
+    It begins and ends with operators, which ``TorchFunctionMode`` and ``TorchDispatchMode`` of the
+    program do not see.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._region = torch.profiler.record_function(name)
+        # torch has no public way.
+        self._no_function_mode = torch._C.DisableTorchFunction  # noqa: SLF001
+        self._no_dispatch_mode = torch._C._DisableTorchDispatch  # noqa: SLF001
+
+    def __enter__(self) -> None:
+        with self._no_function_mode(), self._no_dispatch_mode():
+            self._region.__enter__()
+
+    def __exit__(self, *_exception: object) -> None:
+        with self._no_function_mode(), self._no_dispatch_mode():
+            self._region.__exit__(None, None, None)
 
 
 def _all_threads() -> Any:  # noqa: ANN401

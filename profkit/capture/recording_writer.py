@@ -1,5 +1,6 @@
 """Writes recordings to files, each with the source lines of its operators."""
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from profkit.capture.options import Options
 from profkit.capture.overhead import estimated
 from profkit.capture.profiler import ProfilerRecording
 from profkit.capture.source.op_lines import Lines, lines_of
+from profkit.errors import CaptureError
 from profkit.folders import working_folder
 from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
 
@@ -77,7 +79,9 @@ class RecordingWriter:
             if overhead is None and not stopped_by:  # a program that is about to end does not wait
                 n_calls = lines.n_calls if lines is not None else 0
                 n_others = max(n_events - n_calls, 0)
-                ratio, basis = estimated(self._options, main.window_ns, n_calls, n_others)
+                # The recording is worth more than its overhead: an error loses that alone.
+                with contextlib.suppress(CaptureError, RuntimeError):
+                    ratio, basis = estimated(self._options, main.window_ns, n_calls, n_others)
             info = replace(
                 info,
                 cost=CaptureCost(

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
+from profkit.capture.new_thread import in_new_thread
 from profkit.model.live_memory import Graph
 
 LIMIT: Final = 200_000
@@ -246,8 +247,10 @@ def _nodes_keep_python_objects() -> bool:
     """Whether torch itself holds the Python object of a node that was accessed."""
     import torch
 
-    with torch.enable_grad():
-        output = torch.ones((), requires_grad=True) * 1
+    try:
+        output = in_new_thread(lambda: torch.ones((), requires_grad=True) * 1)
+    except RuntimeError:  # no thread can be started
+        return True
     nodes, others = [output.grad_fn], [object()]
     # torch holds it for as long as its own tensor holds the node.
     return sys.getrefcount(nodes[0]) > sys.getrefcount(others[0])
