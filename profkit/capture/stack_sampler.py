@@ -77,9 +77,15 @@ _OF_THREAD: Final = 6
 _MICROSECOND: Final = 1e-6
 """Python's resolution of the switch interval."""
 
+_NEVER: Final = (1 << 31) - 1
+"""A threshold of the garbage collector that is never reached. No program sets this one."""
+
 _running: Final[set["StackSampler"]] = set()
 _own_threads: Final[set[int]] = set()
-_has_collection_off: bool = False
+_uncollected: Final[set[int]] = set()
+"""Threads in which no garbage collection may begin now."""
+_threshold: int = 0
+"""The program's threshold of the youngest generation, while it is :data:`_NEVER`."""
 _switch_s: float = 0.0
 """The program's switch interval, while it is another one; else 0."""
 
@@ -374,19 +380,30 @@ def _read(clock: int | None) -> int | None:
 
 
 def _without_collection(action: Callable[[], None]) -> None:
-    """Do something in which no garbage collection begins. Nothing is allocated before.
+    """Do something in which no garbage collection begins.
 
-    The collector is off for less than the switch interval, so that the program does not see it.
+    By a threshold, as the program may well ask whether its collector is on, or turn it off, while
+    this thread waits for its turn: a switch that is put back would undo that. Several samplers may
+    do this at once, in any order.
     """
-    global _has_collection_off  # noqa: PLW0603  (of the process)
-    _has_collection_off = gc.isenabled()
-    gc.disable()
+    global _threshold  # noqa: PLW0603  (of the process)
+    thread, threshold = _thread.get_ident(), gc.get_threshold()[0]
+    _uncollected.add(thread)
+    if threshold not in (0, _NEVER):
+        _threshold = threshold
+        gc.set_threshold(_NEVER)
     try:
         action()
     finally:
-        if _has_collection_off:
-            gc.enable()
-        _has_collection_off = False
+        _uncollected.discard(thread)
+        if not _uncollected:
+            _restore_threshold()
+
+
+def _restore_threshold() -> None:
+    """Let collections begin again, unless the program has set another threshold meanwhile."""
+    if gc.get_threshold()[0] == _NEVER:
+        gc.set_threshold(_threshold)
 
 
 def _set_switch_interval(*, is_short: bool) -> None:
@@ -412,8 +429,8 @@ def _leave(sampler: StackSampler) -> None:
 def _after_fork() -> None:
     """A forked child has no thread that samples."""
     _own_threads.clear()
-    if _has_collection_off:
-        gc.enable()
+    _uncollected.clear()
+    _restore_threshold()
     for sampler in tuple(_running):
         _leave(sampler)
 

@@ -168,7 +168,7 @@ def test_samples_have_times() -> None:
 
 def test_nothing_of_the_program_is_changed_once_it_has_stopped(sampler: StackSampler) -> None:
     switch_s, threads = sys.getswitchinterval(), threading.enumerate()
-    n_stacks = len(sys._current_frames())
+    n_stacks, thresholds = len(sys._current_frames()), gc.get_threshold()
     sampler.start()
     assert comes_true(turns_are_short, lambda: time.sleep(0.01))
     assert comes_true(lambda: sampler.n_samples > 0, lambda: time.sleep(0.01))
@@ -176,10 +176,10 @@ def test_nothing_of_the_program_is_changed_once_it_has_stopped(sampler: StackSam
     sampler.stop()
     n_samples = sampler.n_samples
     assert sys.getswitchinterval() == switch_s
-    assert gc.isenabled()
     # The thread ends when it wakes up: later where samples are expensive.
     assert comes_true(lambda: len(sys._current_frames()) <= n_stacks, lambda: time.sleep(0.01))
     assert sampler.n_samples == n_samples
+    assert gc.get_threshold() == thresholds
 
 
 def test_a_switch_interval_that_the_program_sets_stays(sampler: StackSampler) -> None:
@@ -259,6 +259,66 @@ def test_finalizers_of_the_program_do_not_run_in_its_thread(sampler: StackSample
     assert threads == {threading.get_ident()}
 
 
+@pytest.fixture
+def looks() -> Iterator[Callable[[], Callable[[], None]]]:
+    """Begins a look in a thread of its own, and returns what ends it."""
+    ends: list[Callable[[], None]] = []
+
+    def begin() -> Callable[[], None]:
+        has_begun, may_end = threading.Event(), threading.Event()
+
+        def look() -> None:
+            has_begun.set()
+            may_end.wait()
+
+        thread = threading.Thread(target=stack_sampler._without_collection, args=(look,))
+        thread.start()
+        has_begun.wait()
+
+        def end() -> None:
+            may_end.set()
+            thread.join()
+
+        ends.append(end)
+        return end
+
+    thresholds = gc.get_threshold()
+    yield begin
+    for end in ends:
+        end()
+    gc.enable()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_collector_is_as_before_after_looks_of_two_samplers_at_once(
+    order: tuple[int, int], looks: Callable[[], Callable[[], None]]
+) -> None:
+    thresholds = gc.get_threshold()
+    ends = looks(), looks()
+    assert gc.get_threshold() != thresholds
+    ends[order[0]]()
+    assert gc.get_threshold() != thresholds
+    ends[order[1]]()
+    assert gc.get_threshold() == thresholds
+    assert gc.isenabled()
+
+
+def test_what_the_program_sets_during_a_look_stays(
+    looks: Callable[[], Callable[[], None]],
+) -> None:
+    end = looks()
+    assert gc.isenabled()
+    gc.disable()
+    gc.set_threshold(50_000, 7, 8)
+    end()
+    assert not gc.isenabled()
+    assert gc.get_threshold() == (50_000, 7, 8)
+    gc.set_threshold(0)
+    looks()()
+    assert gc.get_threshold()[0] == 0
+
+
 def test_it_costs_a_hundredth_of_a_core_however_short_the_interval() -> None:
     def deep(n: int, over: threading.Event) -> None:
         if n:
@@ -330,14 +390,17 @@ def test_a_profile_function_of_the_program_wins(sampler: StackSampler) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork with several threads
-def test_a_forked_child_samples_nothing(sampler: StackSampler) -> None:
-    switch_s = sys.getswitchinterval()
+def test_a_forked_child_samples_nothing(
+    sampler: StackSampler, looks: Callable[[], Callable[[], None]]
+) -> None:
+    switch_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sampler.start()
     time.sleep(0.05)
+    looks()
     pid = os.fork()
     if not pid:
         sampler.stop()
-        is_as_before = sys.getswitchinterval() == switch_s and gc.isenabled()
+        is_as_before = sys.getswitchinterval() == switch_s and gc.get_threshold() == thresholds
         os._exit(0 if is_as_before and not sampler.is_on else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert sampler.is_on
