@@ -1,15 +1,19 @@
 """The window in which a run is recorded whose steps are not known: a limited time and work.
 
 What is recorded is written when the program ends or its steps are found. A window with too little
-in it begins anew, for twice the time.
+in it begins anew, for twice the time. One that is over within an import that the first calls set
+off, as ``torch.func.grad`` imports Dynamo, has nothing else in it: it begins anew with the next
+call.
 """
 
 import contextlib
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import Final
 
 from profkit.capture.recording_budget import COST_PER_STOP, SHORT_S, Events, RecordingBudget
@@ -60,6 +64,9 @@ FEW_EVENTS_NS: Final = 10_000_000
 ENOUGH_EVENTS_NS: Final = 200_000_000
 """Enough events, even without :data:`MIN_WHOLE_CALLS` of the first module: some 40,000."""
 MIN_WHOLE_CALLS: Final = 3
+_MAX_IMPORTS: Final = 3
+"""Windows that are given up for an import: the program may do all of its work within one."""
+_IMPORTLIB: Final = "<frozen importlib"
 
 
 class RunWindow:
@@ -73,6 +80,7 @@ class RunWindow:
 
     Attributes:
         is_open: Whether the recording goes on.
+        awaits_call: Whether it has recorded an import, and begins anew with the next call.
     """
 
     def __init__(
@@ -89,6 +97,8 @@ class RunWindow:
         self._first_module: weakref.ref[object] | None = None
         self._n_calls = self._n_whole_calls = 0
         self._is_later = False
+        self._n_imports = 0
+        self.awaits_call = False
         self._begin(window)
 
     @property
@@ -116,12 +126,20 @@ class RunWindow:
 
         Imports and reading of data tell nothing.
         """
-        return self._n_calls > 0 or self._session.stop_ns >= FEW_EVENTS_NS
+        is_work = self._n_calls > 0 or self._session.stop_ns >= FEW_EVENTS_NS
+        return is_work and not self.awaits_call
 
     def cancel(self) -> None:
         """Leave the end of the recording to others."""
-        self.is_open = False
+        self.is_open = self.awaits_call = False
         self._deadline.cancel()
+
+    def begin_with_call(self) -> None:
+        """Begin anew instead of the import that was recorded: a module is called."""
+        self.awaits_call = False
+        if not self._session.is_done and self._session.record_anew(instead=True):
+            self._first_module, self._n_calls, self._n_whole_calls = None, 0, 0
+            self._begin(self._window)
 
     def _begin(self, window: Window) -> None:
         self._window, self.is_open = window, True
@@ -156,6 +174,11 @@ class RunWindow:
         is_early = time.monotonic() - self._began_s < self._window.seconds
         seemed_s = self._events.cost_s() if is_early else 0.0
         self._session.freeze()
+        if self._has_import_alone():
+            self._n_imports += 1
+            self.awaits_call = True
+            self._on_end()
+            return
         cost_s = COST_PER_STOP * self._session.stop_ns / 1e9
         has_time = is_early or self._window.seconds < self._window.longest_s
         is_affordable = 2 * cost_s < self._budget.left_s()
@@ -169,7 +192,21 @@ class RunWindow:
         else:
             self._on_end()
 
+    def _has_import_alone(self) -> bool:
+        """Whether the program imports, and has not called its modules often enough before."""
+        if self._n_imports >= _MAX_IMPORTS or not self._window.with_modules:
+            return False
+        return self._n_whole_calls < MIN_WHOLE_CALLS and _is_importing()
+
     def _has_enough_events(self) -> bool:
         """Whether what was recorded tells what fills the time of the run."""
         has_calls = not self._window.with_modules or self._n_whole_calls >= MIN_WHOLE_CALLS
         return self._session.stop_ns >= (FEW_EVENTS_NS if has_calls else ENOUGH_EVENTS_NS)
+
+
+def _is_importing() -> bool:
+    """Whether this thread is within an import."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  (CPython's only way)
+    while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
+        frame = frame.f_back
+    return frame is not None

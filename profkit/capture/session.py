@@ -241,8 +241,11 @@ class Session:
                 self._stop_main()
                 self._phase = Phase.OFF
 
-    def record_anew(self) -> bool:
+    def record_anew(self, *, instead: bool = False) -> bool:
         """Record a frozen block again; the last recording with much in it is written.
+
+        Args:
+            instead: Whether the new recording is written, however little is in it.
 
         Returns:
             Whether it does.
@@ -250,6 +253,9 @@ class Session:
         if self.over or self._main is None or not self.can_record():
             return False
         with self._guarded("recording stopped."):
+            if instead:
+                self._main.release()
+                self._main = None
             self._keep_larger()
             self._phase = Phase.RECORD
             self._prepare_main(start=True)

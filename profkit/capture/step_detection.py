@@ -201,6 +201,9 @@ class StepFinder:
 
     def _on_call(self, module: object) -> None:
         """A module is called, in any thread. Most calls are only counted."""
+        if self._window is not None and self._window.awaits_call and self._in_main_thread():
+            self._sampler.stop()  # a recording with stacks would have its calls
+            self._window.begin_with_call()
         if self._window is not None and self._window.is_open:
             self._window.count_call(module)
         if not self._saw_module or self._boundaries is None or self._boundaries.counts(module):
@@ -349,6 +352,8 @@ class StepFinder:
         """Whether nothing is recorded, now or soon: steps may never be affordable."""
         if self._session is None or self._session.is_done or self._session.is_waiting:
             return True
+        if self._window is not None and self._window.awaits_call:
+            return False
         return self._kind == "whole" and not self._session.is_recording
 
     def _on_step(self) -> None:

@@ -1,5 +1,6 @@
 """Limits on the recording of a run without known steps."""
 
+import importlib
 import signal
 import sys
 import threading
@@ -205,6 +206,85 @@ def window_after(calls: list[torch.nn.Module]) -> list[str]:
         )
         window.count_call(module)
     return came
+
+
+@pytest.fixture
+def imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], None]], None]:
+    """Calls a function within an import."""
+    (tmp_path / "imported_late.py").write_text("from builtins import within_import as f\nf()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def call(function: Callable[[], None]) -> None:
+        monkeypatch.setattr("builtins.within_import", function, raising=False)
+        monkeypatch.delitem(sys.modules, "imported_late", raising=False)
+        importlib.import_module("imported_late")
+
+    return call
+
+
+@pytest.mark.parametrize("calls_again", [True, False])
+def test_a_window_that_ends_within_an_import_begins_anew_with_the_next_call(
+    imports: Callable[[Callable[[], None]], None],
+    opened: Opened,
+    *,
+    calls_again: bool,
+) -> None:
+    finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
+    finder._kind, finder._saw_module = "whole", True
+    session = finder._session = opened_session(Options(quiet=True, stacks=False))
+    has_ended: list[bool] = []
+    window = finder._window = RunWindow(
+        session,
+        Window(3600, 0.0, 0.0, with_modules=True),
+        RecordingBudget(),
+        lambda: has_ended.append(True),
+    )
+    for _ in range(40):
+        torch.ones(3).exp()
+    imports(window._deadline._on_time)
+    assert has_ended, "nothing samples the functions of the import"
+    assert window.awaits_call
+    assert not window.is_measure
+    assert not finder._is_recording_over(), "the hook of modules is removed"
+    if calls_again:
+        finder._on_call(torch.nn.ReLU())
+        assert window.is_open
+        assert session.is_recording
+        torch.ones(3).cos()
+    window.cancel()
+    current.leave(session)
+    names = [event["name"] for event in opened(session.path)["traceEvents"]]
+    assert names.count("aten::exp") == (0 if calls_again else 40)
+    assert names.count("aten::cos") == calls_again
+
+
+def test_a_program_that_does_all_of_its_work_within_an_import_is_recorded(
+    imports: Callable[[Callable[[], None]], None],
+) -> None:
+    session = opened_session(Options(quiet=True, stacks=False))
+    window = window_of(session, Window(3600, 0.0, 0.0, with_modules=True))
+    module = torch.nn.ReLU()
+
+    def work() -> None:
+        for _ in range(3):
+            window._deadline._on_time()
+            assert window.awaits_call
+            window.begin_with_call()
+        window._deadline._on_time()
+        assert not window.awaits_call
+
+    imports(work)
+    window._n_imports = 0
+    for _ in range(4):
+        window.count_call(module)
+    window.is_open = True
+    imports(window._deadline._on_time)
+    assert not window.awaits_call, "it has whole calls"
+    window.cancel()
+    session.abandon()
+    current.leave(session)
 
 
 def test_a_window_ends_after_enough_calls_of_which_three_are_whole() -> None:
