@@ -3,7 +3,8 @@
 ``torch.compile`` (Dynamo) compiles a function when the program calls it: operators run on fake
 tensors meanwhile, and Dynamo traces the hooks of modules too. ``torch.jit.trace``, ``make_fx`` and
 ``torch.export`` run the program itself, and take every operator for one of its graph, such as the
-beginning and the end of an annotation.
+beginning and the end of an annotation. ``torch.fx.symbolic_trace`` runs it on proxies, and has
+replaced ``nn.Module.__call__`` meanwhile.
 
 Nothing of Dynamo is imported.
 
@@ -86,6 +87,8 @@ def _is_traced() -> bool:
     import torch
 
     if torch._C._get_tracing_state() is not None:  # noqa: SLF001
+        return True
+    if getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False):
         return True
     if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return False

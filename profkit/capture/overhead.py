@@ -84,7 +84,8 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
         CaptureError: If a profiler is running.
         RuntimeError: If no thread can be started.
     """
-    if program_profilers.python_profiler():  # recording with stacks would end it
+    # Recording with stacks would end a Python profiler.
+    if program_profilers.python_profiler() or not profiler.can_trace_calls():
         options = replace(options, stacks=False)
     if options not in _costs:
         _costs[options] = in_new_thread(partial(_measure_costs, options))

@@ -59,6 +59,21 @@ def can_record(*, all_threads: bool = False) -> bool:
     return _harmless_kind(all_threads=all_threads) is not None
 
 
+def can_trace_calls() -> bool:
+    """Whether a recording with stacks is harmless for the program.
+
+    In each call of what ``nn.Module.__call__`` was at the first of them, torch's tracer reads the
+    local variable ``self`` without a check. In a program that has put a function of its own there,
+    with another name for the module, that is a segmentation fault.
+
+    Source: ``recordPyCall`` in ``torch/csrc/autograd/profiler_python.cpp``; seen with torch 2.13.
+    """
+    from torch.nn import Module
+
+    code = getattr(Module.__call__, "__code__", None)
+    return iscode(code) and code.co_argcount > 0 and code.co_varnames[0] == "self"
+
+
 def _open_kinds() -> set[bool]:
     """The kinds of which no more are made now, with all recordings so far."""
     while _unexamined:

@@ -341,7 +341,7 @@ class Session:
         self, cycle: int, phase: Phase, *, stopped_by: str = "", open_step: str = ""
     ) -> None:
         """Leave the phase of the previous step and enter that of the next."""
-        if phase is Phase.LINES and self._has_python_profiler():
+        if phase is Phase.LINES and self._has_no_stacks_now():
             phase = Phase.OFF
         before, self._phase = self._phase, phase
         is_new_cycle, self._cycle = cycle != self._cycle, cycle
@@ -480,7 +480,14 @@ class Session:
                 self._cancelled.pop().stop_cancelled()
         self._close()
 
-    def _has_python_profiler(self) -> bool:
+    def _has_no_stacks_now(self) -> bool:
+        """Whether stacks cannot be recorded now, which is said once."""
+        if not profiler.can_trace_calls():
+            console.warn(
+                "the program has replaced `nn.Module.__call__`, which torch's tracer reads, so "
+                f"“{self.name}” has no source lines."
+            )
+            return True
         name = program_profilers.python_profiler()
         if name:
             self._warn_of_no_lines(name)
@@ -510,7 +517,7 @@ class Session:
             wants_stacks = (
                 self.writer.needs_lines and self._for_lines is None and not has_lines_step
             )
-            stacks = wants_stacks and not self._has_python_profiler()
+            stacks = wants_stacks and not self._has_no_stacks_now()
             self._main = self._recording(stacks=stacks)
             self._main.prepare()
         if start and not self._main.is_started:

@@ -73,6 +73,7 @@ class StepFinder:
         self._boundaries = StepBoundaries(self._leak_monitor) if plan.monitor_memory else None
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
+        self._on_awaited_call = unless_paused(self._begin_with_call)
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
         self._shared = SharedSteps(plan.name)
@@ -201,13 +202,18 @@ class StepFinder:
 
     def _on_call(self, module: object) -> None:
         """A module is called, in any thread. Most calls are only counted."""
-        if self._window is not None and self._window.awaits_call and self._in_main_thread():
-            self._sampler.stop()  # a recording with stacks would have its calls
-            self._window.begin_with_call()
+        if self._window is not None and self._window.awaits_call:
+            self._on_awaited_call()
         if self._window is not None and self._window.is_open:
             self._window.count_call(module)
         if not self._saw_module or self._boundaries is None or self._boundaries.counts(module):
             self._on_leading_call(module)
+
+    def _begin_with_call(self) -> None:
+        """The import in the window of the run is over, and a module is called."""
+        if self._window is not None and self._in_main_thread():
+            self._sampler.stop()  # a recording with stacks would have its calls
+            self._window.begin_with_call()
 
     def _on_module(self, module: object) -> None:
         """A module is called. With the first call, the program's own work begins."""
@@ -300,14 +306,8 @@ class StepFinder:
         """
         if self._session is None or self._session.is_done:
             return
-        step = wrappers.after(optimizer.step, unless_paused(self._on_step))
-
-        def restore() -> None:
-            if optimizer.__dict__.get("step") is step:
-                del optimizer.step
-
-        optimizer.step = step
-        self._unhook["optimizer"] = restore
+        on_step = unless_paused(self._on_step)
+        self._unhook["optimizer"] = wrappers.after_calls(optimizer, "step", on_step)
         self._restart("optimizer", self._plan.options)
 
     def _on_batch(self, _batches: object) -> None:

@@ -89,16 +89,30 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
     return method
 
 
-def after(function: Function, hook: Callable[[], None]) -> Function:
-    """A function that calls a hook once it has returned; it has the same attributes."""
+def after_calls(thing: Any, name: str, hook: Callable[[], None]) -> Callable[[], None]:
+    """Call a hook whenever a method of one object has returned; returns what undoes that.
+
+    The method has the same attributes: a learning-rate scheduler replaces ``step()`` of its
+    optimizer and marks it, and warns if it does not find the mark.
+    """
+    function, own = getattr(thing, name), vars(thing).get(name)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         hook()
         return result
 
+    def undo() -> None:
+        if vars(thing).get(name) is not wrapper:
+            return
+        if own is None:
+            delattr(thing, name)
+        else:
+            setattr(thing, name, own)
+
     wrapper.__dict__.update(getattr(function, "__dict__", {}))
-    return cast("Function", wrapper)
+    setattr(thing, name, wrapper)
+    return undo
 
 
 def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:

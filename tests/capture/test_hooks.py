@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from profkit.capture import wrappers
 
 OWN_HOOK = """
 import torch
@@ -50,6 +53,8 @@ WAYS_TO_TRACE = {
     "jit": "graph = torch.jit.trace(network, example, check_trace=False).inlined_graph\n"
     "print(sorted(node.kind() for node in graph.nodes()))",
     "make_fx": "print([str(node.target) for node in make_fx(network)(example).graph.nodes])",
+    "fx": "made = torch.fx.symbolic_trace(network)\nfor _ in range(9): made(example)\n"
+    "print([str(node.target) for node in made.graph.nodes], 'relu')",
     "export": "made = torch.export.export(network, (example,))\n"
     "print([str(node.target) for node in made.graph.nodes])",
 }
@@ -79,6 +84,37 @@ def test_a_program_with_its_own_optimizer_hook_runs_to_its_end(
     assert printed(OWN_HOOK, tmp_path, *options)[0] == "9"
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_finds_its_mark_while_steps_are_followed_and_afterwards() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for _ in range(2)]
+    is_called: list[bool] = []
+    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
+    optimizer.step()
+    schedulers[0].step()
+    undo()
+    optimizer.step()
+    schedulers[1].step()
+    assert is_called == [True]
+
+
+def test_a_method_that_the_program_replaces_meanwhile_stays() -> None:
+    class Thing:
+        def step(self) -> int:
+            return 1
+
+    thing, is_called = Thing(), []
+    undo = wrappers.after_calls(thing, "step", lambda: is_called.append(True))
+    assert thing.step() == 1
+    undo()
+    assert not vars(thing)
+    undo = wrappers.after_calls(thing, "step", lambda: is_called.append(True))
+    own = thing.step = lambda: 2  # type: ignore[method-assign]
+    undo()
+    assert thing.step is own
+    assert is_called == [True]
+
+
 def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     n_hooks, _ = printed(COMPILED, tmp_path, "--json", str(report))
@@ -88,7 +124,7 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "way", ["jit", *(pytest.param(way, marks=SLOW) for way in ("make_fx", "export"))]
+    "way", ["jit", "fx", *(pytest.param(way, marks=SLOW) for way in ("make_fx", "export"))]
 )
 def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
     program = TRACED.replace("HOW", WAYS_TO_TRACE[way])
@@ -96,4 +132,6 @@ def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_pa
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "relu" in plain.stdout
-    assert printed(program, tmp_path)[0] == plain.stdout.strip()
+    output, report = printed(program, tmp_path)
+    assert output == plain.stdout.strip()
+    assert "could not start" not in report, report

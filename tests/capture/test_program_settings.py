@@ -111,3 +111,25 @@ def test_a_recording_whose_overhead_cannot_be_estimated_is_written_without(
 def test_an_error_of_the_new_thread_is_that_of_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         in_new_thread(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("way", ["block", "steps"])
+def test_calls_are_not_traced_where_torchs_tracer_would_not_find_the_module(
+    way: str, monkeypatch: pytest.MonkeyPatch, opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = torch.nn.Module.__call__
+
+    def call(module: torch.nn.Module, *args: object) -> object:
+        return original(module, *args)
+
+    monkeypatch.setattr(torch.nn.Module, "__call__", call)
+    model = torch.nn.ReLU()
+    schedule: dict[str, Any] = {} if way == "block" else {"wait": 0, "warmup": 1, "active": 1}
+    with profkit.trace("calls", **schedule) as block:
+        for _ in range(3):
+            model(torch.ones(4))
+            block.step()
+    categories = {event.get("cat") for event in opened(block.path)["traceEvents"]}
+    assert "cpu_op" in categories
+    assert "python_function" not in categories
+    assert "nn.Module.__call__" in capsys.readouterr().err

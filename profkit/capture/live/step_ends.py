@@ -157,19 +157,9 @@ class StepEnds:
         """Have the later steps of an optimizer end when its ``step()`` has returned."""
         self.stay_inside()
         self._wants_outside = True
-        own = optimizer.__dict__.get("step")  # a scheduler's, for example
-        step = wrappers.after(optimizer.step, unless_paused(self._on_return))
-
-        def leave() -> None:
-            if optimizer.__dict__.get("step") is not step:
-                return
-            if own is None:
-                del optimizer.step
-            else:
-                optimizer.step = own
-
-        optimizer.step = step
-        self._outside, self._leave_outside = weakref.ref(optimizer), leave
+        on_return = unless_paused(self._on_return)
+        self._leave_outside = wrappers.after_calls(optimizer, "step", on_return)
+        self._outside = weakref.ref(optimizer)
 
     def _on_return(self) -> None:
         if self._counts():
