@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.errors import UsageError
@@ -92,26 +93,29 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
 def after_calls(thing: Any, name: str, hook: Callable[[], None]) -> Callable[[], None]:
     """Call a hook whenever a method of one object has returned; returns what undoes that.
 
-    The method has the same attributes: a learning-rate scheduler replaces ``step()`` of its
-    optimizer and marks it, and warns if it does not find the mark.
+    It stays a method with the same attributes: a learning-rate scheduler replaces ``step()`` of its
+    optimizer by binding it once more, marks it, and warns if it does not find the mark.
+
+    Source: ``LRScheduler.__init__``.
     """
     function, own = getattr(thing, name), vars(thing).get(name)
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def call(_thing: object, /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         hook()
         return result
 
     def undo() -> None:
-        if vars(thing).get(name) is not wrapper:
+        if vars(thing).get(name) is not method:
             return
         if own is None:
             delattr(thing, name)
         else:
             setattr(thing, name, own)
 
-    wrapper.__dict__.update(getattr(function, "__dict__", {}))
-    setattr(thing, name, wrapper)
+    call.__dict__.update(getattr(function, "__dict__", {}))
+    method = MethodType(call, thing)
+    setattr(thing, name, method)
     return undo
 
 

@@ -98,6 +98,19 @@ def test_a_scheduler_finds_its_mark_while_steps_are_followed_and_afterwards() ->
     assert is_called == [True]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_may_be_made_while_steps_are_followed() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    is_called: list[bool] = []
+    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert optimizer.step(lambda: 5) == 5
+    scheduler.step()
+    undo()
+    assert optimizer.step(lambda: 6) == 6
+    assert is_called
+
+
 def test_a_method_that_the_program_replaces_meanwhile_stays() -> None:
     class Thing:
         def step(self) -> int:
