@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Container, Iterator
 from functools import cache
 from inspect import iscode
@@ -28,6 +29,8 @@ _SILENT: Final = 6
 """Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
 _LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto's ``Logger::severityLevel_``."""
+
+_TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
 
 _unexamined: Final[list["ProfilerRecording"]] = []
 """Stopped recordings that were not searched yet for what they left open. That takes a microsecond
@@ -229,6 +232,7 @@ class ProfilerRecording:
         self.is_stopped = True
         self._watching.close()
         began_ns, self._stopped_at_ns = time.thread_time_ns(), time.time_ns()
+        _ignore_tracer_warnings()
         with program_profilers.own(), _kineto_silent():
             self._profile.stop_trace()
         self.stop_cpu_ns = time.thread_time_ns() - began_ns
@@ -346,6 +350,18 @@ def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) 
             yield event.name
         if is_open or event.tag in calls or (is_op and event.name in closed):
             pending += [(child, end_ns, True) for child in event.children]
+
+
+def _ignore_tracer_warnings() -> None:
+    """Have warnings of torch's tracer ignored from now on: they are not the program's.
+
+    It warns of each operator that is open at the stop. Where the program called that operator, as
+    with a dispatch mode, torch issues its warnings once it has returned, as if it were the one that
+    warns. In a program that turns warnings into errors, it fails.
+
+    Source: ``PyWarningHandler`` in ``torch/csrc/Exceptions.h``; seen with torch 2.13.
+    """
+    warnings.filterwarnings("ignore", message=_TRACER_WARNING)
 
 
 class region(contextlib.AbstractContextManager[None]):  # noqa: N801  (as ``record_function``)

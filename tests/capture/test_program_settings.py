@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import profkit
-from profkit.capture import overhead
+from profkit.capture import current, overhead
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.new_thread import in_new_thread
 from profkit.errors import CaptureError
@@ -133,3 +133,20 @@ def test_calls_are_not_traced_where_torchs_tracer_would_not_find_the_module(
     assert "cpu_op" in categories
     assert "python_function" not in categories
     assert "nn.Module.__call__" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_operator_within_which_a_recording_stops_does_not_warn(opened: Opened) -> None:
+    with profkit.trace("stopped", stacks=False) as block:
+        session = current.session
+        assert session is not None
+
+        class Stopping(TorchDispatchMode):
+            def __torch_dispatch__(self, func, _types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+                session.freeze()
+                return func(*args, **(kwargs or {}))
+
+        with Stopping():
+            torch.ones(4)
+    names = {event["name"] for event in opened(block.path)["traceEvents"]}
+    assert "PythonDispatchMode" in names
