@@ -1,4 +1,6 @@
-"""Whether the program is being compiled or traced, which profkit must not disturb.
+"""Whether the program is being compiled or traced, or runs within a backward pass.
+
+profkit must not disturb that.
 
 ``torch.compile`` (Dynamo) compiles a function when the program calls it: operators run on fake
 tensors meanwhile, and Dynamo traces the hooks of modules too. ``torch.jit.trace``, ``make_fx`` and
@@ -6,16 +8,23 @@ tensors meanwhile, and Dynamo traces the hooks of modules too. ``torch.jit.trace
 beginning and the end of an annotation. ``torch.fx.symbolic_trace`` runs it on proxies, and has
 replaced ``nn.Module.__call__`` meanwhile.
 
+A backward pass calls hooks of gradients, in which an optimizer may step, functions of the program,
+and modules whose activations are recomputed. What is set for the thread in there, such as a
+profiler or a mode, is gone once that node of the graph has run.
+
 Nothing of Dynamo is imported.
 
 Source: seen with torch 2.13; ``torch/_guards.py`` (``CompileContext``);
-``torch.ops.profiler._record_function_enter_new``.
+``torch.ops.profiler._record_function_enter_new``; ``Engine::thread_main`` in
+``torch/csrc/autograd/engine.cpp`` (``ThreadLocalStateGuard``).
 """
 
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+_NO_TASK: Final = -1
 
 
 def has_compiled() -> bool:
@@ -27,21 +36,22 @@ def has_compiled() -> bool:
 
 
 def is_program_paused() -> bool:
-    """Whether the program of this thread is being compiled or traced, and is not running itself.
+    """Whether no recording may begin or end now in this thread, as that breaks the program.
 
-    To end a recording in the midst of it breaks the program. The end of a region is taken for an
-    operator of the graph being traced, and the graph can then not be copied; where stacks are
-    recorded, torch's Python tracer is called after its end, which is a segmentation fault.
+    The program is being compiled or traced, or in a backward pass. The end of a region is taken for
+    an operator of the graph being traced, and the graph can then not be copied; where stacks are
+    recorded, torch's Python tracer is called after its end, which is a segmentation fault. So is a
+    recording that begins or ends within a node of a backward pass, which undoes that.
     """
     context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
     with contextlib.suppress(Exception):  # its layout depends on torch's version
         if context is not None and context.try_get() is not None:
             return True
-    return _is_traced()
+    return _is_traced() or _is_in_backward()
 
 
 def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that is skipped while the program is compiled or traced.
+    """A hook that is skipped while the program is compiled or traced, or in a backward pass.
 
     A hook that Dynamo cannot trace is a graph break: slower, and with ``fullgraph=True`` an error
     in the program.
@@ -49,7 +59,9 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
     is_dynamo_tracing = dynamo_flag()
 
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
-        if not (is_dynamo_tracing is not None and is_dynamo_tracing()) and not _is_traced():
+        if is_dynamo_tracing is not None and is_dynamo_tracing():
+            return
+        if not (_is_traced() or _is_in_backward()):
             hook(*args)
 
     return unless_traced
@@ -95,3 +107,11 @@ def _is_traced() -> bool:
     keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
     mode = torch._C._get_dispatch_mode  # noqa: SLF001
     return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None
+
+
+def _is_in_backward() -> bool:
+    """Whether this thread runs a node of a backward pass."""
+    import torch
+
+    task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001
+    return task is not None and task() != _NO_TASK

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.capture import wrappers
+from profkit.capture import compiling, wrappers
 
 OWN_HOOK = """
 import torch
@@ -22,6 +22,22 @@ for _ in range(9):
     weight.sum().backward()
     optimizer.step()
 print(len(seen))
+"""
+STEPS_IN_BACKWARD = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+optimizers = {each: torch.optim.SGD([each], lr=0.01) for each in model.parameters()}
+
+def update(weight):
+    optimizers[weight].step()
+    optimizers[weight].zero_grad()
+
+for weight in model.parameters():
+    weight.register_post_accumulate_grad_hook(update)
+for _ in range(20):
+    model(torch.ones(2, 8)).square().mean().backward()
+print("trained")
 """
 COMPILED = """
 import torch
@@ -82,6 +98,30 @@ def test_a_program_with_its_own_optimizer_hook_runs_to_its_end(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     assert printed(OWN_HOOK, tmp_path, *options)[0] == "9"
+
+
+def test_no_recording_begins_or_ends_within_a_backward_pass(tmp_path: Path) -> None:
+    output, report = printed(STEPS_IN_BACKWARD, tmp_path)
+    assert output == "trained"
+    assert "Step time" in report, report
+
+
+def test_hooks_are_skipped_within_a_backward_pass() -> None:
+    called: list[str] = []
+    paused: list[bool] = []
+    hook = compiling.unless_paused(called.append)
+    weight = torch.ones(2, requires_grad=True)
+
+    def within(_gradient: torch.Tensor) -> None:
+        hook("within")
+        paused.append(compiling.is_program_paused())
+
+    weight.register_hook(within)
+    weight.sum().backward()
+    hook("after")
+    paused.append(compiling.is_program_paused())
+    assert called == ["after"]
+    assert paused == [True, False]
 
 
 @pytest.mark.filterwarnings("error")

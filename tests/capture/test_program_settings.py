@@ -138,12 +138,11 @@ def test_calls_are_not_traced_where_torchs_tracer_would_not_find_the_module(
 @pytest.mark.filterwarnings("error")
 def test_the_operator_within_which_a_recording_stops_does_not_warn(opened: Opened) -> None:
     with profkit.trace("stopped", stacks=False) as block:
-        session = current.session
-        assert session is not None
 
         class Stopping(TorchDispatchMode):
             def __torch_dispatch__(self, func, _types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-                session.freeze()
+                assert current.session is not None
+                current.session.freeze()
                 return func(*args, **(kwargs or {}))
 
         with Stopping():
