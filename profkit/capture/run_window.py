@@ -110,14 +110,18 @@ class RunWindow:
         return self.is_open and not self._is_later and self._deadline.has_signal
 
     def count_call(self, module: object) -> None:
-        """Count a call of a module, in any thread, and end the window after enough of them."""
+        """Count a call of a module, in any thread, and end the window after enough of them.
+
+        Where its time was up within a backward pass, which may be most of the program's time, the
+        next call ends it.
+        """
         self._n_calls += 1
         if self._first_module is None:
             with contextlib.suppress(TypeError):
                 self._first_module = weakref.ref(module)
         elif self._first_module() is module:
             self._n_whole_calls += 1
-        if self.is_open and self._has_enough_calls():
+        if self.is_open and (self._is_overdue or self._has_enough_calls()):
             self._deadline.come()
 
     @property
@@ -142,7 +146,7 @@ class RunWindow:
             self._begin(self._window)
 
     def _begin(self, window: Window) -> None:
-        self._window, self.is_open = window, True
+        self._window, self.is_open, self._is_overdue = window, True, False
         self._events, self._began_s = Events(), time.monotonic()
         self._deadline = Deadline(
             window.seconds,
@@ -166,6 +170,7 @@ class RunWindow:
     def _on_deadline(self) -> None:
         """Time is up, or there are enough calls. A recording with too little begins anew."""
         if self._session.must_go_on:
+            self._is_overdue = True
             self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
             return
         self.is_open = False

@@ -260,6 +260,31 @@ def test_a_window_that_ends_within_an_import_begins_anew_with_the_next_call(
     assert names.count("aten::cos") == calls_again
 
 
+@has_spare_signal
+def test_a_window_whose_time_is_up_within_a_backward_pass_ends_with_the_next_call() -> None:
+    session = opened_session(Options(quiet=True, stacks=False))
+    window = window_of(session)
+    weight = torch.ones(2, requires_grad=True)
+    module = torch.nn.ReLU()
+
+    def within(_gradient: torch.Tensor) -> None:
+        window._deadline._on_time()
+        window._deadline.cancel()  # the next one, which comes soon
+
+    weight.register_hook(within)
+    weight.sum().backward()
+    assert not window._is_later
+    window._deadline = Deadline(3600, window._on_deadline)
+    window.count_call(module)
+    deadline_s = time.monotonic() + 20
+    while not window._is_later and time.monotonic() < deadline_s:
+        pass
+    assert window._is_later, "there was little in it, so that it begins anew"
+    window.cancel()
+    session.abandon()
+    current.leave(session)
+
+
 def test_a_program_that_does_all_of_its_work_within_an_import_is_recorded(
     imports: Callable[[Callable[[], None]], None],
 ) -> None:
