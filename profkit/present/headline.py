@@ -6,6 +6,7 @@ from statistics import mean, median
 from typing import Final
 
 from profkit.engine.wording import counted
+from profkit.model.critical_path import PROFKIT_NAME
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import (
@@ -243,7 +244,8 @@ def _largest_part(report: Report) -> list[str]:
         share = f"{format_share(cold_share)}{' of all steps' if per_step else ''}"
         cold = f"Cold start takes {format_ns(path.cold_start_ns)} ({share})"
         return [f"{cold}: launches that first load code and libraries."]
-    line = next((each for each in path.lines if each.kind != "unrecorded"), None)
+    lines = (each for each in path.lines if each.main_name != PROFKIT_NAME)
+    line = next((each for each in lines if each.kind != "unrecorded"), None)
     if line is None or line.share <= least or (line.kind == "python" and _waiting(report)):
         return []
     if line.kind == "kernel" and least > _MIN_PART_SHARE:

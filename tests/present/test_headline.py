@@ -243,6 +243,17 @@ def test_what_exceeds_the_findings_is_explained_first(tmp_path: Path) -> None:
     ) in headline_of(b, tmp_path)
 
 
+def test_the_largest_part_is_one_of_the_program(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 7, "train"):
+            with b.frame("profkit/capture/step_detection.py", 9, "_on_module"):
+                b.advance(5_000_000)
+            b.compute("aten::mm", 4_000_000)
+    text = headline_of(b, tmp_path)
+    assert "Largest part of the critical path: operators at train (train.py:7), aten::mm" in text
+
+
 def test_a_finding_that_costs_more_than_any_part_stands_alone(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):

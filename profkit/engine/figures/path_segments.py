@@ -12,18 +12,17 @@ from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME, starting_frames
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.runtime_calls import rows_named
-from profkit.model.critical_path import PathKind
+from profkit.model.critical_path import PROFKIT_NAME, PathKind
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
 from profkit.patterns import regex
 
 _NO_NAME: Final = -1
 _PROFKIT: Final = regex(
     r"(^|[/\\])profkit[/\\]capture[/\\]"
-    r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time)\.py|"
-    r"(step_detection|compiling|module_calls)\.py\(\d+\): (unless_|_on_))"
+    r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time|run_window|step_limit)\.py|"
+    r"(step_detection|compiling|module_calls|signals)\.py\(\d+\): (unless_|_on_))"
 )
 """Calls of profkit in a recorded program below which nothing of the program runs."""
-PROFKIT_NAME: Final = "recording and monitoring by profkit"
 
 
 @dataclass(frozen=True)

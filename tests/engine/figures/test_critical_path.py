@@ -100,7 +100,10 @@ def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> Non
     with builder.step(), builder.frame("serve.py", 3, "serve"):
         monitor = builder.frame("profkit/capture/step_detection.py", 9, "_on_module")
         with monitor, builder.frame("enum.py", 1, "__hash__"):
-            builder.advance(30_000)
+            builder.advance(20_000)
+        window = builder.frame("profkit/capture/run_window.py", 9, "_begin")
+        with window, builder.frame("threading.py", 1, "start"):
+            builder.advance(10_000)
         with builder.frame("profkit/capture/step_detection.py", 7, "step"):
             builder.compute("aten::mm", 10_000)
     lines = summary_of(builder, tmp_path).lines
