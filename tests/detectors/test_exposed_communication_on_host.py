@@ -65,6 +65,25 @@ def test_on_a_cpu_an_collective_beside_operators_is_the_fix(found: Found) -> Non
     assert found(by_gloo(beside=True), RULE) == ()
 
 
+def test_a_wait_ends_when_work_goes_on_though_the_thread_of_gloo_ends_its_annotation_later(
+    found: Found,
+) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(4):
+        with b.step():
+            with b.op("c10d::allreduce_", self_ns=10 * US):
+                pass
+            start = b.now_ns
+            with b.thread(GLOO), b.annotation("gloo:all_reduce"):
+                b.advance(400 * US)
+            b.now_ns = start + 360 * US
+            b.compute("aten::add_", 10 * US)
+            b.advance(5 * US)  # between operators
+            b.compute("aten::mm", 300 * US)
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 360 * US
+
+
 def test_a_pause_that_ends_before_the_collective_does_was_no_wait_for_it(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):

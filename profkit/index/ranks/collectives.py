@@ -18,6 +18,7 @@ from profkit.index.intervals import (
     complement,
     covered_by,
     covered_within,
+    of_pairs,
     subtract,
     union,
     unite,
@@ -29,6 +30,11 @@ from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, FRAMING, HO
 from profkit.patterns import regex
 
 _LETTERS: Final = regex(r"[^a-z]")
+_MAX_LATE_END_NS: Final = 20_000_000
+"""How long a thread that other processes keep from a core may need to end its annotation."""
+_LATE_END_PART: Final = 4
+"""The part of the wait before it that this may be: most pauses that have another reason end long
+before the collective."""
 
 
 def collective_rows(events: EventTable) -> Mask:
@@ -79,7 +85,12 @@ def exposed_waits(
 ) -> Intervals:
     """Time in which no work runs until one of the collectives ends.
 
-    Work that starts while a collective still runs has not waited for it.
+    Work that starts while a collective still runs has not waited for it, unless it starts shortly
+    before the end that is recorded: a thread of gloo first completes the future on which the
+    program waits, and only then ends its annotation, when it gets a core again.
+
+    Source: ``ProcessGroupGloo::AsyncWork::finishWorkGloo`` in
+    ``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp``.
 
     Args:
         start_ns: Start of the time for which ``work``, the time in which work runs, is known.
@@ -88,11 +99,24 @@ def exposed_waits(
     gaps = complement(work, start_ns, end_ns)
     if not len(gaps) or not len(rows):
         return EMPTY
-    ends = events.end_ns[rows]
-    place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
-    within = (place >= 0) & (ends <= gaps.ends_ns[np.maximum(place, 0)])
-    begins = np.maximum(events.ts_ns[rows[within]], gaps.starts_ns[place[within]])
-    return union(begins, ends[within])
+    starts, ends = events.ts_ns[rows], events.end_ns[rows]
+    first = np.searchsorted(gaps.ends_ns, ends - late_end_ns(ends - starts)).tolist()
+    last = np.searchsorted(gaps.starts_ns, ends).tolist()
+    found = []
+    for i, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        here = slice(first[i], last[i])
+        until = np.minimum(gaps.ends_ns[here], end)
+        waited = until - np.maximum(gaps.starts_ns[here], begin)
+        waited[end - until > late_end_ns(waited)] = 0
+        if len(waited) and waited.max() > 0:
+            place = int(waited.argmax())
+            found.append((int(until[place] - waited[place]), int(until[place])))
+    return of_pairs(tuple(found))
+
+
+def late_end_ns(waited_ns: Int64s) -> Int64s:
+    """By how much a host collective may seem to end after the work that has waited for it."""
+    return np.asarray(np.minimum(_MAX_LATE_END_NS, waited_ns // _LATE_END_PART))
 
 
 def late_launch_time(

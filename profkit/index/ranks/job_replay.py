@@ -35,6 +35,7 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.ranks.activity import OVERLAP_NS, RankActivity
+from profkit.index.ranks.collectives import late_end_ns
 from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches, numbered
 from profkit.model.events import Float64s, Int32s, Int64s, Mask, Rows
 
@@ -83,6 +84,7 @@ class _Joins:
         collective: The number of the collective.
         what: The same number for collectives of the same kind, use and size.
         is_send: Whether the rank only sends.
+        on_host: Whether a thread of the host runs it.
     """
 
     member: Int32s
@@ -93,6 +95,7 @@ class _Joins:
     collective: Int64s
     what: Int64s
     is_send: Mask
+    on_host: Mask
 
     def of(self, chosen: Rows) -> "_Joins":
         """Some of them."""
@@ -420,7 +423,8 @@ def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins
     what = numbered([calls.kind, use, calls.column("n_in")])
     columns = [
         [calls.member, calls.column("start_ns"), calls.column("end_ns"), matches.start_ns,
-         matches.end_ns, collective, what, calls.is_kind(("send",))]
+         matches.end_ns, collective, what, calls.is_kind(("send",)),
+         ~calls.column("on_device").astype(np.bool_)]
     ]  # fmt: skip
     unmarked = [Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(calls.ranks)
     next_what, next_collective = int(what.max(initial=-1)) + 1, len(matches.first) + n
@@ -431,7 +435,7 @@ def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins
             columns.append(
                 [np.full(n_times, rank), begin, end, matches.clocks.corrected(clock, begin),
                  matches.clocks.corrected(clock, end), next_collective + np.arange(n_times),
-                 np.full(n_times, next_what), np.zeros(n_times, dtype=np.bool_)]
+                 np.full(n_times, next_what), *np.zeros((2, n_times), dtype=np.bool_)]
             )  # fmt: skip
             pairs = tuple(zip(begin.tolist(), end.tolist(), strict=True))
             unmarked[rank] = unite(unmarked[rank], of_pairs(pairs))
@@ -498,7 +502,9 @@ def _until_work(joins: _Joins, waits: Intervals) -> _Joins:
     place = np.searchsorted(waits.ends_ns, joins.ends_ns, side="left") - 1
     until = np.append(waits.ends_ns, 0)[place]
     over_ns = np.where(place >= 0, joins.ends_ns - until, 0)
-    over_ns[(over_ns > OVERLAP_NS) | (until <= joins.starts_ns)] = 0
+    waited = until - joins.starts_ns
+    allowed = np.where(joins.on_host, np.maximum(OVERLAP_NS, late_end_ns(waited)), OVERLAP_NS)
+    over_ns[(over_ns > allowed) | (waited <= 0)] = 0
     return replace(
         joins, ends_ns=joins.ends_ns - over_ns, common_ends_ns=joins.common_ends_ns - over_ns
     )
