@@ -40,17 +40,70 @@ def on_host(late: int, how: str) -> JobBuilder:
     for _ in range(4):
         with job.step():
             b = job.ranks[late]
-            with b.frame("train.py", 12, "log"):
-                if how == "data":
-                    b.load(4 * MS)
-                elif how == "region":
-                    with b.annotation("write log"):
-                        b.advance(4 * MS)
-                else:
-                    b.launch("aten::sort", kernel="sort", host_ns=4 * MS, device_ns=10 * US)
+            if how == "region":
+                with b.annotation("write log"):
+                    b.advance(4 * MS)
+            else:
+                with b.frame("train.py", 12, "log"):
+                    if how == "data":
+                        b.load(4 * MS)
+                    else:
+                        b.launch("aten::sort", kernel="sort", host_ns=4 * MS, device_ns=10 * US)
             job.compute(3 * MS)
             job.collective("all-reduce", MS)
     return job
+
+
+def of_gloo(late_end_ns: int) -> list[TraceBuilder]:
+    """Steps on CPUs in which rank 1 loads data for 30 ms before it computes.
+
+    Args:
+        late_end_ns: How long the threads of gloo go on after the others have continued.
+    """
+    found = []
+    for rank in range(3):
+        b = TraceBuilder(
+            stacks=True,
+            device_names=(),
+            head={
+                "distributedInfo": {"rank": rank, "world_size": 3, "backend": "gloo"},
+                "baseTimeNanoseconds": 1_735_689_600_000_000_000,
+                "host_name": "node",
+            },
+        )
+        for step in range(4):
+            with b.step(), b.frame("train.py", 20, "train_step"):
+                if rank == 1:
+                    with b.frame("train.py", 12, "load_data"):
+                        b.advance(30 * MS)
+                b.compute("aten::mm", 2 * MS)
+                with b.op("c10d::allreduce_", self_ns=10 * US):
+                    pass
+                start = b.now_ns
+                end = (step + 1) * 40 * MS
+                with b.thread(3000), b.annotation("gloo:all_reduce"):
+                    b.advance(end - start + late_end_ns)
+                b.now_ns = end
+                b.compute("aten::add_", 1 * MS)
+            b.now_ns = end + 2 * MS
+        found.append(b)
+    return found
+
+
+@pytest.mark.parametrize("late_end_ns", [0, MS // 2])
+def test_a_late_host_without_device_costs_its_python_time_and_is_named_with_its_line(
+    tmp_path: Path, late_end_ns: int
+) -> None:
+    for rank, b in enumerate(of_gloo(late_end_ns)):
+        b.write(tmp_path / f"rank{rank}.pt.trace.json")
+    report = analyze(tmp_path, strict=True)
+    (finding,) = (each for each in report.findings if each.rule == "COM004")
+    assert finding.ranks == (1,)
+    assert finding.cost.per_step_ns == pytest.approx(30 * MS, rel=0.02)
+    assert finding.message.endswith(
+        "It spends 30.0 ms per step more than the others in load_data (train.py:12)."
+    )
+    assert [each.line for each in finding.locations] == [12]
 
 
 def test_a_rank_whose_device_computes_longer_costs_what_the_others_wait(

@@ -15,7 +15,8 @@ _MAX_PLACES: Final = 64
 def extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | None:
     """What takes longer on a rank by at least so much per step: a source line, else a region.
 
-    Findings with a line count with their cost, regions and lines with their time.
+    Findings with a line count with their cost, regions and lines with their time, lines of Python
+    with that on the critical path.
 
     Args:
         rank: Its index.
@@ -47,6 +48,13 @@ def place_times(report: Report) -> tuple[PlaceTime, ...]:
     for line in summary.lines:
         ns = line.host_ns if line.device_ns is None else max(line.host_ns, line.device_ns)
         found.append(PlaceTime(at(line.location), ns // n, line.location))
+    path = summary.critical_path
+    # The lines above have the time of operators alone: not that of Python between them.
+    found += [
+        PlaceTime(at(part.location), part.ns // n, part.location)
+        for part in (path.lines if path is not None else ())
+        if part.kind == "python" and part.location.line is not None
+    ]
     for finding in report.findings:
         # What a rank waits for in collectives is not its own time.
         if finding.locations and finding.cost.ns and not finding.rule.startswith("COM"):
