@@ -150,6 +150,9 @@ def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
     )
     sizes = {each.world_size for each in (one, job[0])}
     own = [each for each in job if each.rank == one.rank]
+    if not one.has_trace and not one.end_ns:
+        # A dump without calls has no time: it adds nothing to the trace of its rank.
+        return len(sizes - {None}) < 2 and any(each.has_trace for each in own)  # noqa: PLR2004
     if one.has_trace:
         return len(sizes) == 1 and not own and overlaps
     return len(sizes - {None}) < 2 and overlaps and all(_may_be_one(one, each) for each in own)  # noqa: PLR2004  (they agree)

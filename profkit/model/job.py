@@ -4,7 +4,9 @@ from typing import Literal
 
 from profkit.dataclass import dataclass
 
-UnmatchedReason = Literal["not-recorded", "no-counterpart", "different", "ends-apart"]
+UnmatchedReason = Literal[
+    "not-recorded", "no-counterpart", "different", "ends-apart", "unknown-peer"
+]
 Lateness = Literal["host", "data", "compute", "unknown"]
 
 
@@ -102,6 +104,7 @@ class UnmatchedCalls:
         reason: ``not-recorded``: of all ranks of the group that are recorded it is the only one.
             ``no-counterpart``: a recorded rank has none that could be it. ``different``: kind, type
             or sizes differ. ``ends-apart``: they do not run at once, or end at different times.
+            ``unknown-peer``: sends and receives of which the other rank is not recorded.
         n: Number of calls.
     """
 

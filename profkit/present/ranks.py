@@ -42,6 +42,9 @@ _REASONS: Final = {
     "no-counterpart": "without a counterpart on another rank",
     "different": "of different kinds, types or sizes",
     "ends-apart": "that do not run or end together",
+    "unknown-peer": (
+        "of send and receive without their other rank, which `record_shapes=True` records"
+    ),
 }
 _MOSTLY: Final = 0.5
 _UNEVEN: Final = 1.2

@@ -25,6 +25,7 @@ _REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
     Unmatched.NO_COUNTERPART: "no-counterpart",
     Unmatched.DIFFERENT: "different",
     Unmatched.ENDS_APART: "ends-apart",
+    Unmatched.UNKNOWN_PEER: "unknown-peer",
 }
 _COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
 

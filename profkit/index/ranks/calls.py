@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
+from profkit.index.compute.inputs import inputs_of
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import covered_by, covered_within
@@ -40,6 +41,9 @@ from profkit.model.trace import Trace
 
 POINT_TO_POINT: Final = ("send", "receive")
 """Kinds of two ranks, of which each numbers its own."""
+_PAIR: Final = 2
+_CALLS_WITH_PEER: Final = ("c10d::send", "c10d::recv_")
+_PEER_INPUT: Final = 2
 
 
 @dataclass(frozen=True)
@@ -137,18 +141,20 @@ def collective_calls(
     rows, described, starts = rows[order], described[order], starts[order]
     issued, returned, launched = issued[order], returned[order], launched[order]
     groups, group = _groups(trace, described)
+    kind = _kinds(events, rows, described)
+    source, target = _peers(trace, described, kind)
     at_ns = np.where(issued == MISSING, starts, issued)
     return CollectiveCalls(
         rows=rows,
-        kind=_kinds(events, rows, described),
+        kind=kind,
         group=group,
         element_type=_texts(events, events.element_type, described),
         comms_id=_texts(events, events.comms_id, described),
         n_in=_values(events.n_in, described),
         n_out=_values(events.n_out, described),
         seq=_values(events.collective_seq, described),
-        source=_values(events.source_rank, described),
-        target=_values(events.target_rank, described),
+        source=source,
+        target=target,
         issued_ns=_absolute(trace, issued),
         returned_ns=_absolute(trace, returned),
         launched_ns=_absolute(trace, launched),
@@ -219,6 +225,39 @@ def _kinds(events: EventTable, rows: Rows, described: Int32s) -> tuple[str, ...]
     names, own = _texts(events, events.collective, described), collective_kinds(events, rows)
     known = {name: collective_kind(name) for name in set(names) if name}
     return tuple(known.get(name, kind) for name, kind in zip(names, own, strict=True))
+
+
+def _peers(trace: Trace, rows: Int32s, kinds: tuple[str, ...]) -> tuple[Int64s, Int64s]:
+    """The rank that each call receives from, and the one that it sends to. Shape of ``rows``.
+
+    Operators of gloo have no such arguments. The rank in the group is their third input, which is
+    recorded with ``record_shapes``; a job of two ranks needs none.
+
+    Source: ``torch/csrc/distributed/c10d/Ops.cpp``: ``send(Tensor[] tensors, ProcessGroup
+    process_group, int dst, int tag)``, and the same of ``recv_``.
+    """
+    source = _values(trace.events.source_rank, rows)
+    target = _values(trace.events.target_rank, rows)
+    if trace.rank is None:
+        return source, target
+    own = {ranks for ranks in trace.groups.values() if trace.rank in ranks}
+    for kind, peers in zip(POINT_TO_POINT, (target, source), strict=True):
+        for i in np.flatnonzero((peers == MISSING) & (np.array(kinds, dtype=np.str_) == kind)):
+            if trace.world_size == _PAIR and trace.rank < _PAIR:
+                peers[i] = 1 - trace.rank
+            elif len(own) == 1:
+                # In several groups the same number is several ranks.
+                peers[i] = _called_peer(trace.events, int(rows[i]), next(iter(own)))
+    return source, target
+
+
+def _called_peer(events: EventTable, row: int, ranks: tuple[int, ...]) -> int:
+    if row == NO_ROW or events.name_of(row) not in _CALLS_WITH_PEER:
+        return MISSING
+    (written,) = events.concrete_inputs.at(np.array([row])).tolist()
+    inputs = None if written == MISSING else inputs_of("[]", "", events.names[written])
+    peer = None if inputs is None else inputs.value(_PEER_INPUT)
+    return ranks[peer] if type(peer) is int and 0 <= peer < len(ranks) else MISSING
 
 
 def _groups(trace: Trace, rows: Int32s) -> tuple[tuple[ProcessGroup, ...], Int32s]:

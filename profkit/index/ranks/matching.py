@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
+from profkit.index.ranks.calls import POINT_TO_POINT
 from profkit.index.ranks.clocks import MAD_TO_SIGMA, Clocks, EndDifferences, compare_clocks
 from profkit.index.ranks.job_calls import NO_TEXT, JobCalls, RankCalls
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
@@ -48,6 +49,8 @@ class Unmatched(IntEnum):
     """Kind, type or sizes differ."""
     ENDS_APART = 4
     """The calls do not run at once, or end at different times."""
+    UNKNOWN_PEER = 5
+    """A send or receive of which the other rank is not recorded."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,10 @@ def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
     is_alone = (sizes == 1) | (len(calls.ranks) < 2)  # noqa: PLR2004  (nothing to match)
     is_lost = ~is_alone & (calls.n_expected == 1)
     key, is_certain = _keys(calls)
-    wanted = ~is_alone & ~is_lost
+    # Without ids nothing tells to whom they belong: ranks that send at once do not to each other.
+    is_unknown = ~is_alone & ~is_lost & ~is_certain & ~calls.is_pair
+    is_unknown &= calls.is_kind(POINT_TO_POINT)
+    wanted = ~is_alone & ~is_lost & ~is_unknown
     candidates = _Candidates.of(calls, key, wanted)
     clocks = _clocks(calls, candidates, clock, ends)
     ends = clocks.corrected(clock, ends)
@@ -115,6 +121,7 @@ def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
     candidates = _Candidates.of(calls, key, wanted)
     reason = candidates.reasons(calls, is_certain, starts, ends)
     unmatched = np.where(is_lost, Unmatched.NOT_RECORDED, 0).astype(np.int32)
+    unmatched[is_unknown] = Unmatched.UNKNOWN_PEER
     unmatched[candidates.rows] = np.repeat(reason, candidates.sizes)
     stays = np.repeat(reason == 0, candidates.sizes)
     sizes = candidates.sizes[reason == 0]

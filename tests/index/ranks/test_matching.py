@@ -20,6 +20,7 @@ from profkit.index.ranks.matching import (
     Unmatched,
     match_collectives,
 )
+from profkit.model.events import MISSING
 from profkit.model.process_group import ProcessGroup
 from profkit.packed import Packed
 from tests.index.ranks.jobs import WORLD, Call, Clock, collective, ranks_of
@@ -256,6 +257,16 @@ def test_columns_come_back_as_they_were() -> None:
         ]
     types = [calls.element_types[number] for number in calls.element_type.tolist()]
     assert types == [name for each in ranks for name in each.calls.element_type]
+
+
+def test_sends_and_receives_whose_other_rank_is_unknown_are_not_matched() -> None:
+    calls = [
+        *job(3, seq=MISSING, kind="receive"),
+        *job(3, seq=MISSING, kind="send", every_ms=7),
+    ]
+    found = match_collectives(ranks_of(calls, hosts=["a"] * 4))
+    assert found.matched_share == 0
+    assert reasons(found) == {Unmatched.UNKNOWN_PEER: 24}
 
 
 def test_sends_and_receives_are_matched_by_pair_and_order() -> None:

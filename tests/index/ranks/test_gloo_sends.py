@@ -1,0 +1,93 @@
+"""Sends and receives of gloo, which writes no ranks to its annotations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import analyze
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+MS = 1_000_000
+BASE_NS = 1_735_689_600_000_000_000
+
+
+def report(
+    folder: Path, n_ranks: int, *, has_inputs: bool = True, groups: tuple[list[int], ...] = ()
+) -> Report:
+    """The report on a chain of ranks in which each sends to the next one, four times per step."""
+    for rank in range(n_ranks):
+        listed = [list(range(n_ranks)), *(each for each in groups if rank in each)]
+        b = TraceBuilder(
+            device_names=(),
+            head={
+                "distributedInfo": {
+                    "rank": rank,
+                    "world_size": n_ranks,
+                    "backend": "gloo",
+                    "pg_config": [
+                        {"pg_name": str(i), "pg_size": len(ranks), "ranks": ranks}
+                        for i, ranks in enumerate(listed)
+                    ],
+                },
+                "baseTimeNanoseconds": BASE_NS,
+                "host_name": "node",
+            },
+        )
+        for step in range(3):
+            with b.step():
+                for number in range(4):
+                    # Each rank sends when it has received, and waits for the next one.
+                    at_ns = (step * 20 + number * 4) * MS
+                    for name, peer in (("recv_", rank - 1), ("send", rank + 1)):
+                        if 0 <= peer < n_ranks:
+                            b.now_ns = max(b.now_ns, at_ns)
+                            end_ns = at_ns + max(rank, peer) * MS
+                            called(b, name, peer if has_inputs else None, end_ns)
+                b.compute("aten::add_", MS // 10)
+            b.now_ns = (step + 1) * 20 * MS
+        b.write(folder / f"rank{rank}.pt.trace.json")
+    return analyze(folder)
+
+
+def called(b: TraceBuilder, name: str, peer: int | None, end_ns: int) -> None:
+    inputs: dict[str, Any] = (
+        {} if peer is None else {"dims": [[], [], [], []], "values": ["", "", str(peer), "0"]}
+    )
+    with b.op(f"c10d::{name}", self_ns=10_000, **inputs):
+        pass
+    with b.thread(3000), b.annotation(f"gloo:{name.strip('_')}"):
+        b.now_ns = end_ns
+
+
+def test_their_other_rank_is_an_input_of_the_operator(tmp_path: Path) -> None:
+    collectives = report(tmp_path, 3).collectives
+    assert collectives is not None
+    assert (collectives.matched_share, collectives.unmatched) == (1.0, ())
+    assert sum(each.n for each in collectives.groups) == 3 * 4 * 2
+
+
+@pytest.mark.parametrize("groups", [(), ([0, 2], [1, 2])], ids=["no shapes", "several groups"])
+def test_without_their_other_rank_they_are_not_matched(
+    tmp_path: Path, groups: tuple[list[int], ...]
+) -> None:
+    found = report(tmp_path, 3, has_inputs=bool(groups), groups=groups)
+    assert found.collectives is not None
+    assert found.collectives.matched_share == 0
+    assert [each.reason for each in found.collectives.unmatched] == ["unknown-peer"]
+    assert not [each.rule for each in found.findings if each.rule == "COM004"]
+
+
+def test_two_ranks_send_to_each_other(tmp_path: Path) -> None:
+    collectives = report(tmp_path, 2, has_inputs=False).collectives
+    assert collectives is not None
+    assert collectives.matched_share == 1
+
+
+def test_a_dump_without_calls_belongs_to_the_trace_of_its_rank(tmp_path: Path) -> None:
+    for rank in range(3):
+        dump = {"version": "2.10", "pg_config": {"": {"ranks": "[0, 1, 2]"}}, "pg_status": {}}
+        (tmp_path / f"fr_rank{rank}.json").write_text(json.dumps(dump))
+    assert report(tmp_path, 3).source.kind == "ranks"
