@@ -175,7 +175,8 @@ def _flushed_cache(memory: DeviceMemory, full: Rows) -> Finding:
             :MAX_LINES
         ],
         n=len(full),
-        cost=Cost(bytes=again),
+        # Time that a snapshot does not show: the same memory is reserved again and again.
+        cost=Cost(),
         evidence={
             "device": memory.label,
             "given_back_bytes": given,

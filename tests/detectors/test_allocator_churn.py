@@ -95,6 +95,7 @@ def test_a_snapshot_shows_requests_that_find_no_room_again_and_again(found: Foun
     assert finding.evidence["given_back_bytes"] == (60 + 80 + 82 + 84) * MIB
     assert finding.evidence["reallocated_bytes"] == (60 + 80 + 82 + 84) * MIB
     assert finding.severity == "warning"
+    assert finding.cost.bytes is None, "no memory is saved: the same is reserved again"
     assert [location.place for location in finding.locations] == ["train.py:6"]
     assert "smaller batch" in finding.fix
 
