@@ -14,7 +14,11 @@ Why it matters:
 How to fix it:
     Set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, so that segments grow in place instead
     of new ones being created; or ``max_split_size_mb``, so that small tensors do not split large
-    blocks. The finding says what each would have reserved, from a simulation of the history.
+    blocks. The finding says what each would have reserved, from a simulation of the history; its
+    cost is what the better one saves, or everything that is lost if neither helps much. Leave the
+    other settings of the variable in it: PyTorch takes the default for those that it does not have.
+    Newer versions call it ``PYTORCH_ALLOC_CONF``, which torch 2.9 does not read for this setting;
+    all versions read ``PYTORCH_CUDA_ALLOC_CONF``.
     Allocate long-lived tensors first. Pad batches of changing sizes to a few sizes.
 
 Example:
@@ -61,6 +65,7 @@ from profkit.engine.families.device_memory.messages import (
     site_locations,
 )
 from profkit.engine.families.device_memory.settings_messages import (
+    fragmentation_cost,
     fragmentation_evidence,
     fragmentation_fix,
 )
@@ -147,7 +152,7 @@ def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bo
             dict.fromkeys((*site_locations(main_fragmentation_sites(sites)), *requesting))
         )[:MAX_LINES],
         n=len(failed),
-        cost=Cost(bytes=excess, basis="estimate"),
+        cost=fragmentation_cost(memory, excess),
         evidence={
             "device": memory.label,
             "reserved_bytes": reserved,

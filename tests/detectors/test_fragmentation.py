@@ -41,7 +41,7 @@ def test_it_reports_fragmentation_lines_and_the_setting(found: Found) -> None:
     # The most at once were the 2,000 MiB of the beginning, in pages of 20 MiB.
     assert finding.evidence["reserved_if_compact_bytes"] == 2000 * MIB
     assert finding.cost.bytes == 1024 * MIB
-    assert finding.cost.basis == "estimate"
+    assert finding.cost.basis == "upper-bound"
     # What stays between the pieces is what can be changed; what asks for memory is only told of.
     assert [each.place for each in finding.locations] == ["keep.py:5", "large.py:9"]
     assert "400 MiB in 20 blocks of keep.py:5 kept 1.56 GiB of free memory from" in finding.message
@@ -78,6 +78,8 @@ def test_settings_that_would_have_saved_much_are_reported_with_their_figures(fou
         "would be 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
     )
     evidence = finding.evidence
+    # Less than the 800 MiB that are reserved beyond the 1,200 MiB that are allocated.
+    assert (finding.cost.bytes, finding.cost.basis) == ((2000 - 1280) * MIB, "estimate")
     assert evidence["reserved_bytes"] == 2000 * MIB
     assert evidence["is_reproduced"] is True
     assert evidence["reproduced_within_bytes"] == 0
@@ -87,6 +89,23 @@ def test_settings_that_would_have_saved_much_are_reported_with_their_figures(fou
     limited = split_by_shorter_ones(SnapshotBuilder(max_split_bytes=128 * MIB)).moment()
     assert evidence["reserved_if_expandable_bytes"] == grown.reserved_bytes == 1280 * MIB
     assert evidence["reserved_if_best_max_split_bytes"] == limited.reserved_bytes == 1400 * MIB
+
+
+class WithOtherSettings(SnapshotBuilder):
+    """A snapshot of a program that sets something else."""
+
+    def _settings(self) -> dict[str, Any]:
+        others = "pinned_use_background_threads:True,roundup_power2_divisions:[1:0,>:0]"
+        return {**super()._settings(), "PYTORCH_CUDA_ALLOC_CONF": others}
+
+
+def test_a_new_value_of_the_variable_has_the_other_settings_of_the_program(found: Found) -> None:
+    (finding,) = found(split_by_shorter_ones(WithOtherSettings()), RULE)
+    assert finding.fix.startswith(
+        "Set `PYTORCH_CUDA_ALLOC_CONF=pinned_use_background_threads:True,"
+        "roundup_power2_divisions:[1:0,>:0],expandable_segments:True`: with it peak reserved "
+        "memory would be 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
+    )
 
 
 def pinned_everywhere(b: SnapshotBuilder) -> SnapshotBuilder:

@@ -59,7 +59,7 @@ def test_predicted_peaks_are_those_of_a_run_with_the_settings(tmp_path: Path) ->
     assert split is not None
     assert split.peak_bytes < expandable.peak_bytes < other.recorded.peak_bytes
     for outcome in (expandable, split):
-        then = recorded(tmp_path, outcome.alloc_conf)
+        then = recorded(tmp_path, outcome.settings.alloc_conf)
         assert int(then.reserved_bytes.max()) == outcome.peak_bytes
         # The simulation reproduces that history, too.
         assert then.what_if.max_error_bytes == 0

@@ -113,14 +113,6 @@ class SimulationResult:
         """Whether all allocations succeed that did in the history."""
         return self.failed_at == NEVER
 
-    @property
-    def alloc_conf(self) -> str:
-        """The value of ``PYTORCH_CUDA_ALLOC_CONF``; empty if a limit is removed."""
-        if self.settings.expandable:
-            return "expandable_segments:True"
-        limit = self.settings.max_split_bytes
-        return "" if limit is None else f"max_split_size_mb:{limit // _MIB}"
-
 
 @dataclass(frozen=True)
 class WhatIf:

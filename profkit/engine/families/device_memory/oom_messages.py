@@ -4,7 +4,7 @@ from typing import Final
 
 from profkit.engine.families.device_memory.messages import listed, site_line, site_text
 from profkit.engine.families.device_memory.settings_messages import (
-    EXPANDABLE,
+    expandable_setting,
     fails_with_any_setting,
     fitting_setting,
 )
@@ -175,7 +175,9 @@ def flush_fix(memory: DeviceMemory) -> str:
             "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or remove it: the "
             "allocator frees its cache anyway before an allocation fails."
         )
-    setting = "" if memory.settings.expandable else f", or set `{EXPANDABLE}` to reuse free memory"
+    setting = ""
+    if not memory.settings.expandable:
+        setting = f", or set `{expandable_setting(memory.settings)}` to reuse free memory"
     return f"The device is nearly full: use a smaller batch, retain fewer tensors{setting}."
 
 

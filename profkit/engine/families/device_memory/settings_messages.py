@@ -1,20 +1,46 @@
 """The effect of other allocator settings, as fixes and evidence."""
 
+from dataclasses import replace
 from typing import Final
 
+from profkit.index.snapshot.allocator.settings import CONF, AllocatorSettings
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.index.snapshot.what_if import SimulationResult, WhatIf
-from profkit.model.finding import EvidenceValue
+from profkit.model.finding import Cost, EvidenceValue
 from profkit.units import format_bytes
-
-CONF: Final = "PYTORCH_CUDA_ALLOC_CONF"
-EXPANDABLE: Final = f"{CONF}=expandable_segments:True"
 
 _MIN_SAVED_BYTES: Final = 256 << 20
 _MIN_SAVED_SHARE: Final = 0.1
 """A setting that saves less of the reserved memory is not recommended."""
 _ORDER: Final = "Allocate long-lived tensors before short-lived ones"
+
+
+def expandable_setting(settings: AllocatorSettings) -> str:
+    """The variable with expandable segments and the other settings that the program has."""
+    expandable = replace(settings, expandable=True, max_split_bytes=None)
+    return f"{CONF}={expandable.alloc_conf}"
+
+
+def _tried(what_if: WhatIf) -> list[SimulationResult]:
+    return [each for each in _results(what_if) if each.is_complete]
+
+
+def _useful(what_if: WhatIf) -> list[SimulationResult]:
+    """Those that are recommended."""
+    recorded = what_if.recorded.peak_bytes
+    return [
+        each for each in _tried(what_if) if _is_significant(recorded - each.peak_bytes, recorded)
+    ]
+
+
+def fragmentation_cost(memory: DeviceMemory, excess_bytes: int) -> Cost:
+    """What the fix saves: with the first setting that is recommended, else at most everything."""
+    what_if = memory.what_if
+    useful = _useful(what_if) if what_if.is_reproduced else []
+    if not useful:
+        return Cost(bytes=excess_bytes, basis="upper-bound")
+    return Cost(bytes=what_if.recorded.peak_bytes - useful[0].peak_bytes, basis="estimate")
 
 
 def fragmentation_fix(memory: DeviceMemory) -> str:
@@ -23,8 +49,7 @@ def fragmentation_fix(memory: DeviceMemory) -> str:
     if not what_if.is_reproduced:
         return _estimated_fix(memory)
     recorded = what_if.recorded.peak_bytes
-    tried = [each for each in _results(what_if) if each.is_complete]
-    useful = [each for each in tried if _is_significant(recorded - each.peak_bytes, recorded)]
+    tried, useful = _tried(what_if), _useful(what_if)
     if useful:
         first, *others = useful
         also = "".join(
@@ -54,7 +79,7 @@ def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
         "is_reproduced": what_if.is_reproduced,
         "reproduced_within_bytes": what_if.max_error_bytes,
         "reserved_if_expandable_bytes": None if expandable is None else expandable.peak_bytes,
-        "best_max_split": None if split is None else split.alloc_conf or "none",
+        "best_max_split": None if split is None else split.settings.change or "none",
         "reserved_if_best_max_split_bytes": None if split is None else split.peak_bytes,
     }
 
@@ -71,7 +96,7 @@ def fitting_setting(memory: DeviceMemory, failure: AllocationFailure) -> str | N
     if memory.settings.expandable:
         return None
     enough = ", which may be enough" if failure.fits_if_compacted else ""
-    return f"set `{EXPANDABLE}`{enough}"
+    return f"set `{expandable_setting(memory.settings)}`{enough}"
 
 
 def fails_with_any_setting(memory: DeviceMemory, failure: AllocationFailure) -> bool:
@@ -91,7 +116,7 @@ def fitting_setting_evidence(
     found = what_if.setting_that_serves(failure.place)
     return {
         "is_reproduced": what_if.is_reproduced,
-        "fits_with": None if found is None else found.alloc_conf or "no max_split_size_mb",
+        "fits_with": None if found is None else found.settings.change or "no max_split_size_mb",
     }
 
 
@@ -113,20 +138,20 @@ def _is_significant(saved_bytes: int, recorded_bytes: int) -> bool:
 def _removes_limit(memory: DeviceMemory, result: SimulationResult) -> bool:
     """Whether the change is to remove ``max_split_size_mb``."""
     has_limit = memory.settings.max_split_bytes is not None
-    return has_limit and (memory.settings.expandable or not result.alloc_conf)
+    return has_limit and (memory.settings.expandable or not result.settings.change)
 
 
 def _change(memory: DeviceMemory, result: SimulationResult) -> str:
     if _removes_limit(memory, result):
         limit = format_bytes(memory.settings.max_split_bytes or 0)
         return f"Remove `max_split_size_mb` ({limit} here) from `{CONF}`"
-    return f"Set `{CONF}={result.alloc_conf}`"
+    return f"Set `{CONF}={result.settings.alloc_conf}`"
 
 
 def _with(memory: DeviceMemory, result: SimulationResult) -> str:
     if _removes_limit(memory, result):
         return "without `max_split_size_mb`"
-    return f"with `{result.alloc_conf}`"
+    return f"with `{result.settings.change}`"
 
 
 def _program_fix(memory: DeviceMemory) -> str:
@@ -142,7 +167,8 @@ def _estimated_fix(memory: DeviceMemory) -> str:
     compact = format_bytes(memory.driver_requests.compact_bytes)
     limit = memory.settings.max_split_bytes
     if not memory.settings.expandable:
-        return f"Set `{EXPANDABLE}`: at best {compact} would be enough then. {_ORDER}."
+        setting = expandable_setting(memory.settings)
+        return f"Set `{setting}`: at best {compact} would be enough then. {_ORDER}."
     if limit is not None:
         return (
             f"Remove `max_split_size_mb` ({format_bytes(limit)} here) from `{CONF}`: it prevents "

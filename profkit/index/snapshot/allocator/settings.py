@@ -29,6 +29,19 @@ _N_DIVISIONS: Final = 16
 """One for each power of two from 1 MiB to 32 GiB."""
 _NO_LIMIT_BYTES: Final = 1 << 48
 """More than any device has: versions of PyTorch write different values for no limit."""
+CONF: Final = "PYTORCH_CUDA_ALLOC_CONF"
+"""The variable with the settings. Newer documentation calls it ``PYTORCH_ALLOC_CONF``, of which
+this is an alias; but torch 2.9 does not read ``expandable_segments`` from there, versions before it
+read nothing, and where both are set this one counts.
+
+Source: ``c10/cuda/CUDAAllocatorConfig.h`` (``instance``); pytorch #183387, #167659.
+"""
+_CONFS: Final = (CONF, "PYTORCH_ALLOC_CONF")
+"""What snapshots call it: those of CUDA, and of XPU."""
+_SPLIT: Final = regex(r",(?![^\[\]]*\])")
+_WRITTEN: Final = regex(r"\w{1,64}:[\w.:,>\[\]-]{1,400}")
+"""A setting as PyTorch accepts it."""
+_CHANGED: Final = ("expandable_segments", "max_split_size_mb")
 _NUMBER: Final = regex(r"(?<!\w)(\w{1,64})\s*:\s*(\d{1,18})(?!\d)")
 
 
@@ -60,6 +73,8 @@ class AllocatorSettings:
         divisions: ``roundup_power2_divisions`` for requests below 2 MiB, 4 MiB and so on; 0 or 1
             rounds to block sizes only. Empty if all do.
         garbage_threshold: ``garbage_collection_threshold``, a share of the process's limit.
+        others: The settings besides the first two, as they are written: PyTorch takes the default
+            for what a new value of the variable does not have.
     """
 
     max_split_bytes: int | None = None
@@ -68,6 +83,20 @@ class AllocatorSettings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     divisions: tuple[int, ...] = ()
     garbage_threshold: float = 0.0
+    others: tuple[str, ...] = ()
+
+    @property
+    def change(self) -> str:
+        """The setting that is tried; empty without a limit."""
+        if self.expandable:
+            return "expandable_segments:True"
+        limit = self.max_split_bytes
+        return "" if limit is None else f"max_split_size_mb:{limit // _MIB}"
+
+    @property
+    def alloc_conf(self) -> str:
+        """The value of :data:`CONF` with that and the other settings."""
+        return ",".join(filter(None, (*self.others, self.change)))
 
     def rounded(self, n_bytes: int) -> int:
         """The block size that a request of some bytes needs."""
@@ -97,7 +126,7 @@ def _next_division(n_bytes: int, divisions: int) -> int:
 def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
     """The settings in :attr:`MemorySnapshot.settings`; PyTorch's defaults where it has none."""
     limit = values.get("max_split_size")
-    text = values.get("PYTORCH_CUDA_ALLOC_CONF")
+    text = next((values[name] for name in _CONFS if values.get(name)), "")
     written = {key: int(n) for key, n in _NUMBER.findall(text)} if isinstance(text, str) else {}
     threshold = values.get("garbage_collection_threshold")
     return AllocatorSettings(
@@ -107,6 +136,15 @@ def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSett
         large_segment_bytes=_mebibytes(written, "large_segment_size_mb"),
         divisions=_divisions(values.get("roundup_power2_divisions")),
         garbage_threshold=float(threshold) if isinstance(threshold, int | float) else 0.0,
+        others=_others(text) if isinstance(text, str) else (),
+    )
+
+
+def _others(text: str) -> tuple[str, ...]:
+    """As in :class:`AllocatorSettings`."""
+    each = tuple(_SPLIT.split(text.replace(" ", "")))
+    return tuple(
+        one for one in each if _WRITTEN.fullmatch(one) and one.partition(":")[0] not in _CHANGED
     )
 
 

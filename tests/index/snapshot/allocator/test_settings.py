@@ -62,6 +62,11 @@ def test_the_settings_of_a_snapshot_are_parsed() -> None:
         large_segment_bytes=32 * MIB,
         divisions=(0, 0, 8, 2, 2, *([0] * 11)),
         garbage_threshold=0.8,
+        others=(
+            "max_non_split_rounding_mb:40",
+            "large_segment_size_mb:32",
+            "roundup_power2_divisions:[4:8,>:2]",
+        ),
     )
 
 
@@ -73,6 +78,17 @@ def test_the_settings_of_a_snapshot_are_parsed() -> None:
 def test_no_limit_has_several_encodings(value: int | str) -> None:
     settings = settings_of({"max_split_size": value, "roundup_power2_divisions": "1:0 2:1"})
     assert settings == AllocatorSettings()
+
+
+def test_snapshots_of_other_devices_call_the_variable_by_its_general_name() -> None:
+    settings = settings_of({"PYTORCH_ALLOC_CONF": "large_segment_size_mb:32"})
+    assert settings.large_segment_bytes == 32 * MIB
+
+
+def test_a_setting_that_is_none_is_left_out_of_what_is_advised() -> None:
+    written = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native,$(reboot):1,`x`,expandable_segments:True"}
+    assert settings_of(written).others == ("backend:native",)
+    assert settings_of(written).alloc_conf == "backend:native"
 
 
 def test_without_settings_torchs_defaults_apply() -> None:

@@ -143,7 +143,7 @@ def test_a_limit_prevents_splitting_of_large_blocks() -> None:
     # One block of 200 MiB, and ten of 120 beside it. Of limits that come to the same the largest
     # is named, which split_results the most.
     assert split.peak_bytes == (200 + 10 * 120) * MIB
-    assert split.alloc_conf == "max_split_size_mb:128"
+    assert split.settings.alloc_conf == "max_split_size_mb:128"
     assert split.peak_bytes == most_reserved(split_by_shorter_ones, max_split_bytes=128 * MIB)
     # Where segments grow, the last long one lies behind nine shorter ones.
     assert expandable.peak_bytes == (9 * 120 + 200) * MIB
@@ -160,7 +160,7 @@ def test_a_limit_does_not_help_fragmented_small_blocks() -> None:
     assert expandable is not None
     assert other.recorded.peak_bytes == split.peak_bytes == (40 * 24 + 900) * MIB
     assert expandable.peak_bytes == 40 * 24 * MIB
-    assert split.alloc_conf == "max_split_size_mb:512"
+    assert split.settings.alloc_conf == "max_split_size_mb:512"
 
 
 def test_a_limit_in_use_is_also_simulated_without() -> None:
@@ -173,7 +173,7 @@ def test_a_limit_in_use_is_also_simulated_without() -> None:
     assert other.recorded.peak_bytes == 1200 * MIB
     split = other.best_split
     assert split is not None
-    assert (split.alloc_conf, split.peak_bytes) == ("", 600 * MIB)
+    assert (split.settings.alloc_conf, split.peak_bytes) == ("", 600 * MIB)
 
 
 def test_expandable_segments_are_simulated_without_a_limit() -> None:
@@ -235,7 +235,7 @@ def test_a_failed_allocation_is_simulated_again() -> None:
     assert other.recorded.capacity_bytes == 1000 * MIB
     met = other.setting_that_serves(shortage.place)
     assert met is not None
-    assert met.alloc_conf == "expandable_segments:True"
+    assert met.settings.alloc_conf == "expandable_segments:True"
     assert ran(program, total_bytes=1000 * MIB, expandable=True).allocation_failures == ()
 
 
