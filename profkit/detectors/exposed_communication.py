@@ -115,6 +115,8 @@ INFO = RuleInfo(
 )
 
 MAX_LINES = 3
+_KNOWN: Final = 0.01
+"""The share of the time of which it may be unknown what it is."""
 _OF_ONE_RANK: Final = (
     "Waiting for slower ranks is included: the trace of one rank cannot tell it from the transfer."
 )
@@ -268,16 +270,20 @@ def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
     if not wait_ns + transfer_ns:
         return finding
     n_steps = max(1, len(own.report.summary.steps))
+    # That of calls that are not matched may be either.
+    rest_ns = exposed.total_ns - wait_ns - transfer_ns
+    is_whole = rest_ns < _KNOWN * exposed.total_ns
+    rest = "" if is_whole else f", and {format_ns(rest_ns / n_steps)} of unmatched calls"
     parts = (
         f"{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
-        f"{format_ns(transfer_ns / n_steps)} transfer."
-        if wait_ns
+        f"{format_ns(transfer_ns / n_steps)} transfer{rest}."
+        if wait_ns or rest
         else "None of that is waiting for other ranks."
     )
     return replace(
         finding,
         message=finding.message.replace(_OF_ONE_RANK, parts),
-        cost=_at_most(finding.cost, transfer_ns, n_steps),
+        cost=_at_most(finding.cost, transfer_ns + (0 if is_whole else rest_ns), n_steps),
         evidence={**finding.evidence, "wait_ns": wait_ns, "transfer_ns": transfer_ns},
     )
 

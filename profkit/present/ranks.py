@@ -46,6 +46,12 @@ _REASONS: Final = {
         "of send and receive without their other rank, which `record_shapes=True` records"
     ),
 }
+_REMEDIES: Final = {
+    "no-counterpart": ": record the same steps on all ranks",
+    "unknown-peer": ": record sends and receives with `record_shapes=True`",
+}
+_ENOUGH_MATCHED: Final = 0.8
+"""The share of calls below which a rank that is the last in the others is no cause."""
 _MOSTLY: Final = 0.5
 _UNEVEN: Final = 1.2
 """The longest computation of a rank divided by the median from which ranks are called uneven."""
@@ -65,7 +71,9 @@ def job_headline(report: Report) -> Iterator[str]:
     yield from _step_of_job(report, found)
     worst = max(report.ranks, key=lambda each: each.late_ns)
     n = sum(each.n for each in found.groups)
-    if n and worst.n_last > _MOSTLY * n:
+    if found.matched_share is not None and found.matched_share < _ENOUGH_MATCHED:
+        yield _hardly_matched(found, found.matched_share)
+    elif n and worst.n_last > _MOSTLY * n:
         why = _WHY[_mostly(found, worst.rank)]
         late = format_ns(worst.late_ns // worst.n_last)
         yield (
@@ -85,6 +93,13 @@ def job_headline(report: Report) -> Iterator[str]:
         yield f"Not read: {one_line(why if name in why else f'{name}: {why}')}"
     if more := len(report.unread[_MAX_UNREAD:]):
         yield f"Not read: {counted(more, 'other file')}."
+
+
+def _hardly_matched(found: CollectivesSummary, share: float) -> str:
+    """That little is known of who waits for whom, and what to record instead."""
+    main = max(found.unmatched, key=lambda each: each.n).reason
+    remedy = _REMEDIES.get(main, "")
+    return f"Only {format_share(share)} of the calls of collectives could be matched{remedy}."
 
 
 def _step_of_job(report: Report, found: CollectivesSummary) -> Iterator[str]:

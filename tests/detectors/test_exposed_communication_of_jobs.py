@@ -25,6 +25,26 @@ def test_its_time_is_parted_into_waiting_and_transfer(tmp_path: Path) -> None:
     assert "cannot tell it from the transfer" in of_one.findings[0].message
 
 
+def test_the_time_of_calls_that_are_not_matched_may_be_transfer(tmp_path: Path) -> None:
+    job = JobBuilder(2)
+    for _ in range(3):
+        with job.step():
+            job.compute([7 * MS, 4 * MS])
+            job.collective("all-reduce", 2 * MS)
+            job.compute(MS)
+    events = job.ranks[0].events
+    events.remove(next(each for each in reversed(events) if each.name.startswith("nccl")))
+    report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+    (finding,) = report.findings
+    # Rank 1 waits 3 ms in each collective; the last one takes 5 ms, of which nothing is known.
+    assert (finding.evidence["wait_ns"], finding.evidence["transfer_ns"]) == (6 * MS, 4 * MS)
+    assert finding.message.endswith(
+        "2.00 ms of that is waiting for other ranks, 1.33 ms transfer, and 1.67 ms of unmatched "
+        "calls."
+    )
+    assert finding.cost.ns == (4 + 5) * MS
+
+
 def test_ranks_without_stacks_have_the_line_of_the_others(tmp_path: Path) -> None:
     job = JobBuilder(3)
     for _ in range(3):

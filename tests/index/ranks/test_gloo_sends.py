@@ -8,6 +8,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.report import Report
+from profkit.present.ranks import job_headline
 from profkit.testing import TraceBuilder
 
 MS = 1_000_000
@@ -78,6 +79,11 @@ def test_without_their_other_rank_they_are_not_matched(
     assert found.collectives.matched_share == 0
     assert [each.reason for each in found.collectives.unmatched] == ["unknown-peer"]
     assert not [each.rule for each in found.findings if each.rule == "COM004"]
+    (headline,) = job_headline(found)
+    assert headline == (
+        "Only 0% of the calls of collectives could be matched: record sends and receives with "
+        "`record_shapes=True`."
+    )
 
 
 def test_two_ranks_send_to_each_other(tmp_path: Path) -> None:
