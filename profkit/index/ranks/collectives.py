@@ -168,7 +168,10 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
 
     No id joins the two. Each backend's threads process collectives in order, so equally many
     operators and collectives of a kind are matched in order. Otherwise it is the last operator of
-    that kind that began before the collective.
+    that kind that began before the collective. Gloo runs a reduce-scatter as an all-reduce.
+
+    Source: ``ProcessGroupGloo::reduce_scatter_tensor_coalesced`` in
+    ``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp``.
 
     Args:
         rows: The collectives, by start. Shape ``(k,)``, that of the result.
@@ -181,7 +184,9 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     found = np.full(len(rows), NO_ROW, dtype=np.int32)
     for kind in set(kinds):
         here = np.flatnonzero([each == kind for each in kinds])
-        of_kind = ops[[each == kind for each in op_kinds]]
+        as_all_reduce = kind == _ALL_REDUCE and _REDUCE_SCATTER not in kinds
+        callers = (kind, _REDUCE_SCATTER) if as_all_reduce else (kind,)
+        of_kind = ops[[each in callers for each in op_kinds]]
         found[here] = _by_order(events, rows[here], of_kind)
     return found
 
@@ -194,11 +199,13 @@ def _by_order(events: EventTable, rows: Rows, ops: Int32s) -> Int32s:
     return np.array([ops[i] if i >= 0 else NO_ROW for i in place.tolist()], dtype=np.int32)
 
 
+_ALL_REDUCE: Final = "all-reduce"
+_REDUCE_SCATTER: Final = "reduce-scatter"
 COLLECTIVE_KINDS: Final = {
-    "allreduce": "all-reduce",
-    "devicereduce": "all-reduce",
+    "allreduce": _ALL_REDUCE,
+    "devicereduce": _ALL_REDUCE,
     "allgather": "all-gather",
-    "reducescatter": "reduce-scatter",
+    "reducescatter": _REDUCE_SCATTER,
     "alltoall": "all-to-all",
     "broadcast": "broadcast",
     "barrier": "barrier",

@@ -140,6 +140,15 @@ def test_queued_collectives_belong_to_the_operator_that_started_them(tmp_path: P
     assert lines(recorded(b, tmp_path)) == [10, 20, 30]
 
 
+def test_an_all_reduce_of_gloo_may_be_a_reduce_scatter_of_the_program(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    started(b, "c10d::allreduce_", 10)
+    started(b, "c10d::_reduce_scatter_base_", 20)
+    ran(b, "gloo:all_reduce", 100)
+    ran(b, "gloo:all_reduce", 120)
+    assert lines(recorded(b, tmp_path)) == [10, 20]
+
+
 def test_without_all_starts_the_last_preceding_operator_is_used(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=())
     ran(b, "gloo:all_reduce", 0)
