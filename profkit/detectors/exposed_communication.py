@@ -263,19 +263,25 @@ def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
     rows = matches.members[is_own]
     starts = matches.calls.column("start_ns")[rows] - own.start_ns
     ends = matches.calls.column("end_ns")[rows] - own.start_ns
-    exposed = of_pairs(finding.spans)
+    exposed, begin = of_pairs(finding.spans), ""
+    n_steps = len(own.report.summary.steps)
+    common, activity = job.common_steps(rank), own.activity
+    if activity is not None and 0 < len(common) < n_steps:
+        begins, until = activity.step_starts_ns[common], activity.step_ends_ns[common]
+        exposed = intersect(exposed, union(begins - own.start_ns, until - own.start_ns))
+        n_steps, begin = len(common), "In the steps that all ranks recorded, "
+    n_steps = max(1, n_steps)
     waiting = union(starts, starts + job.delays.wait_ns[is_own])
     wait_ns = intersect(exposed, waiting).total_ns
     transfer_ns = intersect(exposed, subtract(union(starts, ends), waiting)).total_ns
     if not wait_ns + transfer_ns:
         return finding
-    n_steps = max(1, len(own.report.summary.steps))
     # That of calls that are not matched may be either.
     rest_ns = exposed.total_ns - wait_ns - transfer_ns
     is_whole = rest_ns < _KNOWN * exposed.total_ns
     rest = "" if is_whole else f", and {format_ns(rest_ns / n_steps)} of unmatched calls"
     parts = (
-        f"{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
+        f"{begin}{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
         f"{format_ns(transfer_ns / n_steps)} transfer{rest}."
         if wait_ns or rest
         else "None of that is waiting for other ranks."

@@ -20,6 +20,7 @@ from profkit.index.ranks.job_calls import RankCalls
 from profkit.index.ranks.job_replay import JobReplay
 from profkit.index.ranks.matching import Matches, match_collectives
 from profkit.index.ranks.slowdown import WhatIfRanks
+from profkit.model.events import Rows
 from profkit.model.finding import Basis, Cost
 from profkit.model.location import Location
 from profkit.model.rank_lanes import OwnTime
@@ -184,6 +185,15 @@ class JobContext:
     def _activities(self) -> list[RankActivity]:
         """Those of the ranks with a trace."""
         return [found for each in self.ranks if (found := each.activity) is not None]
+
+    def common_steps(self, rank: int) -> Rows:
+        """Places of the steps of a rank, by index, that all ranks have. Shape ``(s,)``.
+
+        In further ones it may wait for ranks that write their recording.
+        """
+        names = [each.steps for each in self._activities]
+        common = set(names[0]).intersection(*names[1:])
+        return np.flatnonzero([name in common for name in names[rank]])
 
     @property
     def replay(self) -> JobReplay:

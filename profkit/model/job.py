@@ -25,7 +25,8 @@ class RankSummary:
         compute_ns: Time in which a device ran kernels other than collectives; on the host that of
             operators, the optimizer and the backward pass.
         data_wait_ns: Time in which the program waited for its next batch.
-        collective_wait_ns: Time in any matched collective until the last rank had started it.
+        collective_wait_ns: Time in any matched collective until the last rank had started it; per
+            step that all ranks have, where they have not recorded the same.
         transfer_ns: The rest of the time in any matched collective.
         n_last: In how many matched collectives it was the last to start, by more than the clocks'
             error.

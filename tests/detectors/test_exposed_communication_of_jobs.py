@@ -45,6 +45,33 @@ def test_the_time_of_calls_that_are_not_matched_may_be_transfer(tmp_path: Path) 
     assert finding.cost.ns == (4 + 5) * MS
 
 
+def test_the_time_of_steps_that_other_ranks_have_not_recorded_is_not_parted(
+    tmp_path: Path,
+) -> None:
+    job = JobBuilder(2)
+    for _ in range(3):
+        with job.step():
+            job.compute([7 * MS, 4 * MS])
+            job.collective("all-reduce", 2 * MS)
+            job.compute(MS)
+    # Rank 1 goes on, and waits for a rank that writes its recording.
+    alone = job.ranks[1]
+    with alone.step():
+        alone.launch(
+            "c10d::allreduce_", kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
+            host_ns=5_000, device_ns=900 * MS, stream=20,
+        )  # fmt: skip
+        alone.synchronize()
+    report = analyze(job.write(tmp_path / "job"), select=["COM001"], strict=True)
+    (finding,) = report.findings
+    assert finding.message.endswith(
+        "In the steps that all ranks recorded, 3.00 ms of that is waiting for other ranks, 2.00 ms "
+        "transfer."
+    )
+    assert finding.cost.per_step_ns == 2 * MS
+    assert [each.collective_wait_ns for each in report.ranks] == [0, 3 * MS]
+
+
 def test_ranks_without_stacks_have_the_line_of_the_others(tmp_path: Path) -> None:
     job = JobBuilder(3)
     for _ in range(3):

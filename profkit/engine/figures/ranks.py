@@ -54,6 +54,8 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
         breakdown, steps = summary.breakdown, summary.steps
         parts = breakdown.parts if breakdown is not None else ()
         n_steps = max(len(steps), 1)
+        # Calls of other steps are not matched.
+        n_common = len(job.common_steps(number)) or n_steps
         own_steps = time.steps if time is not None else ()
         windows = each.start_ns + np.array(own_steps, dtype=np.int64).reshape(-1, 2)
         here = np.full(len(windows), clock, dtype=np.int32)
@@ -75,8 +77,8 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
                 step_ns=None if breakdown is None else breakdown.mean_ns,
                 compute_ns=None if breakdown is None else sum(computing),
                 data_wait_ns=sum(step.data_wait_ns for step in steps) // n_steps,
-                collective_wait_ns=int(wait_ns.sum()) // n_steps,
-                transfer_ns=int(transfer_ns.sum()) // n_steps,
+                collective_wait_ns=int(wait_ns.sum()) // n_common,
+                transfer_ns=int(transfer_ns.sum()) // n_common,
                 n_last=int(n_last[number]),
                 late_ns=int(late_ns[number]),
                 offset_ns=int(clocks.offset_ns[clock]),
