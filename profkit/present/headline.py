@@ -444,6 +444,9 @@ def _inline(title: str) -> str:
 def _without_costs(report: Report) -> str:
     """The sentence in place of the highest cost, and the cause of long idle time."""
     if report.summary.breakdown is None and memory_sentences(report):
+        main = next((each for each in report.findings if each.severity != "note"), None)
+        if main is not None:
+            return f"Main finding: {_inline(main.title)}{at_place(main)}."
         return no_memory_findings(report)
     breakdown = report.summary.breakdown
     sentence = no_problems(report)

@@ -85,6 +85,9 @@ def test_a_report_with_notes_only_names_the_one_with_the_highest_cost() -> None:
     assert headline(report).endswith(", about 2.00 MiB per step.")
     report = replace(report, findings=(replace(note, cost=Cost()),))
     assert headline(report).endswith("All findings are notes.")
+    warning = replace(note, cost=Cost(), severity="warning", title="Something is reserved anew")
+    report = replace(report, findings=(warning,))
+    assert ". Main finding: something is reserved anew" in headline(report)
 
 
 def test_a_failed_allocation_is_reported_with_its_size_and_reason() -> None:
