@@ -9,7 +9,7 @@ Why it matters:
     The GPU can only copy from pinned memory on its own. A copy from pageable memory goes through
     a staging buffer while the host waits: first until the GPU has reached the copy, then until
     the data is sent. The copy itself is slower too. After a copy from pinned memory PyTorch waits
-    for the stream, unless it is told not to. The cost is what the steps take less in a replay of
+    for the stream, unless the copy is non-blocking. The cost is what the steps take less in a replay of
     the recording in which the host does not wait.
 
 How to fix it:
