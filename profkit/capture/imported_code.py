@@ -1,7 +1,7 @@
 """Retains the code of modules that are imported while Python calls are recorded.
 
-torch's tracer stores pointers to the names of functions, and reads them when it is asked for its
-events. The code of a module is freed once it has run. So the names of what ran in an import were
+torch's tracer stores pointers to the names of functions, and reads them when its events are looked
+at. The code of a module is freed once it has run. So the names of what ran in an import were
 whatever had come to that memory: not JSON, not UTF-8, or no memory of the process any more.
 
 Source: ``CodeLocation`` in ``torch/csrc/autograd/profiler_python.cpp``; pytorch#121219. With torch

@@ -30,7 +30,7 @@ Reads:
 
 When to ignore this:
     The program collects its predictions on purpose and has memory for all of them. A ``deque`` with
-    ``maxlen`` that will take less than 1 GiB is not reported, whether it was full or not.
+    ``maxlen`` that will take less than a gibibyte is not reported, whether it was full or not.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't hold onto tensors

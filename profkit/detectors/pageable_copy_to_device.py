@@ -9,8 +9,8 @@ Why it matters:
     The GPU can only copy from pinned memory on its own. A copy from pageable memory goes through
     a staging buffer while the host waits: first until the GPU has reached the copy, then until
     the data is sent. The copy itself is slower too. After a copy from pinned memory PyTorch waits
-    for the stream, unless the copy is non-blocking. The cost is what the steps take less in a replay of
-    the recording in which the host does not wait.
+    for the stream, unless the copy is non-blocking. The cost is what the steps take less in a
+    replay of the recording in which the host does not wait.
 
 How to fix it:
     Let the loader put its batches into pinned memory and copy them with ``non_blocking=True``:

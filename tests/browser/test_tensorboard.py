@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=document.title='taken'>"
 SECTIONS = {
     "Overview": "Findings",
     "Findings": "DAT001",
-    "What if": "Step time",
+    "What if": "Critical path",
     "Critical path": "operators",
     "Steps": "ProfilerStep#",
     "Timeline": "events. Drag to pan",

@@ -145,14 +145,14 @@ def library_function(ctx: Context, rows: Rows | Int32s) -> str:
 
 
 def innermost_callee(
-    ctx: Context, callers: Rows, among: Rows, time: Intervals, total_ns: int
+    ctx: Context, callers: Rows, among: Rows, within: Intervals, total_ns: int
 ) -> str:
     """The name of the innermost function in which some calls spend most of their time.
 
     Args:
         callers: The calls.
         among: Python calls that may be it.
-        time: The time that counts.
+        within: The time that counts.
         total_ns: How much of it is in the calls.
 
     Returns:
@@ -164,9 +164,9 @@ def innermost_callee(
     caller, name = ctx.tree.enclosing(is_caller)[among], ""
     while True:
         callees = among[marked(callers, len(events))[caller]]
-        within = covered_within(time, events.ts_ns[callees], events.end_ns[callees])
+        spent_ns = covered_within(within, events.ts_ns[callees], events.end_ns[callees])
         function = _functions(ctx, callees)
-        spent = np.bincount(function, within)
+        spent = np.bincount(function, spent_ns)
         if not len(spent) or spent.max() < _MOST * total_ns:
             return name
         callers = callees[function == np.argmax(spent)]

@@ -254,7 +254,7 @@ def test_what_was_recorded_is_written_when_the_program_ends(listening: ProgramLi
 def test_a_recording_ends_if_no_step_does(
     listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_LEAST_S", 0.5)
+    monkeypatch.setattr(recorder, "_LEAST_S", 2.0)
     with recording(listening, 100) as answer:
         for _ in range(12):
             torch.ones(8).sum()

@@ -260,7 +260,8 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
 
 def test_what_a_scan_retains_for_the_next_one_is_no_growth() -> None:
     found = HostGrowthTracker()
-    held = [[None] * host_objects.MIN_ENTRIES for _ in range(5_000)]
+    # Enough entries also where other tests have left many objects.
+    held = [[None] * host_objects._MIN_ENTRIES_OF_MANY for _ in range(5_000)]
     found.scan(1)
     found.scan(2)
     found.scan(3)
