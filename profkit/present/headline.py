@@ -65,6 +65,7 @@ _MIN_IDLE_SHARE: Final = 0.1
 _MIN_SKEW: Final = 1.5
 """The ratio of mean to median step time above which the mean describes no step."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
+_UNKNOWN_EVENTS: Final = "unknown-events"
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _BASIS: Final = {"measured": "", "replay": "", "upper-bound": "up to ", "estimate": "about "}
@@ -346,7 +347,9 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
     if busy_share is not None:
         return f"{start}; {_devices(report)} busy {format_share(busy_share)} of it{end}"
     work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-    on_device = report.source.devices or _has_device_operators(report)
+    # Events of unknown kinds may be work of a device.
+    unknown = any(each.name == _UNKNOWN_EVENTS for each in report.health)
+    on_device = report.source.devices or unknown or _has_device_operators(report)
     where = "without recorded device work" if on_device else "all on the CPU"
     return f"{start}, {where}; operators take {format_share(work)} of it{end}"
 

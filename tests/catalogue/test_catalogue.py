@@ -111,6 +111,8 @@ PUBLISHED = {
     "PRF007": "odd-snapshot",
     "PRF008": "nothing-recorded",
     "PRF010": "cold-start",
+    "PRF011": "unknown-events",
+    "PRF012": "merged-processes",
 }
 """Ids and names that reports and configurations refer to; they never change."""
 

@@ -43,6 +43,16 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10;
 ``nvtx`` is that of ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
+WITHOUT_WORK: Final = frozenset(
+    {
+        "external_correlation", "cpu_instant_event", "cuda_profiler_range", "cuda_event",
+        "collective_comm", "mtia_ccp_events", "mtia_insight", "mtia_counters",
+    }
+)  # fmt: skip
+"""Kineto's other categories: what they describe has an event of a category above as well.
+
+Source: ``libkineto/include/ActivityType.h``.
+"""
 _UNESCAPED_PATH: Final = regex(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
 _MAX_NAME: Final = 8192
 """Longer names are cut: no C++ template has more characters, and a rule that searches names may
