@@ -3,8 +3,9 @@
 What it finds:
     Entries that are no events, begins without an end, and events with invalid times: not a number,
     a negative duration, a duration of more than a year, or one event that alone makes the trace
-    many times as long. Also invalid parts of what profkit recorded beside the events, such as
-    source lines that refer to operators that do not exist.
+    many times as long. Also a second trace or list of events after the first, and invalid parts of
+    what profkit recorded beside the events, such as source lines that refer to operators that do
+    not exist.
 
 Why it matters:
     One kernel with a duration of years dominates every total and share. Such events are skipped
@@ -43,7 +44,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.model.finding import Finding
 from profkit.model.trace import LoadNotes
-from profkit.units import format_count, format_share
+from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
     id="PRF006",
@@ -69,7 +70,7 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding if events were skipped, and one if metadata was dropped."""
+    """Yield findings for skipped events, dropped metadata, and what follows the trace."""
     notes = ctx.trace.notes
     if notes.invalid_metadata:
         yield INFO.finding(
@@ -81,6 +82,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             fix="Record again, or use the file as profkit wrote it.",
             n=len(notes.invalid_metadata),
+        )
+    if notes.n_unread_bytes:
+        yield INFO.finding(
+            severity="warning",
+            confidence="high",
+            message=(
+                f"The file goes on for {format_bytes(notes.n_unread_bytes)} after its events, with "
+                "a second list of events or another trace, which is in no figure."
+            ),
+            fix="Write each trace to a file of its own.",
         )
     n = notes.n_invalid + notes.n_skipped + notes.n_unpaired
     if not n:

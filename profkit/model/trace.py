@@ -78,6 +78,7 @@ class LoadNotes:
         messages: Kineto's messages about the recording (``INFO``, ``WARNING``, ``ERROR`` at the top
             level), by level.
         truncated: Whether the file ended before its JSON did.
+        n_unread_bytes: Size of what follows the end of the trace, such as another trace.
         invalid_metadata: Parts of the key ``profkit`` that are invalid and were dropped, by name;
             ``profkit`` itself if nothing of it is used.
     """
@@ -92,6 +93,7 @@ class LoadNotes:
     uncompressed_bytes: int = 0
     messages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = False
+    n_unread_bytes: int = 0
     invalid_metadata: tuple[str, ...] = ()
     stages_ns: Mapping[str, int] = field(default_factory=dict, compare=False)
 

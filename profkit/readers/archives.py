@@ -242,7 +242,7 @@ def _decompressed(
             a stream, so listing the members and reading one of them takes two passes.
     """
     plain: Readable = _Plain(raw)
-    for depth in range(_MAX_DEPTH):
+    for depth in range(_MAX_DEPTH + 1):
         first = _first_bytes(plain)
         whole = _Plain(plain, first)
         if first.startswith(_GZIP):
@@ -359,8 +359,9 @@ def _only_trace(names: list[str], path: str) -> str:
         return traces[0]
     if not traces:
         raise NotATraceError(
-            f"{path} is an archive without a trace.",
-            "The name of a trace ends in .json, that of a snapshot in .pickle.",
+            f"{path} is an archive without a trace, by the names of its files.",
+            "The name of a trace ends in .json, that of a snapshot in .pickle. Extract archives "
+            "that are in it.",
         )
     members = [f"{path}{MEMBER}{name}" for name in sorted(traces)]
     message = f"{path} is an archive of {len(traces)} traces."

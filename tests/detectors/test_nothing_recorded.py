@@ -92,5 +92,5 @@ def test_one_event_of_the_program_is_enough(
 def test_an_event_of_unknown_kind_may_be_the_programs(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "npu_op", "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": 1}
     path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": [event]}))
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
     assert analyze(path, select=[RULE], strict=True).health == ()

@@ -40,7 +40,7 @@ def test_broken_text_becomes_valid_json(text: bytes, n_recorded: int, tmp_path: 
 
 def test_added_events_are_not_read_as_recorded_ones(tmp_path: Path) -> None:
     path, more = tmp_path / "trace.json", tmp_path / "more.json"
-    path.write_bytes(b'{"traceEvents":[' + ONE + b"," + ONE + b"]}")
+    path.write_bytes(b'{"schemaVersion":1,"traceEvents":[' + ONE + b"," + ONE + b"]}")
     added = [ONE[:-1] + b',"cat":"profkit"}', b'{"ph":"M","cat":"profkit","name":"x","pid":9}']
     more.write_bytes(b"".join(with_events(path, lambda _: added)))
     before, after = load_trace(path), load_trace(more)

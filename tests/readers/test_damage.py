@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profkit.api import analyze
 from profkit.errors import (
     DamagedFileError,
     LoadError,
@@ -378,3 +379,62 @@ def test_the_order_of_events_in_the_file_does_not_matter(
         )
 
     assert as_set(shuffled) == as_set(original)
+
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5}
+
+
+def _trace(*events: dict[str, object]) -> str:
+    return json.dumps({"schemaVersion": 1, "traceEvents": events})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _trace(KERNEL) + _trace(KERNEL, KERNEL),
+        _trace(KERNEL) + "\n" + _trace(KERNEL, KERNEL),
+        json.dumps([KERNEL]) + json.dumps([KERNEL, KERNEL]),
+        _trace(KERNEL)[:-1] + ', "traceEvents": ' + json.dumps([KERNEL, KERNEL]) + "}",
+    ],
+    ids=["traces", "lines", "arrays", "keys"],
+)
+def test_a_second_list_of_events_is_not_read_and_reported(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    trace = load(path)
+    assert len(trace.events) == 1
+    assert trace.notes.n_unread_bytes > 2 * len(json.dumps(KERNEL))
+    (finding,) = analyze(path, select=["odd-events"], strict=True).health
+    assert finding.severity == "warning"
+    assert "with a second list of events or another trace" in finding.message
+
+
+@pytest.mark.parametrize("after", ["", "\n", '  , "traceName": "t.json"'])
+def test_what_belongs_to_the_trace_is_not_left_unread(tmp_path: Path, after: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(_trace(KERNEL)[:-1] + after + "}\n")
+    assert load(path).notes.n_unread_bytes == 0
+
+
+def test_the_events_are_those_of_the_files_own_key(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    inner = '{"meta": {"traceEvents": [' + json.dumps({**KERNEL, "name": "other"}) + "]}, "
+    path.write_text(inner + _trace(KERNEL)[1:])
+    assert load(path).events.names == ("gemm",)
+
+
+@pytest.mark.parametrize("device", [-1, 1 << 31, 1 << 40])
+def test_a_device_that_cannot_be_is_unknown(tmp_path: Path, device: int) -> None:
+    path = tmp_path / "t.json"
+    other = {**KERNEL, "ts": 9, "args": {"device": device, "stream": 7}}
+    path.write_text(_trace({**KERNEL, "args": {"device": 0, "stream": 7}}, other))
+    assert load(path).events.device.values.tolist() == [0]
+    (summary,) = analyze(path, strict=True).summary.devices
+    assert (summary.device, summary.busy_ns) == ("cuda:0", 10_000)
+
+
+def test_an_event_without_a_duration_is_not_one_of_zero_length(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(_trace(KERNEL, {k: v for k, v in KERNEL.items() if k != "dur"}))
+    trace = load(path)
+    assert (len(trace.events), trace.notes.n_invalid) == (1, 1)

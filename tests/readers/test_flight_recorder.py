@@ -176,7 +176,7 @@ def test_other_json_is_no_dump(tmp_path: Path) -> None:
     path.write_text('{"version": "2.10", "entries": [1, 2]}')
     with pytest.raises(NotATraceError):
         load(path)
-    path.write_text('{"version": 1, "traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2}]}')
+    path.write_text('{"version": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1}]}')
     assert not isinstance(load(path), FlightRecord)
     path.write_text('{"flight_recorder_of": {')
     with pytest.raises(DamagedFileError):

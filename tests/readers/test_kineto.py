@@ -282,7 +282,7 @@ def test_devices_and_folders_are_not_traces(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (b"{}", "no traceEvents"),
-        (b'{"nodes": []}', "execution trace"),
+        (b'{"nodes": [{"op_schema": ""}]}', "execution trace"),
         (b"\x80\x04}.", "pickle"),
         (b"hello", "not JSON"),
         (b'["a", "b"]', "none of them"),

@@ -8,6 +8,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.engine.context import Context
+from profkit.errors import NotATraceError
 from profkit.model.events import Category, EventTable
 from profkit.present.headline import headline
 from tests.traces import load_trace
@@ -88,3 +89,46 @@ def test_kernels_and_ranges_of_nsight_systems_are_read(tmp_path: Path) -> None:
     assert events.category.tolist() == [Category.ANNOTATION, Category.KERNEL, Category.KERNEL]
     (device,) = Context(load_trace(tmp_path / "t.json")).devices
     assert device.device == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "kinds"),
+    [
+        ([event("f (train.py:3)", 1, cat="FEE"), event("g", 2, cat="FEE")], "`FEE`"),
+        ([event("loop_fusion", 1), event("PjitFunction(f)", 2)], "they have no category"),
+    ],
+)
+def test_a_trace_of_another_program_is_refused(
+    tmp_path: Path, events: list[Entry], kinds: str
+) -> None:
+    with pytest.raises(NotATraceError) as raised:
+        load_trace(written(tmp_path, *events))
+    assert "a trace, but not of torch.profiler: none of its 2 events" in raised.value.message
+    assert kinds in raised.value.message
+    assert "ui.perfetto.dev" in raised.value.hint
+
+
+def test_an_unknown_kind_in_a_file_of_torchs_profiler_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event("x", 1, cat="npu")]}))
+    assert load_trace(path).events.category.tolist() == [Category.OTHER]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_that_powershell_redirected_is_called_by_its_encoding(
+    tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(json.dumps({"traceEvents": [event("x", 1)]}).encode(encoding))
+    with pytest.raises(NotATraceError, match="UTF-16") as raised:
+        load_trace(path)
+    assert "UTF-8" in raised.value.hint
+
+
+def test_a_list_of_nodes_alone_is_no_execution_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    for node, is_one in (({"callFrame": {}}, False), ({"op_schema": "aten::mm"}, True)):
+        path.write_text(json.dumps({"nodes": [node]}))
+        with pytest.raises(NotATraceError) as raised:
+            load_trace(path)
+        assert ("execution trace" in raised.value.hint) == is_one

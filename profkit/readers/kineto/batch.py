@@ -426,7 +426,10 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
     if key in _OF_CUPTI and (values == MISSING).any():
         foreign = to_int64([each.cupti_correlation for each in args])
         own = foreign if key == "correlation" else np.where(foreign == MISSING, MISSING, 0)
-        return np.where(values == MISSING, own, values)
+        values = np.where(values == MISSING, own, values)
+    if key == "device":
+        # No device has such a number: which one it was is not known.
+        return np.where((values < 0) | (values > _INT32.max), MISSING, values)
     if key == "stream" and (values == MISSING).any():
         queues = to_int64([each.sycl_queue for each in args])
         return np.where(values == MISSING, queues, values)

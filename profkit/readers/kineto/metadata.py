@@ -7,6 +7,7 @@ import msgspec
 
 from profkit.model.process_group import ranks_of
 from profkit.model.trace import DeviceInfo, RecordedWith
+from profkit.patterns import regex
 from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo, GroupConfig, Int64
 from profkit.readers.kineto.split import BAD_ESCAPE_BYTES, UNREADABLE, TraceText
 
@@ -21,6 +22,8 @@ _VERSIONS: Final = (
 )
 _LEVELS: Final = ("INFO", "WARNING", "ERROR")
 
+_EVENT: Final = regex(rb'"ph"\s*:')
+
 Header = Mapping[str, msgspec.Raw]
 
 
@@ -32,6 +35,22 @@ def header_of(text: TraceText) -> Header | None:
     closed = joined if text.complete else joined + b"}"
     candidates = (closed, BAD_ESCAPE_BYTES.sub(rb"\\\\", closed), text.head + b"]}")
     return next((found for c in candidates if (found := _decoded(c)) is not None), None)
+
+
+def n_unread_bytes(text: TraceText) -> int:
+    """The size of what follows the events and is not read: another trace, or a list of events."""
+    after = bytes(text.tail).strip()
+    if not text.complete or not after:
+        return 0
+    if text.bare:
+        return len(after)
+    joined = text.head + b"]" + after
+    candidates = (joined, BAD_ESCAPE_BYTES.sub(rb"\\\\", joined))
+    header = next((found for c in candidates if (found := _decoded(c)) is not None), None)
+    if header is not None:
+        again = bytes(header.get("traceEvents", b"[]"))
+        return len(again) if again.strip(b"[] \t\r\n") else 0
+    return len(after) if _EVENT.search(after) else 0
 
 
 def _decoded(text: bytes) -> Header | None:

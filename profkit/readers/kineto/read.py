@@ -4,11 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from profkit.errors import NotATraceError
+from profkit.model.events import Category
 from profkit.model.trace import LoadNotes, Trace
+from profkit.names import middle_cut, visible
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
 from profkit.readers.kineto.capture_info import read_capture
 from profkit.readers.kineto.flows import flow_correlation, need_flows
+from profkit.readers.kineto.interning import WITHOUT_WORK
 from profkit.readers.kineto.parallel import (
     PartialRead,
     join_workers,
@@ -20,13 +23,23 @@ from profkit.readers.kineto.split import TraceText
 from profkit.readers.process_memory import garbage_collection_paused
 from profkit.readers.progress import OnProgress, Stages
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
+from profkit.units import format_count
 
+_EXECUTION_TRACE: Final = (
+    "It seems to be an execution trace (torch.profiler.ExecutionTraceObserver)."
+)
 _OTHER_FORMATS: Final = {
-    b'"nodes"': "It seems to be an execution trace (torch.profiler.ExecutionTraceObserver).",
+    b'"op_schema"': _EXECUTION_TRACE,
+    b'"ctrl_deps"': _EXECUTION_TRACE,
     b'"resourceSpans"': "It seems to be OpenTelemetry spans.",
     b'"$schema": "https://www.speedscope': "It seems to be a speedscope profile.",
 }
 _HINT: Final = "profkit reads what torch.profiler exports."
+_TO_UTF_8: Final = (
+    "Convert it to UTF-8: PowerShell writes UTF-16 where output is redirected to a file."
+)
+_KINETO_KEYS: Final = frozenset({"schemaVersion", "deviceProperties", "traceName", "profkit"})
+_MAX_CATEGORY: Final = 40
 
 
 def read_kineto(
@@ -49,6 +62,7 @@ def read_kineto(
             categories=part.interned.category_counts,
             uncompressed_bytes=chunks.n_bytes,
             truncated=chunks.truncated or not text.complete or bool(text.rest),
+            n_unread_bytes=metadata.n_unread_bytes(text),
         )
         if not text.found_events or notes.n_events == notes.n_skipped > 0:
             raise _not_a_trace(place, text, chunks.n_bytes)
@@ -58,6 +72,8 @@ def read_kineto(
             if need_flows(tables.events):
                 column = flow_correlation(place, limit, tables.events, tables.start_ns)
                 tables = replace(tables, events=replace(tables.events, correlation=column))
+            if _is_of_another_program(header, tables, notes):
+                raise _of_another_program(place, tables, notes)
             trace = _trace(place, header, tables, notes)
         return replace(trace, notes=replace(trace.notes, stages_ns=stages.ns))
 
@@ -85,11 +101,35 @@ def _not_a_trace(place: Place, text: TraceText, n_bytes: int) -> NotATraceError:
         message = f"{place} has a list of events, but none of them is a trace event."
         return NotATraceError(message, _HINT)
     beginning = text.head[: 1 << 16]
+    if b"\0" in (start := beginning[:8]) and start.strip(b"\0\xff\xfe")[:1] in (b"{", b"["):
+        return NotATraceError(f"{place} is text in UTF-16 or UTF-32.", _TO_UTF_8)
     if not beginning.lstrip().startswith((b"{", b"[")):
         return NotATraceError(f"{place} is not JSON.", _HINT)
     guess = next((format_ for mark, format_ in _OTHER_FORMATS.items() if mark in beginning), _HINT)
     message = f"{place} is JSON, but not a profiler trace: it has no traceEvents."
     return NotATraceError(message, guess)
+
+
+def _is_of_another_program(header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> bool:
+    """Whether not one event is of a kind that torch's profiler writes, nor a key beside them."""
+    events = tables.events
+    if not len(events) or len(tables.memory) or (events.category != Category.OTHER).any():
+        return False
+    by_kineto = any(text.lower() in WITHOUT_WORK for text in notes.categories)
+    return not by_kineto and _KINETO_KEYS.isdisjoint(header)
+
+
+def _of_another_program(place: Place, tables: TraceTables, notes: LoadNotes) -> NotATraceError:
+    written = sorted(filter(None, notes.categories), key=lambda text: -notes.categories[text])
+    named = ", ".join(f"`{middle_cut(visible(text), _MAX_CATEGORY)}`" for text in written[:3])
+    n = len(tables.events)
+    events = "its event is" if n == 1 else f"none of its {format_count(n)} events is"
+    what = "no operator, call or kernel" if n == 1 else "an operator, a call or a kernel"
+    kinds = f" (their categories: {named})" if named else " (they have no category)"
+    return NotATraceError(
+        f"{place} is a trace, but not of torch.profiler: {events} {what}{kinds}.",
+        f"{_HINT} Open this file in ui.perfetto.dev.",
+    )
 
 
 def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> Trace:

@@ -8,6 +8,7 @@ Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromiu
 
 from decimal import Decimal
 from functools import reduce
+from math import nan
 from operator import or_
 from typing import Annotated, Any, ClassVar, Final
 
@@ -104,7 +105,7 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     """A complete event. ``ts`` and ``dur`` are microseconds."""
 
     ts: float
-    dur: float = 0.0
+    dur: float = nan  # without one the event's length is not known
     name: str = ""
     cat: str = ""
     pid: int | str | None = None

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from profkit.errors import TooLargeError
 from profkit.patterns import regex
 from profkit.units import format_bytes
 
+_BOM: Final = b"\xef\xbb\xbf"
 _EVENTS_BEGIN: Final = regex(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = regex(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _BOUNDARY_TEXT: Final = regex(_BOUNDARY.pattern.decode())
@@ -31,7 +33,8 @@ _MAX_BOUNDARY_BYTES: Final = 4 << 10
 _MAX_BROKEN_CHARS: Final = 8 << 20
 """An event that does not end within this length is broken; reading continues after it."""
 _FIRST_SEARCH_BYTES: Final = 64 << 10
-_MAX_END_CANDIDATES: Final = 16
+_MAX_CANDIDATES: Final = 16
+"""Places in the text that are tried in turn as the begin or the end of the list of events."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised when decoding text that is not JSON, is not UTF-8, or is nested too deeply."""
@@ -119,14 +122,30 @@ def _find_events(chunks: Iterator[bytes], text: TraceText) -> bytearray:
         if stripped.startswith(b"["):
             text.found_events, text.bare, text.head = True, True, b"["
             return pending[pending.index(b"[") + 1 :]
-        begin = _EVENTS_BEGIN.search(pending)
-        if begin is not None:
-            text.found_events, text.head = True, bytes(pending[: begin.end()])
-            return pending[begin.end() :]
+        begins = [m.end() for m in islice(_EVENTS_BEGIN.finditer(pending), _MAX_CANDIDATES)]
+        if begins:
+            # A key within another value, or a word of a text, may look the same.
+            begin = next((at for at in begins if _is_head(pending[:at])), begins[0])
+            text.found_events, text.head = True, bytes(pending[:begin])
+            return pending[begin:]
         if len(pending) > _MAX_HEAD_BYTES:
             break
     text.head = bytes(pending)
     return bytearray()
+
+
+def _is_head(text: bytearray) -> bool:
+    """Whether a list that begins at the end of this text is the value of a key of the file."""
+    closed = bytes(text).lstrip(_BOM) + b"]}"
+    return any(map(_is_object, (closed, BAD_ESCAPE_BYTES.sub(rb"\\\\", closed))))
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _last_boundary(pending: bytearray, searched: int) -> re.Match[bytes] | None:
@@ -157,7 +176,7 @@ def _last_batches(pending: bytes, text: TraceText) -> Iterator[bytes]:
     ends = [m.end() for m in _EVENTS_END.finditer(pending)]
     # The first candidate that fits: a list in a later key ends like the list of events, and from
     # inside an event the rest of the text closes more brackets than it opens.
-    for end in ends[-_MAX_END_CANDIDATES:]:
+    for end in ends[-_MAX_CANDIDATES:]:
         after = pending[end:].lstrip()[1:]
         if _is_tail(after, bare=text.bare):
             text.complete = True
