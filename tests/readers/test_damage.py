@@ -438,3 +438,24 @@ def test_an_event_without_a_duration_is_not_one_of_zero_length(tmp_path: Path) -
     path.write_text(_trace(KERNEL, {k: v for k, v in KERNEL.items() if k != "dur"}))
     trace = load(path)
     assert (len(trace.events), trace.notes.n_invalid) == (1, 1)
+
+
+def test_broken_events_are_passed_without_counting_all_lines_before_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[int] = []
+
+    class Recording(json.JSONDecoder):
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+            places.append(idx)
+            return super().raw_decode(s, idx)
+
+    monkeypatch.setattr(split, "_DECODER", Recording(strict=False))
+    broken = '{"ph":"X"},{"name":'
+    text = f'{{"traceEvents":[{broken * 20_000}"x"}},{json.dumps(event())}]}}'
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    trace = load(path)
+    assert (len(trace.events), trace.events.position[0]) == (1, trace.notes.n_events - 1)
+    assert len(places) > 20_000
+    assert max(places) < len(text) / 4

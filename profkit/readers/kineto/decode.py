@@ -98,16 +98,16 @@ def _needs_digits(events: list[Any]) -> bool:
 
 def _converted(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """An event without those ``args`` that have the wrong type; None if it is still not valid."""
-    args = event.get("args") if isinstance(event, dict) else None
+    if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
+        return None  # before the errors of a conversion, which take long where there are many
+    args = event.get("args")
     if isinstance(args, dict) and not RAW_ARGS.isdisjoint(args):
         raw = {key: msgspec.Raw(json.dumps(args[key]).encode()) for key in RAW_ARGS & args.keys()}
         event = {**event, "args": {**args, **raw}}
     try:
         return msgspec.convert(event, kind, strict=False)
     except _NOT_CONVERTED:
-        if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
-            return None
-    args = event.get("args")
+        pass
     if isinstance(args, dict):
         event = {**event, "args": {k: v for k, v in args.items() if _is_valid_argument(k, v)}}
     else:

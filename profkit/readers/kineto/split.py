@@ -32,6 +32,7 @@ _MAX_BOUNDARY_BYTES: Final = 4 << 10
 """A boundary with more white space than this is missed if it spans two chunks."""
 _MAX_BROKEN_CHARS: Final = 8 << 20
 """An event that does not end within this length is broken; reading continues after it."""
+_MIN_PASSED_CHARS: Final = 64 << 10
 _FIRST_SEARCH_BYTES: Final = 64 << 10
 _MAX_CANDIDATES: Final = 16
 """Places in the text that are tried in turn as the begin or the end of the list of events."""
@@ -252,6 +253,9 @@ def salvage(batch: bytes, text: TraceText, *, exact: bool = False) -> Salvaged:
                 text.rest = plain[at:].encode("utf-8", "replace")
                 return salvaged
             event, at = None, following.end()
+            if at > max(_MIN_PASSED_CHARS, len(plain) // 16):
+                # An error counts the lines before it, and there may be many errors.
+                plain, begin, at = plain[at:], 0, 0
         salvaged.events.append(event)
         salvaged.texts.append(plain[begin:at] if event is not None else "")
 
