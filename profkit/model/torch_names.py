@@ -44,8 +44,11 @@ before 1.9 have only the nodes."""
 ACCUMULATE_GRAD: Final = regex(r"^torch::autograd::AccumulateGrad$")
 """The node that adds to the gradient of a parameter, or sets it where there is none."""
 
-DEVICE_OPERATOR: Final = regex(r"^aten::_?(cudnn|miopen)_(?!is_acceptable$)")
-"""Operators that only a GPU runs. Recurrent networks ask on a CPU too whether they could use it."""
+DEVICE_OPERATOR: Final = regex(
+    r"^aten::_?(cudnn|miopen)_(?!is_acceptable$)|^(cuda|hip|cu)\w*(Launch|Memcpy|Memset)"
+)
+"""Operators that only a GPU runs, and calls that ``EventList.export_chrome_trace`` writes like
+operators. Recurrent networks ask on a CPU too whether they could use cuDNN."""
 
 MODULE_PREFIX: Final = "nn.Module: "
 """Begin of the name of the Python call of a module."""

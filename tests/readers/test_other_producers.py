@@ -132,3 +132,16 @@ def test_a_list_of_nodes_alone_is_no_execution_trace(tmp_path: Path) -> None:
         with pytest.raises(NotATraceError) as raised:
             load_trace(path)
         assert ("execution trace" in raised.value.hint) == is_one
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [("cudaLaunchKernel", "without recorded device work"), ("aten::t", "all on the CPU")],
+)
+def test_a_list_of_events_with_launches_is_not_said_to_run_on_the_cpu_alone(
+    tmp_path: Path, call: str, where: str
+) -> None:
+    # EventList.export_chrome_trace writes what a GPU ran among the "CPU functions" as well.
+    names = ("aten::mm", call, "ampere_sgemm_128x64_tn")
+    events = [{**event(name, 10.0 * at), "pid": "CPU functions"} for at, name in enumerate(names)]
+    assert where in headline(analyze(written(tmp_path, *events), strict=True))
