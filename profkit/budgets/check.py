@@ -8,12 +8,14 @@ from profkit._version import __version__
 from profkit.budgets.baseline import Baseline, devices_of, first
 from profkit.budgets.figures import (
     PEAK,
+    STEP_TIME,
     SYNCS,
     BudgetFigure,
     Measured,
     Unknown,
     causes_of,
     measured,
+    measured_without_delay,
     peak_sites,
 )
 from profkit.budgets.limits import BudgetLimit
@@ -29,6 +31,10 @@ _NOT_IN_BASELINE: Final = "The baseline does not have it: write it anew with --u
 _NOISY: Final = (
     "It is over the limit, but not by more than it may vary: measure more steps or runs."
 )
+_DELAYED: Final = (
+    "It is over the limit, but may be within it on an idle machine: the recorded thread had no "
+    "core for a part of the time, while other programs used them."
+)
 
 
 def check(
@@ -38,7 +44,8 @@ def check(
 
     A count or a size is compared exactly. A time is beyond its limit only if it is so by more than
     three standard errors: the limit is no measurement, but one relative to a baseline has the error
-    of that one too. Times on another device than the baseline's are not compared.
+    of that one too. Times on another device than the baseline's are not compared. A step time is
+    not beyond its limit either if the time explains it for which other programs had the cores.
 
     Args:
         reports: Of repeated runs, or of the trace and the memory of one run.
@@ -76,6 +83,10 @@ def _result(
         else:
             outcome = _outcome(now, before, limit)
             reason = _NOISY if outcome == "noisy" else ""
+            if outcome == "over" and figure.name == STEP_TIME:
+                undelayed = measured_without_delay(figure, reports)
+                if isinstance(undelayed, Measured) and _outcome(undelayed, before, limit) != "over":
+                    outcome, reason = "noisy", _DELAYED
     is_over = outcome == "over"
     causes = _causes(figure, reports) if is_over else ()
     return BudgetResult(

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from profkit.dataclass import dataclass
@@ -13,6 +14,7 @@ from profkit.model.memory_summary import AllocationSite, MemorySummary, PeakMemo
 from profkit.model.report import Report, StepSummary
 
 FINDINGS: Final = "findings"
+STEP_TIME: Final = "step_ms"
 PEAK: Final = "peak"
 SYNCS: Final = "syncs"
 GROWTH: Final = "growth"
@@ -29,9 +31,14 @@ _PER_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
 _OF_MEDIAN: Final = 1.2533
 """The standard error of a median by that of a mean, in a normal distribution: sqrt(pi / 2)."""
+_OF_FEW: Final = {3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
+"""By how much the median absolute deviation of so few measurements is too small on average.
+
+Source: Croux and Rousseeuw, "Time-efficient algorithms for two highly robust estimators of scale"
+(1992), which has n / (n - 0.8) for more."""
 _CERTAIN: Final = 3
-"""How many standard errors count as noise: fewer than three of a thousand checks without a change
-are beyond."""
+"""How many standard errors count as noise. Of checks against a baseline without a change, and
+without a margin, 3% are beyond with three steps on both sides, 0.5% with ten."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,35 @@ def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unkn
     if len(every) < _MANY:
         return Measured(round(middle), None, len(every))
     deviation = statistics.median(abs(value - middle) for value in every)
-    error = _CERTAIN * _OF_MEDIAN * _PER_SIGMA * deviation / len(every) ** 0.5
-    return Measured(round(middle), round(error), len(every))
+    n = len(every)
+    sigma = _PER_SIGMA * _OF_FEW.get(n, n / (n - 0.8)) * deviation
+    return Measured(round(middle), round(_CERTAIN * _OF_MEDIAN * sigma / n**0.5), n)
+
+
+def measured_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+    """A time, as far as other programs have not delayed it by having the machine's cores."""
+
+    def of(report: Report) -> Values:
+        values = figure.of(report)
+        if isinstance(values, Unknown):
+            return values
+        share = _share_delayed_by_others(report)
+        return [round(value * (1 - share)) for value in values]
+
+    return measured(replace(figure, of=of), reports)
+
+
+def _share_delayed_by_others(report: Report) -> float:
+    """Share of the recording for which the recorded thread had no core because of others, at least.
+
+    While it has none because of the program's own threads and ranks, at least one of them runs.
+    """
+    cpu = report.source.cpu
+    if cpu is None or cpu.delayed_ns is None or cpu.window_ns <= 0:
+        return 0.0
+    of_rank_ns = cpu.process_ns + (cpu.children_ns or 0)
+    of_program_ns = of_rank_ns * (report.source.world_size or 1) - cpu.thread_ns
+    return min(max(0.0, (cpu.delayed_ns - of_program_ns) / cpu.window_ns), 1.0)
 
 
 def _of_steps(
@@ -208,7 +242,7 @@ def _of_growth() -> frozenset[str]:
 
 FIGURES: Final = (
     BudgetFigure(
-        "step_ms", "median step time", "ns", _of_steps(lambda step: step.time_ns), is_time=True
+        STEP_TIME, "median step time", "ns", _of_steps(lambda step: step.time_ns), is_time=True
     ),
     BudgetFigure(
         "gpu_ms", "median GPU busy time per step", "ns",

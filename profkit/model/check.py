@@ -34,8 +34,9 @@ class BudgetResult:
         limit: What the figure may be at most, or None where it is not known.
         baseline: The same figure of the baseline, for limits that are relative to it.
         outcome: ``ok``: within the limit. ``over``: beyond it. ``noisy``: beyond it by less than
-            the error of the two figures. ``other-device``: a time that was recorded on another
-            device than the baseline's. ``unknown``: the figure or its baseline is missing.
+            the error of the two figures, or than other programs have delayed the steps.
+            ``other-device``: a time that was recorded on another device than the baseline's.
+            ``unknown``: the figure or its baseline is missing.
         reason: Why the outcome is none of ``ok`` and ``over``; else empty.
         causes: Findings that explain a figure beyond its limit, those with the highest cost first.
         sites: Of peak memory beyond its limit, the lines with most of it.

@@ -10,6 +10,7 @@ import pytest
 import profkit
 from profkit.budgets.baseline import baseline_of, baseline_text
 from profkit.errors import DamagedFileError
+from profkit.model.capture_info import CpuTime
 from profkit.model.check import BudgetResult
 from profkit.model.memory_summary import StepMemory
 from profkit.model.report import Report, StepSummary
@@ -74,7 +75,8 @@ def test_a_time_is_its_median_with_three_standard_errors() -> None:
     found = result(timed(*times), {"step_ms": 10.0})
     middle = statistics.median(times)
     deviation = statistics.median(abs(each - middle) for each in times)
-    error = 3 * (3.141592653589793 / 2) ** 0.5 * 1.4826 * deviation / len(times) ** 0.5
+    sigma = 1.4826 * 1.129 * deviation  # of eight values it is too small by that
+    error = 3 * (3.141592653589793 / 2) ** 0.5 * sigma / len(times) ** 0.5
     assert found.value == round(middle * MS)
     assert found.error == pytest.approx(error * MS, rel=1e-4)
     assert (found.n, found.outcome) == (8, "noisy")
@@ -222,3 +224,33 @@ def test_a_baseline_of_another_layout_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("profkit.baseline/1", "profkit.baseline/9"))
     with pytest.raises(DamagedFileError, match=r"layout profkit\.baseline/9"):
         profkit.check(timed(1.0), {"syncs": 0}, baseline=path)
+
+
+def test_few_steps_vary_by_more_than_their_median_deviation() -> None:
+    of_three = result(timed(10.0, 10.1, 10.3), {"step_ms": 9.8})
+    of_ten = result(timed(*[10.0] * 3, *[10.1] * 3, *[10.2] * 4), {"step_ms": 9.8})
+    assert (of_three.value, of_three.outcome) == (10.1 * MS, "noisy")
+    assert of_ten.outcome == "over"
+
+
+def starved(report: Report, *, delayed_share: float, threads: float = 1.0) -> Report:
+    """A recording whose thread had no core for a part of the time."""
+    ran = 1 - delayed_share
+    cpu = CpuTime(1000, round(1000 * ran), round(1000 * ran * threads), round(1000 * delayed_share))
+    return replace(report, source=replace(report.source, cpu=cpu))
+
+
+def test_a_step_time_is_not_over_its_limit_because_other_programs_had_the_cores() -> None:
+    busy = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75)
+    found = result(busy, {"step_ms": 10.0})
+    assert (found.value, found.outcome) == (20 * MS, "noisy")
+    assert "other programs" in found.reason
+    assert result(busy, {"step_ms": 4.0}).outcome == "over"  # they explain no more than 15 ms
+
+
+def test_a_step_time_is_over_its_limit_if_the_programs_own_threads_had_the_cores() -> None:
+    own = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75, threads=4.0)
+    assert result(own, {"step_ms": 10.0}).outcome == "over"
+    ranks = starved(timed(20.0, 20.1, 19.9), delayed_share=0.75)
+    ranks = replace(ranks, source=replace(ranks.source, world_size=4))
+    assert result(ranks, {"step_ms": 10.0}).outcome == "over"
