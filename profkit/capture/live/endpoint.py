@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 PREFIX: Final = ".listen-"
+FOLDER_PREFIX: Final = "profkit-"
+"""Of the folder of a socket."""
 _CHUNK: Final = 1 << 16
 
 
@@ -54,8 +56,11 @@ class Endpoint:
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is gone, as far as this machine knows."""
-        return self.is_here and not is_alive(self.pid)
+        """Whether its process is gone, as far as this machine knows.
+
+        Another one may have got its number; nobody listens on its socket then.
+        """
+        return self.is_here and not (is_alive(self.pid) and _is_listened_on(self.socket))
 
     def write(self, folder: Path) -> Path:
         """Write its file, and remove those of processes of this machine that are gone.
@@ -67,12 +72,35 @@ class Endpoint:
         for path, other in _files(folder):
             if other.has_died:
                 path.unlink(missing_ok=True)
+                remove_socket(other.socket)
         path = folder / f"{PREFIX}{self.host}-{self.pid}"
         partial = path.with_name(f"{path.name}.part")
         with open(partial, "w", opener=_private) as file:
             json.dump(asdict(self), file)
         partial.replace(path)
         return path
+
+
+def remove_socket(path: str) -> None:
+    """Remove a socket and its folder, which has nothing else, if a process of profkit made them."""
+    socket_path = Path(path)
+    with contextlib.suppress(OSError):
+        if socket_path.parent.name.startswith(FOLDER_PREFIX) and socket_path.is_socket():
+            socket_path.unlink()
+            socket_path.parent.rmdir()
+
+
+def _is_listened_on(path: str) -> bool:
+    """Whether a process has a socket open; one that belongs to another user may be."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
 
 
 def _private(path: str, flags: int) -> int:
@@ -97,7 +125,7 @@ def endpoints(run: str) -> list[Endpoint]:
             process.
 
     Raises:
-        CaptureError: Nothing listens there, or several jobs do.
+        CaptureError: Nothing listens there, or several jobs do, or that of another user.
     """
     path = Path(run)
     if path.is_file():
@@ -109,10 +137,16 @@ def endpoints(run: str) -> list[Endpoint]:
     else:
         found = _files(path) or [one for below in sorted(path.glob("*/")) for one in _files(below)]
     alive = [(file, each) for file, each in found if not each.has_died]
+    if not alive and _is_of_another_user(path):
+        raise CaptureError(
+            f"The program that listens in {run} is another user's.",
+            "Only the user who started it can ask it: its socket has mode 0600.",
+        )
     if not alive:
         died = ", ".join(str(each.pid) for _, each in found)
         raise CaptureError(
-            f"No program listens in {run}" + (f": process {died} has ended." if died else "."),
+            f"No program listens in {run}"
+            + (f": process {died} does not listen any more." if died else "."),
             "It has ended, or it was started without profkit.listen() or PROFKIT_LISTEN=1.",
         )
     jobs = {each.job: file for file, each in alive}
@@ -122,6 +156,18 @@ def endpoints(run: str) -> list[Endpoint]:
             f"Name the file of one process instead: {', '.join(map(str, jobs.values()))}.",
         )
     return [each for _, each in alive]
+
+
+def _is_of_another_user(run: Path) -> bool:
+    """Whether a file there, or the folder, cannot be read."""
+    try:
+        return any(
+            not os.access(each, os.R_OK)
+            for each in (run, *run.glob(f"{PREFIX}*"), *run.glob(f"*/{PREFIX}*"))
+            if each.exists()
+        )
+    except PermissionError:
+        return True
 
 
 class Conversation:

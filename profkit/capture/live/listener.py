@@ -237,7 +237,7 @@ def begin(name: str, folder: Path, *, last_steps: bool = False) -> ProgramListen
     try:
         _listener = listener = ProgramListener(name, folder, last_steps=last_steps)
     except OSError as error:
-        console.warn(f"profkit.listen cannot use {folder}; the program runs without it.", error)
+        console.warn(f"profkit.listen fails in {folder}; the program runs without it.", error)
         return NotListening()
     atexit.register(listener.end, "exit")
     console.note(f"listening; from another terminal: profkit top {folder}")

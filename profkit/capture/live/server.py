@@ -15,11 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from profkit.capture.live.endpoint import Message
+from profkit.capture.live.endpoint import FOLDER_PREFIX, Message
 
 _CHUNK: Final = 1 << 16
 _MAX_QUESTION: Final = 1 << 16
 _SEND_LIMIT_S: Final = 5.0
+_SHORT_FOLDER: Final = "/tmp"  # noqa: S108  (a folder in it is made by mkdtemp)
 
 
 class Client:
@@ -40,6 +41,33 @@ Answer = Callable[[Message, Client], Message | None]
 """Returns the answer to a question, or None if the client gets it later."""
 
 
+def _listening_socket() -> tuple[socket.socket, str]:
+    """A socket, and its path, in the temporary folder or where that has too long a path in /tmp.
+
+    Schedulers give each job a temporary folder of its own; a socket's path has at most 107
+    characters on Linux.
+    """
+    folders = dict.fromkeys((tempfile.gettempdir(), _SHORT_FOLDER))
+    errors: list[OSError] = []
+    for parent in folders:
+        folder = None
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)
+            path = str(Path(folder) / "socket")
+            listening.bind(path)
+            os.chmod(path, 0o600)  # noqa: PTH101
+            listening.listen()
+        except OSError as error:
+            errors.append(OSError(f"no socket in {parent}: {error}"))
+            listening.close()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            return listening, path
+    raise errors[0]
+
+
 class Server:
     """A thread that answers.
 
@@ -57,18 +85,9 @@ class Server:
     def __init__(self, answer: Answer, gone: Callable[[Client], None]) -> None:
         self._answer = answer
         self._gone = gone
-        self._folder = tempfile.mkdtemp(prefix="profkit-")
-        self.path = str(Path(self._folder) / "socket")
         self._clients: list[Client] = []
-        self._socket = socket.socket(socket.AF_UNIX)
-        try:
-            self._socket.bind(self.path)
-            os.chmod(self.path, 0o600)  # noqa: PTH101
-            self._socket.listen()
-        except OSError:
-            self._socket.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._socket, self.path = _listening_socket()
+        self._folder = str(Path(self.path).parent)
         self._wake, self._woken = socket.socketpair()
         self.thread = threading.Thread(target=self._serve, name="profkit", daemon=True)
         self.thread.start()

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import socket
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import profkit
 from profkit.capture import current, program_profilers
-from profkit.capture.live import listener, recorder
+from profkit.capture.live import listener, recorder, server
 from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
 from profkit.capture.live.listener import NotListening, ProgramListener
 from profkit.errors import CaptureError
@@ -79,6 +81,70 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     (tmp_path / "job").write_text("a file")
     assert isinstance(profkit.listen("job", dir=tmp_path), NotListening)
     assert "the program runs without it" in capsys.readouterr().err
+
+
+def test_a_temporary_folder_with_too_long_a_path_for_a_socket_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("scheduler" * 12)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    opened = profkit.listen("job", dir=tmp_path)
+    assert isinstance(opened, ProgramListener)
+    try:
+        assert ask(opened, ask="identity")["pid"] == os.getpid()
+        assert list(long.iterdir()) == []
+    finally:
+        opened.stop()
+
+
+def test_without_any_socket_the_warning_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(server, "_SHORT_FOLDER", str(tmp_path / "none either"))
+    assert isinstance(profkit.listen("job", dir=tmp_path), NotListening)
+    assert f"no socket in {tmp_path / 'none'}" in " ".join(capsys.readouterr().err.split())
+
+
+def stale(folder: Path, pid: int, path: Path) -> Path:
+    """What a program leaves behind that was killed."""
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    return Endpoint("old", socket.gethostname(), pid, str(path), 1).write(folder)
+
+
+def test_a_killed_program_does_not_listen_if_another_process_has_its_number(
+    listening: ProgramListener,
+) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        file = stale(listening.folder, os.getppid(), Path(short, "profkit-old", "socket"))
+        assert [each.pid for each in endpoints(str(listening.folder))] == [os.getpid()]
+        with pytest.raises(CaptureError, match="No program listens"):
+            endpoints(str(file.rename(listening.folder.parent / file.name)))
+
+
+def test_the_next_program_removes_the_socket_of_one_that_was_killed(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        left, foreign = (Path(short, name, "socket") for name in ("profkit-old", "other"))
+        stale(tmp_path / "job", os.getppid(), left)
+        stale(tmp_path / "job", 1, foreign)
+        opened = profkit.listen("job", dir=tmp_path)
+        opened.stop()
+        assert not left.parent.exists()
+        assert foreign.exists()  # not one of profkit's folders
+    assert list((tmp_path / "job").iterdir()) == []
+
+
+def test_a_program_of_another_user_is_said_to_be_that(
+    listening: ProgramListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = listening.folder.iterdir()
+    file.write_text("")  # nor can its contents be read
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != file)
+    with pytest.raises(CaptureError, match="is another user's"):
+        endpoints(str(listening.folder))
 
 
 def test_steps_of_the_leading_optimizer_are_counted(listening: ProgramListener) -> None:
@@ -303,23 +369,27 @@ def test_a_process_that_is_gone_is_named_and_its_file_is_removed(tmp_path: Path)
         os._exit(0)
     os.waitpid(pid, 0)
     gone = endpoint(tmp_path, pid=pid)
-    with pytest.raises(CaptureError, match=f"process {pid} has ended"):
+    with pytest.raises(CaptureError, match=f"process {pid} does not listen any more"):
         endpoints(str(tmp_path))
     endpoint(tmp_path)
     assert not gone.exists()
 
 
 def test_of_two_programs_one_can_be_chosen(tmp_path: Path) -> None:
-    first = endpoint(tmp_path / "train")
-    endpoint(tmp_path / "train", job="b", pid=1)
-    with pytest.raises(CaptureError, match="2 programs listen in") as caught:
-        endpoints(str(tmp_path))
-    assert str(first) in caught.value.hint
-    assert [each.job for each in endpoints(str(first))] == ["a"]
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listens:
+        path = str(Path(short, "socket"))
+        listens.bind(path)
+        listens.listen()
+        first = endpoint(tmp_path / "train", socket=path)
+        endpoint(tmp_path / "train", job="b", pid=os.getppid(), socket=path)
+        with pytest.raises(CaptureError, match="2 programs listen in") as caught:
+            endpoints(str(tmp_path))
+        assert str(first) in caught.value.hint
+        assert [each.job for each in endpoints(str(first))] == ["a"]
 
 
-def test_a_process_that_does_not_answer_has_failed(tmp_path: Path) -> None:
-    endpoint(tmp_path)
-    with Conversation(endpoints(str(tmp_path))) as conversation:
+def test_a_process_that_does_not_answer_has_failed() -> None:
+    process = Endpoint("a", socket.gethostname(), os.getpid(), "/none", 1)
+    with Conversation([process]) as conversation:
         assert conversation.ask({"ask": "identity"}, 1.0) == {}
     assert list(conversation.failed.values()) == ["cannot be reached (No such file or directory)"]
