@@ -26,7 +26,7 @@ from profkit.units import format_bytes, format_count, format_ns, format_share
 _MAX_STEPS: Final = 10
 _MAX_MEMORY: Final = 8
 _MAX_FRAMES: Final = 12
-_ENDS: Final = {"running": "is running", "ended": "ended", "killed": "was killed"}
+_ENDS: Final = {"running": "is running", "ended": "ended", "killed": "ended abruptly"}
 _WAITS: Final = ("/threading.py", "/selectors.py", "/concurrent/futures/thread.py", "/queue.py")
 """A thread whose innermost frame is in one of these waits for work."""
 
@@ -63,10 +63,11 @@ def _headline(last: LastSteps, base: str) -> Iterator[str]:
     one = min(last.processes, key=lambda each: (order.index(each.state), each.last_ns))
     who = _who(one)
     yield f"{who[:1].upper()}{who[1:]} {_end_text(one)}"
-    yield f"{_after(one)}."
+    why = "it was killed, crashed, or called `os._exit`" if one.state == "killed" else ""
+    yield f"{_after(one)}{': ' if why else ''}{why}."
     main = _main_stack(one)
     if main is not None and one.state != "exception":
-        yield f"Its main thread was at {_place(main, base)}, {_lasted(main)}."
+        yield f"Its main thread was at {_place(main, base)}, {_lasted((one, main))}."
     others = len(last.processes) - 1
     if others:
         alike = sum(each.state == one.state for each in last.processes) - 1
@@ -95,10 +96,15 @@ def _main_stack(process: ProcessEnd) -> ThreadStack | None:
     return next((each for each in process.last_stacks if each.thread == MAIN_THREAD), None)
 
 
-def _lasted(*stacks: ThreadStack) -> str:
-    """``for 34.2 s``, as far as samples tell."""
-    lasted_ns = min(each.last_ns - each.first_ns for each in stacks)
-    return f"for {format_ns(lasted_ns)}" if lasted_ns else "in the last sample"
+def _lasted(*found: tuple[ProcessEnd, ThreadStack]) -> str:
+    """``for 34.2 s``, as far as samples tell: a step that has ended meanwhile left the place."""
+    lasted_ns = min(stack.last_ns - stack.first_ns for _, stack in found)
+    if not lasted_ns:
+        return "in the last sample"
+    has_left = any(
+        process.steps and process.steps[-1].end_ns > stack.first_ns for process, stack in found
+    )
+    return f"{'in all samples of the last' if has_left else 'for'} {format_ns(lasted_ns)}"
 
 
 def _place(stack: ThreadStack, base: str) -> str:
@@ -133,7 +139,7 @@ def _processes(last: LastSteps, base: str) -> Iterator[DocumentSection]:
             "-" if since_ns is None else format_ns(max(0, since_ns)),
             format_share(waits / sum(times)) if sum(times) else "-",
             one_line(_end_text(each)),
-            "-" if main is None else one_line(f"{_place(main, base)}, {_lasted(main)}"),
+            "-" if main is None else one_line(f"{_place(main, base)}, {_lasted((each, main))}"),
         ))  # fmt: skip
     yield from table_section(("Processes", ""), columns, rows)
 
@@ -182,7 +188,7 @@ def _threads(last: LastSteps, base: str) -> Iterator[DocumentSection]:
         names = ", ".join(dict.fromkeys(stack.thread for _, stack in found))
         processes = list({id(each): each for each, _ in found}.values())
         who = f"{_all(processes)}: " if len(last.processes) > 1 else ""
-        lasted = _lasted(*(stack for _, stack in found))
+        lasted = _lasted(*found)
         is_idle = not calls or calls[-1].file.endswith(_WAITS)
         yield DocumentSection(one_line(f"{who}{names}"), (_frames(calls, base),), lasted, is_idle)
 

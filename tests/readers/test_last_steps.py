@@ -178,6 +178,21 @@ def test_the_ranks_of_the_latest_job_are_shown_together(
     assert "rank 0: MainThread" in shown
 
 
+def test_a_line_that_each_step_comes_back_to_is_not_where_the_thread_has_been_since(
+    file: LastStepsFile,
+) -> None:
+    import profkit
+
+    file.step(BEGAN, 0)
+    for place in range(5):
+        file.stack(1, "MainThread", MAIN, BEGAN + (1 + place * 100) * MS)
+    hung = profkit.render(last_steps(file.path), "text").decode()
+    assert "at /app/train.py:4 (step), for 400 ms." in " ".join(hung.split())
+    file.step(BEGAN + 350 * MS, 0)
+    ran = " ".join(profkit.render(last_steps(file.path), "text").decode().split())
+    assert "at /app/train.py:4 (step), in all samples of the last 400 ms." in ran
+
+
 def test_it_is_exported_as_a_trace(file: LastStepsFile, tmp_path: Path) -> None:
     import json
 

@@ -197,8 +197,8 @@ def test_a_run_that_hangs_and_is_killed_is_analyzed(
     assert ended.code == -9
     assert main(["analyze", str(tmp_path / "traces" / "train")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert " was killed " in out
-    assert "after the end of step 12." in out
+    assert " ended abruptly " in out
+    assert "after the end of step 12: it was killed, crashed, or called `os._exit`." in out
     assert "train.py:7 (hang), for " in out
 
 
