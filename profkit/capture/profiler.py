@@ -32,6 +32,8 @@ _LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 
 _TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
 
+_COLLECTIVES_END_S: Final = 0.005
+"""Above the microseconds that it takes a thread to end a region, and the inaccuracy of clocks."""
 _unexamined: Final[list["ProfilerRecording"]] = []
 """Stopped recordings that were not searched yet for what they left open. That takes a microsecond
 per event, and is needed only before another recording."""
@@ -231,6 +233,7 @@ class ProfilerRecording:
         self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
         self._watching.close()
+        _let_collectives_end()
         began_ns, self._stopped_at_ns = time.thread_time_ns(), time.time_ns()
         _ignore_tracer_warnings()
         with program_profilers.own(), _kineto_silent():
@@ -321,6 +324,17 @@ class ProfilerRecording:
             if is_new and wanted <= found.keys():
                 break
         return found
+
+
+def _let_collectives_end() -> None:
+    """Wait for the ends of regions of collectives that the program has waited for already.
+
+    Source: ``ProcessGroupGloo::AsyncWork::finishWorkGloo`` completes the future, on which DDP goes
+    on, before its thread ends the region.
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        time.sleep(_COLLECTIVES_END_S)
 
 
 def _left_open_in(roots: list[Any], stopped_at_ns: int, closed: Container[str]) -> Iterator[str]:

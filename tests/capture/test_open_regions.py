@@ -1,6 +1,7 @@
 """Recordings that stop inside a region of the program, which ends while another one runs."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -66,6 +67,27 @@ def test_regions_that_are_closed_leave_nothing_open(*, stacks: bool) -> None:
             work()
         one.stop()
     assert not profiler._open_kinds()
+
+
+def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for is_initialized in (True, False):
+        one = recording()
+        one.start()
+        region = record_function("gloo:all_reduce")
+        region.__enter__()
+        with monkeypatch.context() as during:
+            during.setattr(torch.distributed, "is_initialized", lambda: is_initialized)  # noqa: B023
+            during.setattr(
+                time,
+                "sleep",
+                lambda _s: (region.__exit__(None, None, None), threading.Event().wait(0.005)),  # noqa: B023
+            )
+            one.stop()
+        assert (False in profiler._open_kinds()) is not is_initialized
+        if not is_initialized:
+            region.__exit__(None, None, None)  # while nothing is recorded
 
 
 def test_what_was_left_open_is_known_after_the_events_are_freed() -> None:
