@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any, Final
 
 _TERM: Final = signal.SIGTERM
+DEADLINE_THREAD: Final = "profkit deadline"
+"""The name of the threads that wait for a deadline."""
 COMPILING_SECONDS: Final = 0.05
 """How long to wait where a recording cannot end, since the program is compiled or traced."""
 _POLL_S: Final = 0.05
@@ -207,7 +209,7 @@ class Deadline:
         self._has_come = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
-            target=self._wait, args=(seconds,), name="profkit deadline", daemon=True
+            target=self._wait, args=(seconds,), name=DEADLINE_THREAD, daemon=True
         )
         self._thread.start()
 

@@ -94,9 +94,15 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         question = {"ask": "record", "id": uuid.uuid4().hex, "steps": n_steps, "memory": memory}
         answers = conversation.ask(question, timeout_s, refused)
         ended = [each for each in ranks if each in conversation.failed]
+        figures = {} if answers else conversation.ask({"ask": "figures", "after": 0}, 1.0)
     if not answers:
         if ended:
             raise CaptureError(f"The program in {run} has ended before its steps were recorded.")
+        if figures and all(answer.get("n_steps") == 0 for answer in figures.values()):
+            raise CaptureError(
+                f"No step of the program in {run} has ended since it began to listen.",
+                "Without an optimizer or DataLoader, call step() of what profkit.listen() returns.",
+            )
         raise CaptureError(
             f"{_steps(n_steps)} not recorded within {timeout_s:g} s.",
             f"profkit stacks {run} shows where the program is; --timeout waits longer.",

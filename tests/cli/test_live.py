@@ -124,10 +124,21 @@ def test_trigger_says_that_nothing_listens(
 def test_trigger_gives_up_if_the_steps_do_not_come(
     listening: ProgramListener, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    listening.step()
     assert main(["trigger", str(listening.folder), "--timeout", "0.1"]) == 4
     errors = capsys.readouterr().err
     assert "The 3 steps were not recorded within 0.1 s." in errors
     assert f"profkit stacks {listening.folder} shows" in errors
+
+
+def test_trigger_says_that_a_program_ends_no_steps(
+    listening: ProgramListener, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # the first one, which was given up, does not refuse the second
+        assert main(["trigger", str(listening.folder), "--timeout", "0.1"]) == 4
+        errors = capsys.readouterr().err
+        assert "No step of the program in" in errors
+        assert "call step() of what profkit.listen() returns" in errors
 
 
 def test_trigger_says_why_it_is_refused(

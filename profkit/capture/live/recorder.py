@@ -48,12 +48,21 @@ class Request:
         self.client = client
         self.with_memory = memory
         self.is_cancelled = False
+        self.is_at_step_end = False
         self.is_noted = False
         self.shared = SharedSteps(f"{name}/{number}")
         self.session: Session | None = None
         self.memory: Memory | None = None
         self.ends_s = math.inf
         self.deadline: signals.Deadline | None = None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether its client has gone, and it has not begun: no step may end for long.
+
+        A step that ends meanwhile sees first that it is cancelled.
+        """
+        return self.is_cancelled and not self.is_at_step_end and self.session is None
 
 
 class StepRecorder:
@@ -87,7 +96,7 @@ class StepRecorder:
         """
         if not 1 <= n_steps <= MAX_STEPS:
             return _refusal(f"a recording has 1 to {MAX_STEPS} steps")
-        if self.request is not None:
+        if self.request is not None and not self.request.is_dropped:
             return _refusal("another recording is under way; try again when it is done")
         why_not = _why_not()
         if why_not:
@@ -108,6 +117,7 @@ class StepRecorder:
         request = self.request
         if request is None:
             return
+        request.is_at_step_end = True
         try:
             if request.session is not None:
                 request.session.step()
@@ -123,6 +133,8 @@ class StepRecorder:
             console.warn("the recording that was requested has failed.", error)
             self._drop(request)
             self._close(request, _refusal(f"recording failed: {error}"))
+        finally:
+            request.is_at_step_end = False
 
     def stop(self, stopped_by: str) -> None:
         """End the recording, because the program ends or its steps do not: write what there is."""
@@ -210,9 +222,10 @@ class StepRecorder:
                 request.memory.__exit__(None, None, None)
 
     def _close(self, request: Request, answer: Message | None = None) -> None:
-        self._clock.on_step = None
-        self._ends.stay_inside()
-        self.request = None
+        if self.request is request:  # else the next one was requested meanwhile
+            self._clock.on_step = None
+            self._ends.stay_inside()
+            self.request = None
         if answer is not None:
             request.client.answer(answer)
 

@@ -3,11 +3,12 @@
 import sys
 import threading
 
+from profkit.capture.signals import DEADLINE_THREAD
 from profkit.capture.stack_sampler import Call, calls_of
 
 
 def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
-    """The name and the frames of each Python thread, the innermost frame last.
+    """The name and the frames of each Python thread of the program, the innermost frame last.
 
     Threads that were not started by Python have frames only while they run Python code.
 
@@ -20,5 +21,5 @@ def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
     return [
         (names.get(ident, "a native thread"), calls_of(innermost))
         for ident, innermost in sys._current_frames().items()  # noqa: SLF001  (CPython's only way)
-        if ident != except_for
+        if ident != except_for and names.get(ident) != DEADLINE_THREAD
     ]

@@ -17,7 +17,7 @@ import torch
 from torch.optim.lr_scheduler import StepLR
 
 import profkit
-from profkit.capture import current, program_profilers
+from profkit.capture import current, program_profilers, signals
 from profkit.capture.live import listener, recorder, server
 from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
 from profkit.capture.live.listener import NotListening, ProgramListener
@@ -190,6 +190,16 @@ def test_batches_are_steps_without_an_optimizer_and_their_wait_is_known(
     assert 0 < waits[-1] - waits[0] < answer["ends_ns"][-1] - answer["ends_ns"][0]
 
 
+def test_threads_of_profkit_have_no_stack(listening: ProgramListener) -> None:
+    deadline = signals.Deadline(60.0, lambda: None)
+    try:
+        names = [name for name, _calls in ask(listening, ask="stacks")["stacks"]]
+    finally:
+        deadline.cancel()
+    assert "MainThread" in names
+    assert not [name for name in names if name.startswith("profkit")]
+
+
 def test_a_stack_ends_with_the_innermost_call(listening: ProgramListener) -> None:
     release, is_there = threading.Event(), threading.Event()
 
@@ -337,6 +347,26 @@ def test_a_recording_ends_if_no_step_does(
         for _ in range(10):
             listening.step()
     assert not answer.result()["stopped_by"]
+
+
+def test_a_request_that_was_given_up_makes_way_for_the_next(listening: ProgramListener) -> None:
+    requests = listening._recorder
+    one, other = socket.socketpair()
+    with one, other:
+        first, second = server.Client(one), server.Client(other)
+        assert requests.begin("1", 3, first, memory=False) is None
+        assert "another recording is under way" in str(requests.begin("2", 3, second, memory=False))
+        given_up = requests.request
+        assert given_up is not None
+        requests.cancel(first)
+        given_up.is_at_step_end = True  # which may begin it
+        assert "another recording is under way" in str(requests.begin("2", 3, second, memory=False))
+        given_up.is_at_step_end = False
+        assert requests.begin("2", 3, second, memory=False) is None
+        requests._close(given_up)  # by a step that had ended just before
+        assert requests.request is not None
+        assert requests.request.client is second
+        requests._close(requests.request)
 
 
 def test_too_many_steps_are_refused(listening: ProgramListener) -> None:
