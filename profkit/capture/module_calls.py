@@ -24,20 +24,37 @@ _DYNAMO: Final = "torch._dynamo"
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 _listener: Callable[[object], None] | None = None
-"""Called with the module by :func:`call_of_class`."""
+"""Called with the module by :class:`CallOfClass`."""
 
 
-def call_of_class(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    """``__call__`` of the class of the one module.
+class CallOfClass(property):
+    """``__call__`` of the class of the one module, which calls that of the next class.
 
-    A function of this module and not of an object: ``cloudpickle`` copies classes of ``__main__``
-    to other processes, and this by its name.
+    As a property it is no frame between the program and its module, and can pickle itself:
+    ``cloudpickle`` copies what classes of ``__main__`` have, to where there may be no profkit.
+
+    Args:
+        kind: The class.
     """
-    if _listener is not None:
-        _listener(self)
-    import torch
 
-    return torch.nn.Module.__call__(self, *args, **kwargs)
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a class)
+        def _on_call(module: Any) -> Any:  # noqa: ANN401
+            if _listener is not None:
+                _listener(module)
+            parent: Any = super(kind, module)
+            return parent.__call__
+
+        super().__init__(_on_call)
+
+    def __call__(self, module: object, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """What the function does that the class seems to have: ``Net.__call__(module, x)``."""
+        return self.__get__(module)(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
+        """Be pickled as what the class inherits."""
+        import torch
+
+        return getattr, (torch.nn.Module, "__call__")
 
 
 class ModuleCalls:
@@ -51,6 +68,7 @@ class ModuleCalls:
         self._on_call = on_call
         self._unhook: Callable[[], None] | None = None
         self._class: Any = None
+        self._call: CallOfClass | None = None
 
     def listen(self) -> None:
         """Listen to all modules."""
@@ -79,10 +97,10 @@ class ModuleCalls:
         if self._unhook is None or _DYNAMO in sys.modules or not is_plain:
             return
         try:
-            kind.__call__ = call_of_class
-        except (AttributeError, TypeError):
+            kind.__call__ = call = CallOfClass(kind)
+        except Exception:  # noqa: BLE001  (a metaclass of the program may refuse it with any)
             return
-        _listener, self._class = self._on_call, kind
+        _listener, self._class, self._call = self._on_call, kind, call
         self._unhook()
         self._unhook = None
         sys.meta_path.insert(0, self)
@@ -96,8 +114,9 @@ class ModuleCalls:
         kind, self._class = self._class, None
         if kind is not None:
             _listener = None
-            if vars(kind).get("__call__") is call_of_class:
-                del kind.__call__
+            with contextlib.suppress(Exception):  # of a metaclass, as above
+                if vars(kind).get("__call__") is self._call:
+                    del kind.__call__
             with contextlib.suppress(ValueError):
                 sys.meta_path.remove(self)
 

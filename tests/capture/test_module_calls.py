@@ -78,12 +78,51 @@ def test_a_module_of_that_class_is_copied_and_traced_as_ever(calls: ModuleCalls)
     calls.narrow(net)
     for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
         assert torch.equal(made(x), x)
-    by_name = pickle.loads(pickle.dumps(module_calls.call_of_class))  # noqa: S301
-    assert by_name is module_calls.call_of_class
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch deprecates it
         assert "relu" in str(torch.jit.trace(net, x).inlined_graph)
     assert "self.inner(x)" in str(torch.fx.symbolic_trace(net).code)
+
+
+def test_its_class_is_copied_to_where_there_is_no_profkit(calls: ModuleCalls) -> None:
+    calls.narrow(Net())
+    sent = pickle.dumps(vars(Net)["__call__"])
+    assert b"profkit" not in sent
+    assert pickle.loads(sent) is torch.nn.Module.__call__  # noqa: S301
+
+
+def test_a_call_of_the_next_class_in_the_order_of_inheritance_is_called(
+    calls: ModuleCalls, called: list[object]
+) -> None:
+    seen = []
+
+    class Logged(torch.nn.Module):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(self)
+            result: torch.Tensor = super().__call__(x)
+            return result
+
+    class LoggedNet(Net, Logged):
+        pass
+
+    calls.narrow(Net())
+    called.clear()
+    net = LoggedNet()
+    net(torch.ones(2))
+    Net.__call__(net, torch.ones(2))
+    assert seen == called == [net, net]
+
+
+def test_a_class_whose_metaclass_refuses_a_change_is_left_alone(calls: ModuleCalls) -> None:
+    class Fixed(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise RuntimeError(name)
+
+    class FixedNet(Net, metaclass=Fixed):
+        pass
+
+    calls.narrow(FixedNet())
+    assert not calls.is_narrow
 
 
 def test_a_class_with_a_call_of_its_own_is_left_alone(
