@@ -120,6 +120,66 @@ def _handle(signum: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), signum)
 
 
+class _Pauses:
+    """Has the program's ``signal.pause()`` go on after signals of :class:`Interrupt`.
+
+    It returns at any signal with a handler, and a program may wait in it for the one that ends it.
+    Python names the signals that arrive meanwhile in a file.
+
+    Source: ``signal.set_wakeup_fd``.
+    """
+
+    def __init__(self) -> None:
+        self._original: Callable[[], None] | None = getattr(signal, "pause", None)
+        self._owners: set[Interrupt] = set()
+
+    def watch(self, owner: "Interrupt") -> None:
+        """Go on after the signals of this one too."""
+        self._owners.add(owner)
+        if self._original is not None and signal.pause is self._original:
+            signal.pause = self._pause
+
+    def leave(self, owner: "Interrupt") -> None:
+        """Undo that."""
+        self._owners.discard(owner)
+        if not self._owners and self._original is not None and signal.pause == self._pause:
+            signal.pause = self._original
+
+    def _pause(self) -> None:
+        pause = self._original
+        assert pause is not None  # noqa: S101  (for the type checker)
+        if threading.get_ident() != _ident_of_main():
+            return pause()
+        try:
+            read, write = os.pipe()
+        except OSError:  # too many files are open
+            return pause()
+        before = -1
+        try:
+            for end in (read, write):
+                os.set_blocking(end, False)
+            before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            own: set[int] = set()
+            while True:
+                own |= self._numbers()
+                pause()
+                own |= self._numbers()
+                if not own.issuperset(os.read(read, 1024)):
+                    return None
+        except BlockingIOError:  # a handler of the program has set another file
+            return None
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(read)
+            os.close(write)
+
+    def _numbers(self) -> set[int]:
+        return {int(each.number) for each in tuple(self._owners) if each.number is not None}
+
+
+_pauses: Final = _Pauses()
+
+
 class Interrupt:
     """Has a function called on the main thread, when another thread requests it.
 
@@ -139,11 +199,17 @@ class Interrupt:
         self._signal = _spare_signal()
         if self._signal is not None:
             self._previous: Any = signal.signal(self._signal, self._on_signal)
+            _pauses.watch(self)
 
     @property
     def has_signal(self) -> bool:
         """Whether there is a spare signal."""
         return self._signal is not None
+
+    @property
+    def number(self) -> int | None:
+        """The number of the spare signal, or None."""
+        return self._signal
 
     def request(self, *, wakes: bool = False) -> None:
         """Have the function called. Does nothing after :meth:`cancel`.
@@ -162,6 +228,7 @@ class Interrupt:
     def cancel(self) -> None:
         """Call the function no more. The main thread also restores the signal's handler."""
         self._is_active = False
+        _pauses.leave(self)
         is_main = threading.get_ident() == _ident_of_main()
         if self._signal is not None and is_main and self._is_installed():
             signal.signal(self._signal, self._previous)

@@ -75,6 +75,40 @@ def test_a_deadline_interrupts_a_main_thread_that_waits_for_another() -> None:
 
 
 @has_spare_signal
+def test_a_program_that_waits_for_a_signal_waits_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    original = signal.pause
+    has_acted = threading.Event()
+
+    def act() -> None:
+        seen.append("deadline")
+        has_acted.set()
+
+    def send() -> None:
+        assert has_acted.wait(20)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("own"))
+    monkeypatch.setattr(signals, "_GRACE_S", 0.0)
+    deadline = Deadline(0.05, act)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        signal.pause()
+        seen.append("returned")
+    finally:
+        sender.join()
+        deadline.cancel()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == ["deadline", "own", "returned"]
+    assert signal.pause is original
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@has_spare_signal
 def test_a_deadline_waits_for_cpu_time_but_not_for_ever() -> None:
     acted: list[float] = []
     began_s = time.process_time()
