@@ -128,12 +128,12 @@ def command(  # noqa: PLR0913  (one argument per option)
         except CannotStartError as error:
             echo(str(error))
             return error.exit_code
-        _show_error(outcome.error)
+        end = _show_error(outcome.error)
         if not (outcome.is_of_child or is_empty):
             report(outcome, is_killed=False)
         if outcome.last_steps is not None:
             echo(f"profkit: the steps before the exception: profkit analyze {outcome.last_steps}")
-    raise _end_like(outcome.error)
+    raise _end_like(end)
 
 
 def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
@@ -153,8 +153,7 @@ def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
 
     if is_torchrun(target.name, target.kind):
         error = run_on_every_rank(target.args, options)
-        _show_error(error)
-        raise _end_like(error)
+        raise _end_like(_show_error(error))
 
 
 def _rank(plan: "Plan") -> "RankOfJob | None":
@@ -425,14 +424,33 @@ def _with_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report
     return replace(report, source=replace(report.source, run_cost=cost))
 
 
-def _show_error(error: BaseException | None) -> None:
-    """Print the program's traceback as python does."""
-    if error is not None and not isinstance(error, SystemExit):
-        flush(sys.stdout)
+def _show_error(error: BaseException | None) -> BaseException | None:
+    """Print the program's traceback as python does; returns what ends the program.
+
+    That is another exception if the program's own ``sys.excepthook`` exits.
+    """
+    if error is None or isinstance(error, SystemExit):
+        return error
+    flush(sys.stdout)
+    try:
         sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as exit_:
+        return exit_
+    except BaseException as second:  # noqa: BLE001  (of the program's hook)
+        second.__context__ = None
+        trace = None if second.__traceback__ is None else second.__traceback__.tb_next
+        echo("Error in sys.excepthook:")
+        sys.__excepthook__(type(second), second.with_traceback(trace), trace)
+        echo("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return error
 
 
-def _end_like(error: BaseException | None) -> SystemExit:
+class _InterruptedError(BaseException):
+    """Ends this process, nothing else."""
+
+
+def _end_like(error: BaseException | None) -> BaseException:
     """The program's own end, to be raised: Python then flushes its output, and says if that fails.
 
     Args:
@@ -441,18 +459,20 @@ def _end_like(error: BaseException | None) -> SystemExit:
     if isinstance(error, SystemExit):
         return error
     if isinstance(error, KeyboardInterrupt):
-        _exit_by_interrupt()
+        _will_end_by_interrupt()
+        return _InterruptedError()
     return SystemExit(0 if error is None else 1)
 
 
-def _exit_by_interrupt() -> None:
-    """End by SIGINT, since shells check the wait status to stop a script on Ctrl-C."""
-    import atexit
-    import os
-    import signal
+def _will_end_by_interrupt() -> None:
+    """Have Python end by SIGINT, since shells check the wait status to stop a script on Ctrl-C.
 
-    atexit._run_exitfuncs()  # noqa: SLF001  (a signal would end the process without them)
-    for stream in (sys.stdout, sys.stderr):
-        flush(stream)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
+    It does so at the end of its finalization, after threads, ``atexit`` and ``__del__``, if code
+    that was run at the top level has raised KeyboardInterrupt.
+
+    Source: ``run_eval_code_obj`` and ``Py_RunMain`` in CPython, the same in 3.10 to 3.14.
+    """
+    import ctypes
+
+    sys.excepthook = lambda *_: None  # the traceback was printed
+    ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")

@@ -46,6 +46,35 @@ import sys
 sys.excepthook = lambda kind, error, traceback: print("hooked", error)
 raise ValueError("wrong")
 """,
+    "failing-excepthook": """
+import sys
+def fail(*_):
+    raise KeyError("in the hook")
+sys.excepthook = fail
+raise ValueError("wrong")
+""",
+    "exiting-excepthook": """
+import sys
+sys.excepthook = lambda *_: sys.exit(8)
+raise ValueError("wrong")
+""",
+    "interrupt-with-a-thread": """
+import atexit, threading, time
+class Thing:
+    def __del__(self):
+        print("deleted", flush=True)
+def work():
+    time.sleep(0.5)
+    print("thread", flush=True)
+thing = Thing()
+atexit.register(print, "last", flush=True)
+threading.Thread(target=work).start()
+raise KeyboardInterrupt
+""",
+    "main-module": """
+__builtins__.added = lambda: 3
+print(added(), __spec__, type(__loader__).__name__, __loader__.name)
+""",
     "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "aborted": "import os; os.abort()",
@@ -75,8 +104,33 @@ COMMANDS = {
     "code-that-raises": ("-c", "1 / 0"),
     "code-with-a-syntax-error": ("-c", "x = = 1"),
 }
-MAIN = "import sys; print(__name__, len(sys.argv), __package__); sys.exit(6)"
-FAST = ("exit-7", "exit-text", "interrupt", "terminated", "no-script", "no-module", "code")
+MAIN = """
+import pickle, sys, threading
+class Thing:
+    pass
+def work():
+    threading.main_thread().join()
+    print(pickle.loads(pickle.dumps(Thing)) is Thing)
+threading.Thread(target=work).start()
+print(__name__, len(sys.argv), __package__, __spec__.name, type(__loader__), type(__builtins__))
+print(sys.argv[0], sys.path[0], __file__)
+sys.exit(6)
+"""
+FAST = (
+    "exit-7",
+    "exit-text",
+    "interrupt",
+    "terminated",
+    "no-script",
+    "no-module",
+    "code",
+    "failing-excepthook",
+    "exiting-excepthook",
+    "interrupt-with-a-thread",
+    "main-module",
+    "package",
+    "archive",
+)
 
 
 @pytest.fixture(scope="module")
