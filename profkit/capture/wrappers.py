@@ -4,8 +4,9 @@
 import contextlib
 import functools
 import inspect
+import operator
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
-from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.errors import UsageError
@@ -90,32 +91,67 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
     return method
 
 
+class _FollowedMethod:
+    """A method that calls a hook once it has returned, as an attribute of its one object.
+
+    It looks like the method. Pickled or copied with its object, by an optimizer whose state is its
+    whole ``__dict__``, it is the method again, of the copy, and nothing of profkit.
+
+    Attributes:
+        hook: As above.
+    """
+
+    def __init__(self, thing: Any, name: str, hook: Callable[[], None]) -> None:
+        method, self.own = getattr(thing, name), vars(thing).get(name)
+        own, followed = self.own, weakref.ref(thing)
+
+        def call(itself: Any, /, *args: Any, **kwargs: Any) -> Any:
+            bound = getattr(type(itself), name).__get__(itself) if own is None else own
+            result = bound(*args, **kwargs)
+            if itself is followed():
+                hook()
+            return result
+
+        functools.update_wrapper(call, getattr(method, "__func__", method))
+        functools.update_wrapper(self, method)
+        self.__self__, self.__func__, self.hook = thing, call, hook
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(vars(self)["__wrapped__"])
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, Any]]:
+        if self.own is None:
+            return getattr, (self.__self__, vars(self)["__name__"])
+        return operator.getitem, ((self.own,), 0)
+
+
 def after_calls(thing: Any, name: str, hook: Callable[[], None]) -> Callable[[], None]:
     """Call a hook whenever a method of one object has returned; returns what undoes that.
 
     It stays a method with the same attributes: a learning-rate scheduler replaces ``step()`` of its
     optimizer by binding it once more, marks it, and warns if it does not find the mark.
 
+    What undoes it holds no reference to the object, which may be an optimizer with its model.
+
     Source: ``LRScheduler.__init__``.
     """
-    function, own = getattr(thing, name), vars(thing).get(name)
-
-    def call(_thing: object, /, *args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        hook()
-        return result
+    followed = weakref.ref(thing)
 
     def undo() -> None:
-        if vars(thing).get(name) is not method:
+        there = followed()
+        found = None if there is None else vars(there).get(name)
+        if not isinstance(found, _FollowedMethod) or found.hook is not hook:
             return
-        if own is None:
-            delattr(thing, name)
+        if found.own is None:
+            del vars(there)[name]
         else:
-            setattr(thing, name, own)
+            vars(there)[name] = found.own
 
-    call.__dict__.update(getattr(function, "__dict__", {}))
-    method = MethodType(call, thing)
-    setattr(thing, name, method)
+    # Without setattr(), which may be the program's.
+    vars(thing)[name] = _FollowedMethod(thing, name, hook)
     return undo
 
 

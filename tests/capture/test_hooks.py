@@ -1,14 +1,22 @@
 """Hooks of ``profkit run`` leave the program's own hooks and its compiled code alone."""
 
+import copy
+import gc
+import inspect
 import json
+import pickle
 import subprocess
 import sys
+import traceback
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from profkit.capture import compiling, wrappers
+from profkit.capture import compiling, program, wrappers
 
 OWN_HOOK = """
 import torch
@@ -166,6 +174,84 @@ def test_a_method_that_the_program_replaces_meanwhile_stays() -> None:
     undo()
     assert thing.step is own
     assert is_called == [True]
+
+
+class WholeState(torch.optim.SGD):
+    """An optimizer that is pickled with all of its attributes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def own_step() -> int:
+    return 7
+
+
+def sent_elsewhere(optimizer: WholeState) -> WholeState:
+    made: WholeState = pickle.loads(pickle.dumps(optimizer))  # noqa: S301
+    return made
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, sent_elsewhere])
+def test_a_copy_of_an_optimizer_whose_steps_are_followed_steps_by_itself(
+    make_copy: Callable[[WholeState], WholeState],
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer, is_called = WholeState([weight], lr=0.1), []
+    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
+    weight.sum().backward()
+    made = make_copy(optimizer)
+    made.param_groups[0]["params"][0].grad = torch.ones(2)
+    made.step()
+    assert weight.tolist() == [0, 0]
+    assert made.param_groups[0]["params"][0].tolist() == pytest.approx([-0.1, -0.1])
+    assert not is_called
+    assert b"profkit" not in pickle.dumps(optimizer)
+    undo()
+    optimizer.step = own_step  # type: ignore[method-assign, assignment]
+    wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
+    assert make_copy(optimizer).step is own_step
+    assert b"profkit" not in pickle.dumps(optimizer)
+
+
+def test_a_followed_method_looks_like_the_method() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    before = optimizer.step
+    wrappers.after_calls(optimizer, "step", lambda: None)
+    after = optimizer.step
+    assert after is not before
+    assert inspect.signature(after) == inspect.signature(before)
+    assert (after.__name__, after.__qualname__) == (before.__name__, before.__qualname__)
+    assert (getattr(after, "__self__", None), repr(after)) == (optimizer, repr(before))
+
+
+def test_what_undoes_the_following_of_a_method_does_not_retain_its_object() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    undo, seen = wrappers.after_calls(optimizer, "step", lambda: None), weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert seen() is None
+    undo()
+
+
+def test_a_traceback_of_the_program_has_no_frames_of_hooks() -> None:
+    def fail(_: object) -> None:
+        raise ValueError("wrong")
+
+    def work() -> None:
+        try:
+            wrappers.before(fail, lambda _: None)(1)
+        except ValueError as error:
+            raise KeyError("other") from error
+
+    error = program._run(work)
+    assert isinstance(error, KeyError)
+    assert error.__cause__ is not None
+    calls = traceback.extract_tb(error.__cause__.__traceback__)
+    assert [each.name for each in calls] == ["work", "fail"]
 
 
 def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Path) -> None:
