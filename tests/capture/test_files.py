@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="No space left"):
         files.write_trace(exported(tmp_path, b'{"a": 1}'), target, INFO)
     assert list(target.parent.iterdir()) == []
+
+
+def test_threads_of_the_program_have_the_names_that_they_have_without_profkit(
+    tmp_path: Path,
+) -> None:
+    first = int(re.findall(r"\d+", threading.Thread().name)[0])
+    files.write_trace(exported(tmp_path, b'{"a": 1}'), tmp_path / "t.pt.trace.json.gz", INFO)
+    assert threading.Thread().name == f"Thread-{first + 1}"
 
 
 def test_truncated_text_is_an_error(tmp_path: Path) -> None:
