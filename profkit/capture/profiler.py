@@ -31,7 +31,6 @@ _LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto's ``Logger::severityLevel_``."""
 
 _TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
-
 _COLLECTIVES_END_S: Final = 0.005
 """Above the microseconds that it takes a thread to end a region, and the inaccuracy of clocks."""
 _unexamined: Final[list["ProfilerRecording"]] = []
