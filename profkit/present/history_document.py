@@ -1,5 +1,6 @@
 """Figures and findings over commits as a document, and its texts."""
 
+import math
 import posixpath
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -80,7 +81,8 @@ def _headline(history: History) -> str:
 def _latest(history: History, line: FigureLine) -> str:
     """The last value of a figure, and its change since the first."""
     first, last = (history.entries[line.entries[at]] for at in (0, -1))
-    before, after = first.figures[line.name].value, last.figures[line.name].value
+    then, now = first.figures[line.name], last.figures[line.name]
+    before, after = then.value, now.value
     subject = f"{line.title[:1].upper()}{line.title[1:]}"
     text = f"{subject} is {amount(after, line.unit)} at {entry_label(last)}"
     if len(line.entries) == 1 or not before or before == after:
@@ -90,6 +92,8 @@ def _latest(history: History, line: FigureLine) -> str:
     )
     if after >= _MAX_RATIO * before:
         change = f"{format_count(round(after / before))} times that"
+    if abs(after - before) <= math.hypot(then.error or 0, now.error or 0):
+        change = f"within the noise of {amount(before, line.unit)}"
     return f"{text}, {change} at {entry_label(first)}, {len(line.entries)} commits in all."
 
 

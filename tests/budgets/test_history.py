@@ -88,6 +88,14 @@ def test_another_device_is_another_line_and_another_torch_is_another_entry() -> 
     )
 
 
+def test_a_step_time_that_differs_by_less_than_it_varies_has_not_changed() -> None:
+    noisy = [recorded("a", 1, ms) for ms in (10.0, 14.0, 12.0)]
+    later = [recorded("b", 2, ms) for ms in (8.0, 12.0, 10.0)]
+    text = " ".join(profkit.render(profkit.history([*noisy, *later]), "text").decode().split())
+    assert "Median step time is 10.0 ms at bbbbbbbbbb, within the noise of 12.0 ms at a" in text
+    assert "less than" not in text
+
+
 def test_recordings_without_a_commit_are_entries_of_their_own() -> None:
     history = profkit.history([recorded(None, 1, 10.0), recorded(None, 1, 10.0)])
     assert [each.revision for each in history.entries] == [None, None]
