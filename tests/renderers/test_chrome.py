@@ -67,7 +67,7 @@ def test_the_events_are_unchanged_and_the_added_ones_follow(
 
 def test_the_text_of_the_events_is_copied_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "odd layout.json"
-    events = '{"ph" : "X","name":"a\\u0062", "ts":1.500, "dur":2e0,"pid":1,"tid":1 }'
+    events = '{"ph" : "X","cat":"cpu_op","name":"a\\u0062", "ts":1.500, "dur":2e0,"pid":1,"tid":1 }'
     path.write_text(f'{{"one": [1],"traceEvents":[ {events},\n  {events}\n], "two" : 2}}')
     _, product = exported(path)
     assert product.startswith(f'{{"one": [1],"traceEvents":[{events},\n  {events}'.encode())
