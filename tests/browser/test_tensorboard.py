@@ -280,6 +280,7 @@ def existing_trace_view(page: Page, server: TensorBoard) -> Frame:
     return frame
 
 
+@pytest.mark.slow
 def test_the_existing_trace_view_draws_the_trace_if_its_script_is_available(
     browser: Browser, server: TensorBoard, web_components: bytes
 ) -> None:
@@ -294,6 +295,7 @@ def test_the_existing_trace_view_draws_the_trace_if_its_script_is_available(
     page.close()
 
 
+@pytest.mark.slow
 def test_the_existing_trace_view_is_empty_without_internet_access(
     browser: Browser, server: TensorBoard
 ) -> None:

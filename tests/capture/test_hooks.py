@@ -263,7 +263,7 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "way", ["jit", "fx", *(pytest.param(way, marks=SLOW) for way in ("make_fx", "export"))]
+    "way", ["fx", *(pytest.param(way, marks=SLOW) for way in ("jit", "make_fx", "export"))]
 )
 def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
     program = TRACED.replace("HOW", WAYS_TO_TRACE[way])

@@ -15,7 +15,11 @@ from profkit.capture.schedule import DEFAULT_SCHEDULE
 
 
 @pytest.mark.parametrize(
-    "target", [ProgramTarget("no/such.py"), ProgramTarget("no.such", kind="module")]
+    "target",
+    [
+        ProgramTarget("no/such.py"),
+        pytest.param(ProgramTarget("no.such", kind="module"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_missing_program_leaves_no_hooks_or_files(
     target: ProgramTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

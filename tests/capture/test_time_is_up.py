@@ -72,6 +72,7 @@ def printed(program: str, setting: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_compilation_ends_first(tmp_path: Path) -> None:
     """Otherwise the program ended with an error or with a segmentation fault."""
     assert printed(COMPILES, BY_HAND, tmp_path)[:3] == [

@@ -124,6 +124,7 @@ def test_a_block_in_a_changed_cell_has_the_lines_of_the_new_cell(
         assert item.locations[0].place == f"In [{shell.execution_count - 1}]:{3 + len(blank)}"
 
 
+@pytest.mark.slow
 def test_a_block_in_a_cell_is_recorded_each_time_the_cell_runs(shell: InteractiveShell) -> None:
     paths = set()
     for _ in range(5):

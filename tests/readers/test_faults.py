@@ -119,7 +119,7 @@ FILES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-RARER = ("plain", "zip", "zstd")
+RARER = ("plain", "zip", "zstd", "tar.gz", "snapshot")
 KINDS = [
     pytest.param(kind, marks=[pytest.mark.slow] if kind in RARER else [])
     for kind in (*FILES, "snapshot", "memory", "report")

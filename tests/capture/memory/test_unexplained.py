@@ -41,6 +41,7 @@ def allocate(allocated: list[int], n_bytes: int) -> None:
     allocated.append(c.malloc(n_bytes))
 
 
+@pytest.mark.slow
 def test_growth_of_a_library_is_reported_as_native(allocated: list[int]) -> None:
     monitor = LeakMonitor("test", "user", AMPLE)
     for _ in range(N_STEPS):

@@ -405,6 +405,7 @@ def test_a_leak_is_told_up_to_the_last_step_that_shows_it() -> None:
     assert leak.bytes == leak.n * 4096 * 4
 
 
+@pytest.mark.slow
 def test_a_total_that_starts_anew_is_no_leak_if_its_graph_is_too_large_to_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -576,6 +577,7 @@ def test_a_leak_of_another_thread_has_its_line() -> None:
     assert ".KEPT[" in holder_of(leak)
 
 
+@pytest.mark.slow
 def test_finished_tasks_of_asyncio_are_named_by_what_refers_to_them() -> None:
     async def fetch() -> Tensor:
         return torch.zeros(4096)  # allocated here
@@ -600,6 +602,7 @@ def at_exit(_: Tensor) -> None:
     """Registered with a tensor."""
 
 
+@pytest.mark.slow
 def test_what_atexit_refers_to_is_named_as_arguments_of_a_callback() -> None:
     try:
         leak = only(monitored(lambda _: atexit.register(at_exit, torch.zeros(4096))))
