@@ -50,9 +50,9 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function
+from profkit.engine.families.python_calls import library_function, place_of_call
 from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
-from profkit.engine.wording import at, known_locations, times_per_step
+from profkit.engine.wording import known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
 from profkit.index.ranks.collectives import collective_rows
 from profkit.model.change import ProgramChange
@@ -93,7 +93,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _python_call(runtime_call)
         caller = library_function(ctx, rows)
-        place = f" in {caller}, called{at(location)}," if caller else at(location)
+        place = place_of_call(caller, location)
         yield wait.finding(
             ctx,
             INFO,

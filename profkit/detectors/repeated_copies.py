@@ -47,9 +47,9 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import A_LIBRARY, library_function
+from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.engine.wording import time_per_step, times_per_step
 from profkit.index.device.elementwise import layout_copies
 from profkit.index.distinct import are_among, distinct
 from profkit.model.change import ProgramChange
@@ -104,7 +104,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
         is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
         caller = library_function(ctx, ops)
-        place = f" in {caller}, called{at(location)}," if caller else at(location)
+        place = place_of_call(caller, location)
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="medium",
@@ -134,6 +134,5 @@ def _fix(methods: str, caller: str) -> str:
             f"Leave out {methods} where the next operator takes any strides, as matmuls and "
             "`F.scaled_dot_product_attention` do, or fuse the copies with `torch.compile`."
         )
-    may_be_torch = caller == A_LIBRARY or caller.endswith(" of torch")
-    newer = "" if may_be_torch else ", or try a newer version of the library"
+    newer = "" if may_be_torchs(caller) else ", or try a newer version of the library"
     return f"Fuse the copies with `torch.compile`{newer}."

@@ -7,9 +7,8 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import A_LIBRARY, library_function
+from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
-from profkit.engine.wording import at
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -47,8 +46,7 @@ class CopySite:
     @property
     def place(self) -> str:
         """Where the copies are made, with a leading space."""
-        line = at(self.location)
-        return f" in {self.caller}, called{line}," if self.caller else line
+        return place_of_call(self.caller, self.location)
 
     def finding(self, ctx: Context, info: RuleInfo, *, message: str, fix: str) -> Finding:
         """The finding of a rule on these copies."""
@@ -85,6 +83,6 @@ def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterat
         if wait is not None:
             copies = distinct(here.copy)
             caller = library_function(ctx, owners)
-            # Such as `Module.to()`, which the program calls, or may call where it is not known.
-            caller = "" if caller == A_LIBRARY or caller.endswith(" of torch") else caller
+            # The program calls a function of torch itself.
+            caller = "" if may_be_torchs(caller) else caller
             yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)

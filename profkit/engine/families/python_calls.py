@@ -20,6 +20,7 @@ from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Finding
+from profkit.model.location import Location
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
 from profkit.units import format_share
@@ -142,6 +143,20 @@ def library_function(ctx: Context, rows: Rows | Int32s) -> str:
             return function_name(name)
         row = int(ctx.tree.parent[row])
     return ""
+
+
+def may_be_torchs(caller: str) -> bool:
+    """Whether a :func:`library_function` is, or may be, one of torch, such as ``Module.to()``."""
+    return caller == A_LIBRARY or caller.endswith(" of torch")
+
+
+def place_of_call(caller: str, location: Location) -> str:
+    """Where something is called, such as `` in `zoom()` of scipy, called at train.py:3,``.
+
+    Args:
+        caller: The function of a library that calls it, or empty if the program does.
+    """
+    return f" in {caller}, called{at(location)}," if caller else at(location)
 
 
 def innermost_callee(

@@ -14,6 +14,7 @@ from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
     library_function,
+    place_of_call,
 )
 from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
@@ -198,7 +199,7 @@ def read_findings(
             place = at(location)
             if kind in {ReadKind.VALUE, ReadKind.SIZE} and (caller := library_function(ctx, here)):
                 # A library's reads are not the program's to change.
-                place, fix = f" in {caller}, called{place},", _library_fix(ctx, here)
+                place, fix = place_of_call(caller, location), _library_fix(ctx, here)
             yield wait.finding(
                 ctx,
                 info,
