@@ -23,7 +23,7 @@ from typing import Final
 
 from benchmarks.figures import COLLECTED, Figure
 from benchmarks.load import ROOT
-from profkit.capture.environment import processor
+from profkit.capture.process.environment import processor
 
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 import profkit
 from benchmarks.figures import compared
-from profkit.capture import current
+from profkit.capture.recording import current
 from profkit.integrations.training import Training
 
 TARGET = 1.0

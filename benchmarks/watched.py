@@ -12,7 +12,7 @@ seconds:
 Output and exit code must be those of the bare program. The targets are
 :data:`MAX_START_UP_S` beyond bare Python for a program without torch, and :data:`MAX_SERVICE_RATIO`
 for services that run for ten seconds or more: start-up and end take the same time whatever the
-length, and up to :data:`profkit.capture.recording_budget.FREE_S` are for the recording.
+length, and up to :data:`profkit.capture.recording.recording_budget.FREE_S` are for the recording.
 
 Run it with ``python benchmarks/watched.py [--runs N] [--longer N] [--json FILE] [PROGRAM ...]``.
 """
@@ -36,7 +36,7 @@ WITHOUT_TORCH: Final = ("no_torch", "syntax_error")
 SERVICES: Final = ("asyncio_service", "inference_loop", "threaded_service")
 _RUNNER: Final = """\
 import os, resource, sys
-from profkit.capture import program
+from profkit.capture.process import program
 
 def spent():
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from profkit.capture.live.listener import listen as listen
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
-    from profkit.capture.steps import steps as steps
+    from profkit.capture.recording.steps import steps as steps
+    from profkit.capture.recording.trace import trace as trace
     from profkit.capture.syncs.guard import allow_sync as allow_sync
     from profkit.capture.syncs.guard import no_sync as no_sync
-    from profkit.capture.trace import trace as trace
     from profkit.errors import HostSyncError as HostSyncError
     from profkit.errors import LeakError as LeakError
     from profkit.model.report import Report as Report
@@ -42,8 +42,8 @@ _MODULES: Final = {
     "no_leak": "profkit.capture.memory.guard",
     "no_sync": "profkit.capture.syncs.guard",
     "render": "profkit.api",
-    "steps": "profkit.capture.steps",
-    "trace": "profkit.capture.trace",
+    "steps": "profkit.capture.recording.steps",
+    "trace": "profkit.capture.recording.trace",
     "what_if": "profkit.api",
     "what_if_ranks": "profkit.api",
 }
@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 
 def _connect_captures_to_analysis() -> None:
     """Set the function by which captures, which cannot import the analysis, get their reports."""
-    from profkit.capture import reporting
+    from profkit.capture.recording import reporting
 
     def analyze(paths: list[str]) -> "Report":
         report: Report = __getattr__("analyze")(paths)

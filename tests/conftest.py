@@ -28,7 +28,7 @@ os.environ.pop("PROFKIT_CACHE", None)
 @pytest.fixture(autouse=True)
 def no_regions_left_open() -> None:
     """Recordings that another test stopped inside a region decide nothing in this one."""
-    if profiler := sys.modules.get("profkit.capture.profiler"):
+    if profiler := sys.modules.get("profkit.capture.recording.profiler"):
         profiler._left_open.clear()
         profiler._unexamined.clear()
 

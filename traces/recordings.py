@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from isal import igzip
 
-from profkit.capture.files import safe_name
+from profkit.capture.process.files import safe_name
 
 SUFFIX: Final = ".pt.trace.json.gz"
 ANY_FOLDER: Final = "/home/user/profkit"

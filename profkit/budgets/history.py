@@ -20,7 +20,7 @@ from profkit.patterns import regex
 _OWN_FILE: Final = regex(
     r"(?:^|[/\\])(?P<program>[^/\\]+)[/\\][^/\\]+_\d+\S*?\.(?P<ns>\d{19})\.(?:pt\.trace|memory)\.json"
 )
-"""A file that profkit has recorded; see ``profkit/capture/files.py``."""
+"""A file that profkit has recorded; see ``profkit/capture/process/files.py``."""
 
 
 def history_of(reports: Iterable[Report]) -> History:

@@ -17,7 +17,7 @@ from profkit.errors import CaptureError, OutputError
 if TYPE_CHECKING:
     from profkit.model.report import Report
 
-_PROGRAM: Final = Path(profkit.__file__).parent / "capture" / "demo_program.py"
+_PROGRAM: Final = Path(profkit.__file__).parent / "capture" / "run" / "demo_program.py"
 _COPY: Final = "profkit_demo.py"
 
 

@@ -9,7 +9,7 @@ import click
 from profkit.cli._output import layout, say
 
 if TYPE_CHECKING:
-    from profkit.capture.doctor import Line
+    from profkit.capture.process.doctor import Line
 
 _STYLE = {"ok": "green", "note": "yellow", "problem": "red"}
 
@@ -25,8 +25,8 @@ def command(format_: str) -> int:
 
     Each line is ok, a note, or a problem with its fix. The exit code is 1 if there is a problem.
     """
-    from profkit.capture.doctor import examine
-    from profkit.capture.machine import gather
+    from profkit.capture.process.doctor import examine
+    from profkit.capture.process.machine import gather
 
     lines = examine(gather())
     text = _as_json(lines) if format_ == "json" else page(lines, layout())
@@ -35,7 +35,7 @@ def command(format_: str) -> int:
 
 
 def page(lines: tuple["Line", ...], layout: dict[str, Any]) -> str:
-    """The lines of :func:`profkit.capture.doctor.examine` as text.
+    """The lines of :func:`profkit.capture.process.doctor.examine` as text.
 
     Args:
         layout: Has ``width`` and ``color``.

@@ -17,10 +17,10 @@ from profkit.cli._options import chosen_rules
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.capture.job import RankOfJob, RankState
-    from profkit.capture.plan import Plan
-    from profkit.capture.run import ProgramTarget, RunResult
-    from profkit.capture.spawned import SpawnedWorkers
+    from profkit.capture.run.job import RankOfJob, RankState
+    from profkit.capture.run.plan import Plan
+    from profkit.capture.run.run import ProgramTarget, RunResult
+    from profkit.capture.run.spawned import SpawnedWorkers
     from profkit.model.report import Report
 
 
@@ -72,12 +72,12 @@ def command(  # noqa: PLR0913  (one argument per option)
     With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
     record the same steps, and rank 0 reports on all of them. So do workers that PROGRAM spawns.
     """
-    from profkit.capture import signals
-    from profkit.capture.options import Options
-    from profkit.capture.plan import Plan
-    from profkit.capture.program import CannotStartError
-    from profkit.capture.run import ProgramTarget, run
-    from profkit.capture.schedule import Schedule
+    from profkit.capture.process import signals
+    from profkit.capture.process.program import CannotStartError
+    from profkit.capture.recording.options import Options
+    from profkit.capture.recording.schedule import Schedule
+    from profkit.capture.run.plan import Plan
+    from profkit.capture.run.run import ProgramTarget, run
 
     if json_file is not None:
         json_file = _checked(json_file)
@@ -149,7 +149,7 @@ def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
     """
     if "torch" not in target.name:
         return
-    from profkit.capture.torchrun import is_torchrun, run_on_every_rank
+    from profkit.capture.run.torchrun import is_torchrun, run_on_every_rank
 
     if is_torchrun(target.name, target.kind):
         error = run_on_every_rank(target.args, options)
@@ -160,9 +160,10 @@ def _rank(plan: "Plan") -> "RankOfJob | None":
     """This process as a rank of a job, or None; imports nothing without a launcher of ranks."""
     if "RANK" not in os.environ:
         return None
-    from profkit.capture import files
-    from profkit.capture.job import RankOfJob, launched_rank
-    from profkit.capture.options import IS_ON
+    from profkit.capture.process import files
+    from profkit.capture.process.launch import launched_rank
+    from profkit.capture.recording.options import IS_ON
+    from profkit.capture.run.job import RankOfJob
 
     launched = launched_rank()
     if launched is None or launched[1] == 1 or not IS_ON:
@@ -247,7 +248,7 @@ def _report_of_rank(
     is_killed: bool,
 ) -> None:
     """Print the report on all ranks, if this one does so for the job."""
-    from profkit.capture.job_end import reports, wait_for_ranks
+    from profkit.capture.run.job_end import reports, wait_for_ranks
 
     rank.end((*outcome.files, *outcome.flights), outcome.why_not)
     if not reports(rank, is_killed=is_killed):
@@ -314,7 +315,7 @@ def _one_report(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
 def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
     """The report over all ranks, or None if fewer than two have recorded at the same time."""
     from profkit.api import report_on_ranks
-    from profkit.capture.job_end import files_of
+    from profkit.capture.run.job_end import files_of
 
     files = files_of(states)
     return report_on_ranks(files, chosen) if files else None
@@ -366,7 +367,7 @@ class _Workers:
     def watch(self) -> None:
         """Have them recorded from now on: the program has imported torch."""
         if "RANK" not in os.environ and (self._plan.record_trace or self._plan.monitor_memory):
-            from profkit.capture.spawned import SpawnedWorkers
+            from profkit.capture.run.spawned import SpawnedWorkers
 
             self._spawned = SpawnedWorkers(self._plan, self._folder)
             self._spawned.watch()

@@ -73,7 +73,7 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         CaptureError: They were not.
     """
     from profkit.capture.live.endpoint import Conversation
-    from profkit.capture.session import TIME_IS_UP
+    from profkit.capture.recording.session import TIME_IS_UP
     from profkit.cli._live import answers_of, processes_of
     from profkit.engine.wording import counted
     from profkit.errors import CaptureError

@@ -18,9 +18,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 import profkit
-from profkit.capture import current
 from profkit.capture.memory.scope import IdleMemory, Memory
-from profkit.capture.trace import Idle, TraceCapture
+from profkit.capture.recording import current
+from profkit.capture.recording.trace import Idle, TraceCapture
 from profkit.errors import ProfkitError
 from profkit.model.report import Report
 from profkit.patterns import regex

@@ -15,23 +15,16 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import profkit
-from profkit.capture import (
-    console,
-    current,
-    environment,
-    files,
-    job_end,
-    profiler,
-    program_profilers,
-    reporting,
-)
-from profkit.capture.job import RankOfJob
 from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
-from profkit.capture.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
-from profkit.capture.trace import TraceCapture
+from profkit.capture.process import console, environment, files, program_profilers
+from profkit.capture.recording import current, profiler, reporting
+from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
+from profkit.capture.recording.trace import TraceCapture
+from profkit.capture.run import job_end
+from profkit.capture.run.job import RankOfJob
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.model.torch_names import DATA_WAIT

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from profkit.capture import console, current
-from profkit.capture.recording_writer import _known_lines
+from profkit.capture.process import console
+from profkit.capture.recording import current
+from profkit.capture.recording.recording_writer import _known_lines
 
 Opened = Callable[[str | None], dict[str, Any]]
 

@@ -31,7 +31,7 @@ EVENTS: Final = (
     "_thread.start_new_thread", "ctypes.dlopen",
 )  # fmt: skip
 """Beginnings of the audit events that are calls of the system."""
-STARTS_PROGRAM: Final = PROFKIT + "capture/program.py"
+STARTS_PROGRAM: Final = PROFKIT + "capture/process/program.py"
 """It reads the program's file, as Python itself does."""
 BEGINS: Final = ("prog.py", "readers/process_memory.py")
 """The program, and the first of what is imported with torch. What fails before, no program sees."""

@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.capture import current, program_profilers, signals
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.recording_budget import RecordingBudget
-from profkit.capture.run_window import RunWindow, Window
-from profkit.capture.schedule import DEFAULT_SCHEDULE, Schedule
-from profkit.capture.session import Session
-from profkit.capture.signals import Deadline
-from profkit.capture.step_detection import StepFinder
-from profkit.capture.step_limit import StepLimit
-from profkit.capture.torch_import import TorchImport
+from profkit.capture.process import program_profilers, signals
+from profkit.capture.process.signals import Deadline
+from profkit.capture.process.torch_import import TorchImport
+from profkit.capture.recording import current
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.recording_budget import RecordingBudget
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE, Schedule
+from profkit.capture.recording.session import Session
+from profkit.capture.recording.step_limit import StepLimit
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.run_window import RunWindow, Window
+from profkit.capture.run.step_detection import StepFinder
 from tests.processes import start
 
 has_spare_signal = pytest.mark.skipif(
@@ -379,7 +380,7 @@ def test_the_steps_in_the_first_window_of_a_run_are_recorded_and_not_monitored()
 def test_a_window_does_not_end_within_a_method_of_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("profkit.capture.run_window.COMPILING_SECONDS", 3600)
+    monkeypatch.setattr("profkit.capture.run.run_window.COMPILING_SECONDS", 3600)
     session = Session("whole", Options(), None, "whole")
     window = window_of(session)
     try:
@@ -496,9 +497,9 @@ def test_a_recording_waits_for_an_affordable_step_and_ends_with_the_last(opened:
 STOPS_IN_A_COLLECTION = """\
 import gc, time, weakref
 import torch
-from profkit.capture.options import Options
-from profkit.capture.session import Session
-from profkit.capture.signals import Interrupt
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.session import Session
+from profkit.capture.process.signals import Interrupt
 
 class Garbage:
     pass

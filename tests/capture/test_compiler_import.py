@@ -6,7 +6,7 @@ from threading import Thread
 
 import torch
 
-from profkit.capture import profiler
+from profkit.capture.recording import profiler
 
 PROGRAM = """\
 import sys, torch, profkit

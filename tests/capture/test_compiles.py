@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profkit.capture import compiles, compiling
+from profkit.capture.process import compiles, compiling
 from profkit.model.capture_info import GraphBreak
 
 UTILS = "torch._dynamo.utils"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.cpu_time import CpuClock
+from profkit.capture.process.cpu_time import CpuClock
 from profkit.model.capture_info import CpuTime
 
 BUSY_S = 0.3

@@ -10,7 +10,8 @@ import torch
 
 import profkit
 from profkit.api import analyze
-from profkit.capture import device_mismatch, environment
+from profkit.capture.process import environment
+from profkit.capture.recording import device_mismatch
 
 
 @pytest.fixture(autouse=True)

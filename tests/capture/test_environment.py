@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from profkit.capture import environment
+from profkit.capture.process import environment
 
 
 def test_threads_and_processes_are_those_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

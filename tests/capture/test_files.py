@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal import igzip_threaded
 
-from profkit.capture import files
+from profkit.capture.process import files
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureInfo
 

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from profkit.capture import profiler
 from profkit.capture.live import stacks
-from profkit.capture.memory.holders import frames
+from profkit.capture.process import frames
+from profkit.capture.recording import profiler
 
 
 class Gradients:

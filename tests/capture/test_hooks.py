@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.capture import compiling, program, wrappers
+from profkit.capture.process import compiling, program, wrappers
 
 OWN_HOOK = """
 import torch

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from profkit.capture.imported_code import imported_code
-from profkit.capture.options import Options
-from profkit.capture.profiler import ProfilerRecording
+from profkit.capture.process.imported_code import imported_code
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.profiler import ProfilerRecording
 
 N_CLASSES = 200
 EXTERNAL: Any = importlib.import_module("importlib._bootstrap_external")

@@ -7,11 +7,11 @@ import torch
 from torch.utils.data import dataloader
 
 import profkit
-from profkit.capture.options import DEFAULTS
-from profkit.capture.plan import Plan
-from profkit.capture.program import CannotStartError
-from profkit.capture.run import ProgramTarget, run
-from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.process.program import CannotStartError
+from profkit.capture.recording.options import DEFAULTS
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.run import ProgramTarget, run
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.modules import module as torch_module
 
-from profkit.capture import module_calls
-from profkit.capture.module_calls import ModuleCalls
+from profkit.capture.process import module_calls
+from profkit.capture.process.module_calls import ModuleCalls
 
 DYNAMO = "torch.dynamo_of_this_test"
 HOOKS = torch_module._global_forward_pre_hooks

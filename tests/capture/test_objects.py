@@ -7,8 +7,8 @@ from types import ModuleType
 
 import torch
 
-from profkit.capture import program_profilers
-from profkit.capture.objects import (
+from profkit.capture.process import program_profilers
+from profkit.capture.process.objects import (
     has_frozen_objects,
     instances,
     referents,
@@ -90,7 +90,7 @@ def test_listing_the_referents_of_all_objects_leaves_asyncio_intact() -> None:
     """On Python 3.12 up to 3.12.5 the collection did not end, https://github.com/python/cpython/issues/122695."""
     program = """
 import asyncio, gc
-from profkit.capture.objects import referents
+from profkit.capture.process.objects import referents
 
 async def main():
     loop = asyncio.get_running_loop()

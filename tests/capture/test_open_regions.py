@@ -9,9 +9,9 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import record_function
 
-from profkit.capture import profiler
-from profkit.capture.options import Options
-from profkit.capture.profiler import ProfilerRecording, _left_open_in
+from profkit.capture.recording import profiler
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.profiler import ProfilerRecording, _left_open_in
 from profkit.errors import CaptureError
 
 

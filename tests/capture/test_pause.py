@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture.trace import TraceCapture
+from profkit.capture.recording.trace import TraceCapture
 
 Opened = Callable[[str | None], dict[str, Any]]
 

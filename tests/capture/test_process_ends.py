@@ -33,7 +33,7 @@ with profkit.trace("step"):
     print("never", flush=True)
 """,
     "sigterm-while-writing": """
-from profkit.capture import files
+from profkit.capture.process import files
 write = files.write_trace
 def slow(*args):
     os.kill(os.getpid(), signal.SIGTERM)

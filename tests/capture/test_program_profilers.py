@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.capture import program_profilers
-from profkit.capture.options import Options
-from profkit.capture.profiler import ProfilerRecording
+from profkit.capture.process import program_profilers
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.profiler import ProfilerRecording
 from tests.processes import Ended, start
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")

@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import profkit
-from profkit.capture import current, overhead
 from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.new_thread import in_new_thread
+from profkit.capture.process.new_thread import in_new_thread
+from profkit.capture.recording import current, overhead
 from profkit.errors import CaptureError
 
 Opened = Callable[[str | None], dict[str, Any]]

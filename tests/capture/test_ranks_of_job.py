@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture import environment, files, job, shared_steps
-from profkit.capture.job import RankOfJob, launched_rank
-from profkit.capture.job_end import takes_over
-from profkit.capture.shared_steps import SharedSteps
-from profkit.capture.torchrun import is_torchrun, with_profkit
+from profkit.capture.process import environment, files
+from profkit.capture.process.launch import is_alive, launched_rank
+from profkit.capture.recording import shared_steps
+from profkit.capture.recording.shared_steps import SharedSteps
+from profkit.capture.run.job import RankOfJob
+from profkit.capture.run.job_end import takes_over
+from profkit.capture.run.torchrun import is_torchrun, with_profkit
 from profkit.errors import UsageError
 
 
@@ -261,6 +263,6 @@ def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_ended_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert job.is_alive(os.getpid())
+    assert is_alive(os.getpid())
     monkeypatch.setattr(os, "name", "nt")
-    assert job.is_alive(-5), "where a signal would be sent"
+    assert is_alive(-5), "where a signal would be sent"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from profkit.capture import current, profiler, session
-from profkit.capture.malloc_stats import Allocated, Heap
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.recording_budget import (
+from profkit.capture.process.malloc_stats import Allocated, Heap
+from profkit.capture.process.signals import Deadline
+from profkit.capture.recording import current, profiler, session
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.recording_budget import (
     COST_PER_STOP,
     EVENT_S,
     FREE_S,
@@ -20,10 +20,10 @@ from profkit.capture.recording_budget import (
     Events,
     RecordingBudget,
 )
-from profkit.capture.schedule import DEFAULT_SCHEDULE
-from profkit.capture.signals import Deadline
-from profkit.capture.step_detection import StepFinder
-from profkit.capture.step_limit import StepLimit
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.recording.step_limit import StepLimit
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.step_detection import StepFinder
 
 STOP_NS = 50_000_000
 MEASURED = (200_000_000 + round(SLOWDOWN_PER_STOP * STOP_NS), STOP_NS)
@@ -151,13 +151,13 @@ def test_a_step_is_cut_if_it_has_many_events_and_is_longer_than_usual(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        "profkit.capture.step_limit.Deadline",
+        "profkit.capture.recording.step_limit.Deadline",
         lambda _seconds, _act, is_early: asked.append(is_early),
     )
     process = Process()
     process.after(0.5)
     now_s = [0.0]
-    monkeypatch.setattr("profkit.capture.step_limit.time.process_time", lambda: now_s[0])
+    monkeypatch.setattr("profkit.capture.recording.step_limit.time.process_time", lambda: now_s[0])
     limit_of(process).recording_begins(lambda: None, lines=n_longer == 1)
     is_steps, is_early = n_longer == 2, asked[0]
     assert not is_early()
@@ -183,8 +183,8 @@ def test_steps_are_as_long_as_the_one_with_stacks_where_no_other_is_known(
         def cancel(self) -> None:
             pass
 
-    monkeypatch.setattr("profkit.capture.step_limit.Deadline", Asked)
-    monkeypatch.setattr("profkit.capture.step_limit.time.process_time", lambda: now_s[0])
+    monkeypatch.setattr("profkit.capture.recording.step_limit.Deadline", Asked)
+    monkeypatch.setattr("profkit.capture.recording.step_limit.time.process_time", lambda: now_s[0])
     limit = StepLimit(Process().budget, is_measured=False, n_steps=3)
     limit.recording_begins(lambda: None, lines=True)
     now_s[0] = 0.2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.environment import processor, revision
+from profkit.capture.process.environment import processor, revision
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -9,10 +9,10 @@ import torch
 
 import profkit
 from profkit.capture.memory.cuda import oom
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.run import ProgramTarget, RunResult, run
-from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.run import ProgramTarget, RunResult, run
 from tests.capture.memory.fake_cuda import FakeCuda
 
 PROGRAM = """

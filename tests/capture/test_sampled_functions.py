@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.sampled_functions import sampled_time
-from profkit.capture.schedule import DEFAULT_SCHEDULE
-from profkit.capture.stack_sampler import Call, StackCount, StackSampler
-from profkit.capture.step_detection import StepFinder
+from profkit.capture.process.stack_sampler import Call, StackCount, StackSampler
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.sampled_functions import sampled_time
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.step_detection import StepFinder
 from tests.traces import load_trace
 
 JSON = json.decoder.__file__

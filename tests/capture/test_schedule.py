@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.capture.schedule import Phase, Schedule
+from profkit.capture.recording.schedule import Phase, Schedule
 from profkit.errors import UsageError
 
 LETTERS = {Phase.OFF: ".", Phase.LINES: "L", Phase.READY: "r", Phase.RECORD: "#"}

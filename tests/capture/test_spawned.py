@@ -17,10 +17,10 @@ import pytest
 from torch.multiprocessing.spawn import _wrap
 from torch.utils.data._utils.worker import _worker_loop
 
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.schedule import Schedule
-from profkit.capture.spawned import MAX_WORKERS, SpawnedWorkers
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.schedule import Schedule
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.spawned import MAX_WORKERS, SpawnedWorkers
 from tests.processes import start
 
 JOB = """\

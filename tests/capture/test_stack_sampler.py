@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from profkit.capture import stack_sampler
-from profkit.capture.stack_sampler import StackSample, StackSampler
+from profkit.capture.process import stack_sampler
+from profkit.capture.process.stack_sampler import StackSample, StackSampler
 
 pytestmark = pytest.mark.skipif(
     sys.gettrace() is not None, reason="coverage sets a trace function, as debuggers do"

@@ -9,7 +9,7 @@ import pytest
 COMPILES = """\
 import torch
 from torch.autograd import profiler
-from profkit.capture import run_window
+from profkit.capture.run import run_window
 
 def backend(graph, inputs):
     run_window.Deadline.act()
@@ -43,7 +43,7 @@ print("still recorded:", profiler._is_profiler_enabled)
 """
 RUN = """\
 import sys
-from profkit.capture import run_window, step_detection
+from profkit.capture.run import run_window, step_detection
 {setting}
 from profkit.cli.main import main
 sys.argv = ["profkit", "run", "program.py"]

@@ -14,8 +14,8 @@ import torch
 from isal import igzip_threaded
 
 import profkit
-from profkit.capture import current
-from profkit.capture.trace import IDLE
+from profkit.capture.recording import current
+from profkit.capture.recording.trace import IDLE
 from profkit.errors import UsageError
 
 Opened = Callable[[str | None], dict[str, Any]]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from profkit.capture.doctor import DeviceFacts, Facts, Line, examine
+from profkit.capture.process.doctor import DeviceFacts, Facts, Line, examine
 from profkit.cli.doctor import page
 from profkit.cli.main import main
 
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written_fails_the_doctor(
 
 
 def test_the_tensorboard_tab_is_checked_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    from profkit.capture import machine
+    from profkit.capture.process import machine
 
     assert machine._tab_error() == ""
     monkeypatch.setattr(machine, "entry_points", lambda **_: ())

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import profkit
-from profkit.capture import job_end
-from profkit.capture.job import RankOfJob
+from profkit.capture.run import job_end
+from profkit.capture.run.job import RankOfJob
 from profkit.readers.open import load
 
 LIMIT_S = 240

@@ -37,10 +37,10 @@ for _ in range(8):
 RECORDS: Final = """
 import sys
 import torch
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.schedule import DEFAULT_SCHEDULE
-from profkit.capture.run import ProgramTarget, run
+from profkit.capture.recording.options import Options
+from profkit.capture.run.plan import Plan
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run.run import ProgramTarget, run
 
 torch.set_num_threads(1)
 folder, name, program, *arguments = sys.argv[1:]

@@ -224,10 +224,10 @@ folder, programs, *arguments = sys.argv[1:]
 sys.path.insert(0, programs)
 import measured
 from profkit.capture.memory.monitor import live_tensors
-from profkit.capture.options import Options
-from profkit.capture.plan import Plan
-from profkit.capture.run import ProgramTarget, run
-from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.recording.options import Options
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.run import ProgramTarget, run
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
 
 torch.set_num_threads(1)
 torch.Tensor.pin_memory = torch.Tensor.clone

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture import console, current, recording_writer
+from profkit.capture.process import console
+from profkit.capture.recording import current, recording_writer
 
 
 @pytest.fixture

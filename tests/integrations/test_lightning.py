@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import profkit
-from profkit.capture import console
+from profkit.capture.process import console
 from profkit.errors import UsageError
 from profkit.integrations.training import Training, figures
 from tests.integrations.trainings import LOADER, OPTIMIZER, findings_of, steps_of

@@ -247,7 +247,7 @@ def test_the_largest_part_is_one_of_the_program(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 7, "train"):
-            with b.frame("profkit/capture/step_detection.py", 9, "_on_module"):
+            with b.frame("profkit/capture/run/step_detection.py", 9, "_on_module"):
                 b.advance(5_000_000)
             b.compute("aten::mm", 4_000_000)
     text = headline_of(b, tmp_path)

@@ -16,8 +16,8 @@ import torch
 
 import profkit
 from examples.gpu.recording.kept import digest_of
-from profkit.capture.files import atomic_path
-from profkit.capture.machine import gather
+from profkit.capture.process.files import atomic_path
+from profkit.capture.process.machine import gather
 
 ROOT: Final = Path(__file__).parents[3]
 PROGRAMS: Final = ROOT / "examples" / "gpu"

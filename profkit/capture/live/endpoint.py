@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profkit.capture.job import is_alive
+from profkit.capture.process.launch import is_alive
 from profkit.dataclass import dataclass
 from profkit.errors import CaptureError
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from profkit.capture import console, devices, environment, files, signals
 from profkit.capture.live.last_steps_file import LastStepsFile
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.memory.monitor.loader_workers import resident_bytes
-from profkit.capture.stack_sampler import StackSample, StackSampler
-from profkit.capture.torch_import import TorchImport
+from profkit.capture.process import console, devices, environment, files, signals
+from profkit.capture.process.stack_sampler import StackSample, StackSampler
+from profkit.capture.process.torch_import import TorchImport
 from profkit.model.last_steps import ProgramState
 from profkit.readers.last_steps.layout import SUFFIX
 from profkit.readers.last_steps.read import Error, Header

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from profkit.capture.stack_sampler import Calls
+from profkit.capture.process.stack_sampler import Calls
 from profkit.readers.last_steps.layout import (
     BLOCK,
     ERROR_AT,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from profkit.arguments import FLAG, NAME, PATH, Arguments, optional
-from profkit.capture import console, devices, environment, files, job
 from profkit.capture.live.endpoint import Endpoint, Message
 from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.live.memory_now import memory_now
@@ -23,9 +22,10 @@ from profkit.capture.live.server import Client, Server
 from profkit.capture.live.stacks import stacks
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
-from profkit.capture.options import IS_ON
+from profkit.capture.process import console, devices, environment, files, launch
+from profkit.capture.process.torch_import import TorchImport
+from profkit.capture.recording.options import IS_ON
 from profkit.capture.syncs import sync_monitor
-from profkit.capture.torch_import import TorchImport
 from profkit.folders import working_folder
 from profkit.names import visible
 
@@ -261,7 +261,7 @@ def is_wanted() -> bool:
 
 def _job(host: str) -> str:
     """What tells this job from others."""
-    if files.torchrun_job() is not None or job.launched_rank() is not None:
+    if files.torchrun_job() is not None or launch.launched_rank() is not None:
         return files.job_name()
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()

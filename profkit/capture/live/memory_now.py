@@ -3,8 +3,8 @@
 import contextlib
 import os
 
-from profkit.capture import devices
 from profkit.capture.memory.monitor.loader_workers import resident_bytes
+from profkit.capture.process import devices
 
 
 def memory_now() -> dict[str, int]:

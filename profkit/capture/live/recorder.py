@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from profkit.capture import console, current, files, program_profilers, signals
 from profkit.capture.live.endpoint import Message
 from profkit.capture.live.server import Client
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
 from profkit.capture.memory.scope import Memory
-from profkit.capture.options import Options
-from profkit.capture.schedule import DEFAULT_WAIT, DEFAULT_WARMUP, Schedule
-from profkit.capture.session import TIME_IS_UP, Session
-from profkit.capture.shared_steps import SharedSteps
+from profkit.capture.process import console, files, program_profilers, signals
+from profkit.capture.recording import current
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.schedule import DEFAULT_WAIT, DEFAULT_WARMUP, Schedule
+from profkit.capture.recording.session import TIME_IS_UP, Session
+from profkit.capture.recording.shared_steps import SharedSteps
 from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 
 _N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP

@@ -3,8 +3,8 @@
 import sys
 import threading
 
-from profkit.capture.signals import DEADLINE_THREAD
-from profkit.capture.stack_sampler import Call, calls_of
+from profkit.capture.process.signals import DEADLINE_THREAD
+from profkit.capture.process.stack_sampler import Call, calls_of
 
 
 def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:

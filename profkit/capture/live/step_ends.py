@@ -12,14 +12,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from profkit.capture import current, wrappers
-from profkit.capture.compiling import dynamo_flag, unless_paused
 from profkit.capture.live.step_clock import StepClock
 from profkit.capture.memory.monitor.step_boundaries import (
     LeadingOptimizer,
     StepBoundaries,
     StepSource,
 )
+from profkit.capture.process import wrappers
+from profkit.capture.process.compiling import dynamo_flag, unless_paused
+from profkit.capture.recording import current
 
 
 class StepEnds:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from profkit.arguments import Arguments, whole
-from profkit.capture import console, current, wrappers
 from profkit.capture.memory.monitor.budget import Budget, Work
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import BlockSteps, StepSource
 from profkit.capture.memory.scope import IDLE, IdleMemory
+from profkit.capture.process import console, wrappers
+from profkit.capture.recording import current
 from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
 from profkit.model.live_memory import Leak

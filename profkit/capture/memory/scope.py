@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from profkit.arguments import FLAG, NAME, PATH, Arguments, optional, whole
-from profkit.capture import console, current, files, reporting, wrappers
 from profkit.capture.memory.cuda import history, oom
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import BlockSteps
+from profkit.capture.process import console, files, wrappers
+from profkit.capture.recording import current, reporting
 from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.sync_monitor import SyncCounter
 from profkit.errors import CaptureError

@@ -11,7 +11,8 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profkit.arguments import FLAG, REASON, Arguments
-from profkit.capture import current, wrappers
+from profkit.capture.process import wrappers
+from profkit.capture.recording import current
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.sync_monitor import Sync, SyncCounter

@@ -30,7 +30,7 @@ from functools import cache
 from types import FrameType
 from typing import Any, Final
 
-from profkit.capture import devices
+from profkit.capture.process import devices
 from profkit.capture.source.user_code import Place, UserCode
 from profkit.capture.syncs import explicit_calls, gpu_trace
 from profkit.dataclass import dataclass

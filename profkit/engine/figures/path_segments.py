@@ -19,6 +19,7 @@ from profkit.patterns import regex
 _NO_NAME: Final = -1
 _PROFKIT: Final = regex(
     r"(^|[/\\])profkit[/\\]capture[/\\]"
+    r"((process|recording|run)[/\\])?"
     r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time|run_window|step_limit)\.py|"
     r"(step_detection|compiling|module_calls|signals)\.py\(\d+\): (unless_|_on_))"
 )

@@ -14,9 +14,9 @@ from profkit.budgets.check import check
 from profkit.budgets.figures import GROWTH
 from profkit.budgets.limits import BudgetLimit
 from profkit.capture.memory.scope import IdleMemory, Memory
-from profkit.capture.session import OTHER_PROFILER
-from profkit.capture.steps import StepLoop
-from profkit.capture.trace import Idle, TraceCapture
+from profkit.capture.recording.session import OTHER_PROFILER
+from profkit.capture.recording.steps import StepLoop
+from profkit.capture.recording.trace import Idle, TraceCapture
 from profkit.dataclass import dataclass
 from profkit.engine.wording import at
 from profkit.folders import working_folder

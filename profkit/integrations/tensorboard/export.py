@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profkit.api import render
-from profkit.capture.files import atomic_path
+from profkit.capture.process.files import atomic_path
 from profkit.dataclass import dataclass
 from profkit.errors import OutputError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary

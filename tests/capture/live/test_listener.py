@@ -17,10 +17,11 @@ import torch
 from torch.optim.lr_scheduler import StepLR
 
 import profkit
-from profkit.capture import current, program_profilers, signals
 from profkit.capture.live import listener, recorder, server
 from profkit.capture.live.endpoint import Conversation, Endpoint, endpoints
 from profkit.capture.live.listener import NotListening, ProgramListener
+from profkit.capture.process import program_profilers, signals
+from profkit.capture.recording import current
 from profkit.errors import CaptureError
 from profkit.model.trace import Trace
 from profkit.readers.open import load

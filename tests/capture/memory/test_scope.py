@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import current
 from profkit.capture.memory import scope
 from profkit.capture.memory.cuda import oom
+from profkit.capture.recording import current
 from tests.capture.memory.fake_cuda import FakeCuda
 
 KEPT: list[torch.Tensor] = []

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import profkit
-from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.budget import Budget, Work
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.process.malloc_stats import Heap
 
 KIB = 1024
 N_STEPS = 40

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.source.functions import Function, function_at, lines_between
+from profkit.capture.recording.functions import Function, function_at, lines_between
 
 LOOP = """\
 def train(model, loader):

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 import profkit
-from profkit.capture.profiler import ProfilerRecording
-from profkit.capture.source import op_lines
+from profkit.capture.recording import op_lines
+from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.source.files import SourceFiles, in_library, library_roots
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -179,7 +179,10 @@ def test_user_files_are_those_outside_libraries(tmp_path: Path) -> None:
     assert files.user_file("<string>") is None
     assert files.user_file("<ipython-input-3-abc>") == "<ipython-input-3-abc>"
     assert {"torch", "typing.py"} <= files.libraries
-    assert files.user_file(str(Path(profkit.__file__).parent / "capture" / "trace.py")) is None
+    assert (
+        files.user_file(str(Path(profkit.__file__).parent / "capture" / "recording" / "trace.py"))
+        is None
+    )
     assert in_library(str(tmp_path / "venv" / "site-packages" / "x.py"), library_roots())
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import current, devices
+from profkit.capture.process import devices
+from profkit.capture.recording import current
 from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.guard import NoSync
 from profkit.errors import UsageError

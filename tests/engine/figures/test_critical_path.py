@@ -98,13 +98,13 @@ def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path:
 def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.step(), builder.frame("serve.py", 3, "serve"):
-        monitor = builder.frame("profkit/capture/step_detection.py", 9, "_on_module")
+        monitor = builder.frame("profkit/capture/run/step_detection.py", 9, "_on_module")
         with monitor, builder.frame("enum.py", 1, "__hash__"):
             builder.advance(20_000)
-        window = builder.frame("profkit/capture/run_window.py", 9, "_begin")
+        window = builder.frame("profkit/capture/run/run_window.py", 9, "_begin")
         with window, builder.frame("threading.py", 1, "start"):
             builder.advance(10_000)
-        with builder.frame("profkit/capture/step_detection.py", 7, "step"):
+        with builder.frame("profkit/capture/run/step_detection.py", 7, "step"):
             builder.compute("aten::mm", 10_000)
     lines = summary_of(builder, tmp_path).lines
     assert [(line.kind, line.location.file, line.main_name, line.ns) for line in lines] == [
@@ -116,7 +116,7 @@ def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> Non
 def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.step(), builder.frame("serve.py", 3, "serve"):
-        with builder.frame("profkit/capture/session.py", 9, "begin"):
+        with builder.frame("profkit/capture/recording/session.py", 9, "begin"):
             with builder.frame("torch/autograd/profiler.py", 4, "_start_trace"):
                 builder.advance(30_000)
             with builder.frame("pathlib.py", 7, "read_text"):
@@ -133,7 +133,7 @@ def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> No
 def test_a_region_that_profkit_opens_outlives_the_call_that_opens_it(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.step(), builder.frame("serve.py", 3, "serve"):
-        with builder.frame("profkit/capture/session.py", 9, "_open_annotation"):
+        with builder.frame("profkit/capture/recording/session.py", 9, "_open_annotation"):
             region = builder.annotation("serve")
             region.__enter__()
             builder.advance(1_000)
@@ -148,7 +148,7 @@ def test_a_region_that_profkit_opens_outlives_the_call_that_opens_it(tmp_path: P
 
 def test_a_call_without_an_end_that_began_to_record_encloses_the_program(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
-    begin = builder.frame("profkit/capture/session.py", 9, "begin")
+    begin = builder.frame("profkit/capture/recording/session.py", 9, "begin")
     start = builder.frame("torch/autograd/profiler.py", 4, "_start_trace")
     with builder.step(), begin, start:
         builder.compute("aten::mm", 10_000)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from isal import igzip
 
-from profkit.capture import console, current, files
 from profkit.capture.memory.cuda.driver_bytes import NO_LIMITS, device_bytes
+from profkit.capture.process import console, files
+from profkit.capture.recording import current
 from profkit.errors import CaptureError
 from profkit.model.device_bytes import SNAPSHOT_KEY
 

@@ -16,8 +16,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profkit.capture import console, files
 from profkit.capture.memory.cuda import history
+from profkit.capture.process import console, files
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeGuard
 
-from profkit.capture.objects import is_exactly
+from profkit.capture.process.objects import is_exactly
 
 _MRO: Final = type.__dict__["__mro__"]
 _CLASS_NAMESPACE: Final = type.__dict__["__dict__"]

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
-from profkit.capture.new_thread import in_new_thread
+from profkit.capture.process.new_thread import in_new_thread
 from profkit.model.live_memory import Graph
 
 LIMIT: Final = 200_000

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from profkit.capture.memory.holders.attributes import full_name
-from profkit.capture.objects import is_exactly
+from profkit.capture.process.objects import is_exactly
 from profkit.names import middle_cut, visible
 
 MAX_KEY: Final = 40

@@ -21,11 +21,11 @@ from itertools import islice
 from types import FunctionType
 from typing import Any, Final
 
-from profkit.capture.memory.holders import frames
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.search import Found
-from profkit.capture.objects import is_exactly, referents
+from profkit.capture.process import frames
+from profkit.capture.process.objects import is_exactly, referents
 
 _MAX_OBJECTS: Final = 6_000
 """Objects that are followed, some microsecond each: a model of 400 modules has as many."""

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.reference_cycles import Cycles
 from profkit.capture.memory.holders.untracked_containers import live_tensors
-from profkit.capture.objects import referents
+from profkit.capture.process.frames import local_values
+from profkit.capture.process.objects import referents
 from profkit.readers.process_memory import garbage_collection_paused
 
 _BATCH: Final = 8192

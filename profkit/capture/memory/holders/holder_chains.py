@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from profkit.capture.memory.holders import chain_names, frames
+from profkit.capture.memory.holders import chain_names
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle, cycle_above
 from profkit.capture.memory.holders.forward_search import found_forward
 from profkit.capture.memory.holders.links import is_a
 from profkit.capture.memory.holders.roots import Root
 from profkit.capture.memory.holders.search import Found, Search
+from profkit.capture.process import frames
 from profkit.model.live_memory import Chain
 
 BUDGET_S: Final = 2.0

@@ -33,8 +33,8 @@ from profkit.capture.memory.holders.containers import (
     key_of,
     subscript,
 )
-from profkit.capture.memory.holders.frames import describe_code, locals_of
-from profkit.capture.objects import is_exactly, referents
+from profkit.capture.process.frames import describe_code, locals_of
+from profkit.capture.process.objects import is_exactly, referents
 from profkit.model.live_memory import CYCLE, HolderKind
 
 Path = Sequence[object]

@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import namespace_of, result_of, type_name
-from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import (
     live_tensors,
     referrers_of,
     untracked,
 )
-from profkit.capture.objects import has_frozen_objects, referents
+from profkit.capture.process.frames import local_values
+from profkit.capture.process.objects import has_frozen_objects, referents
 from profkit.capture.source.files import PROFKIT_FOLDER
 
 NODE_LIMIT: Final = 60_000

@@ -14,8 +14,8 @@ from typing import Final
 
 from profkit.capture.memory.holders.attributes import module_of, namespace_of, type_name
 from profkit.capture.memory.holders.containers import index_of
-from profkit.capture.memory.holders.frames import describe_code
-from profkit.capture.objects import referents
+from profkit.capture.process.frames import describe_code
+from profkit.capture.process.objects import referents
 
 _MAX_STARTS: Final = 4
 """Objects of a component through which a cycle is searched, the program's own classes first."""

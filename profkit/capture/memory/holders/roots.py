@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from profkit.capture.memory.holders import frames
 from profkit.capture.memory.holders.attributes import (
     class_namespace,
     module_of,
     namespace_of,
     type_name,
 )
+from profkit.capture.process import frames
 from profkit.capture.source.files import PROFKIT_FOLDER, in_library, library_roots
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.dataclass import dataclass

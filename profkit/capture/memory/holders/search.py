@@ -20,7 +20,7 @@ from profkit.capture.memory.holders import native_refs
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.untracked_containers import referrers_of
-from profkit.capture.objects import referents
+from profkit.capture.process.objects import referents
 from profkit.dataclass import dataclass
 
 MAX_LEVELS: Final = 200

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from profkit.capture.memory.holders.frames import local_values
-from profkit.capture.objects import instances, referents, type_ids, types_of
+from profkit.capture.process.frames import local_values
+from profkit.capture.process.objects import instances, referents, type_ids, types_of
 
 BATCH: Final = 512
 """Objects whose referents are fetched at once."""

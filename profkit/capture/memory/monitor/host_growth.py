@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profkit.capture.compiles import most_recompiled
 from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.containers import limit_of
@@ -32,6 +31,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
     GrowthSampler,
     TracemallocLines,
 )
+from profkit.capture.process.compiles import most_recompiled
 from profkit.capture.source.user_code import Place, Stack, UserCode
 from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope

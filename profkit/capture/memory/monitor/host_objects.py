@@ -25,9 +25,9 @@ from profkit.capture.memory.holders.attributes import (
     type_name,
 )
 from profkit.capture.memory.holders.containers import can_grow, length_of
-from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import array_contents, contents_of
-from profkit.capture.objects import instances, referents
+from profkit.capture.process.frames import local_values
+from profkit.capture.process.objects import instances, referents
 from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 8

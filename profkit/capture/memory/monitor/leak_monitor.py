@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from profkit.capture import console, environment, signals
 from profkit.capture.memory.monitor import leak_classifier
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
@@ -35,6 +34,7 @@ from profkit.capture.memory.monitor.series import (
     suspected_kinds,
 )
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.process import console, environment, signals
 from profkit.capture.source.user_code import Place
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, Trend, is_rising
 from profkit.model.growth import growth

@@ -23,8 +23,8 @@ from typing import Final
 
 import numpy as np
 
-from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
+from profkit.capture.process.malloc_stats import Heap
 from profkit.dataclass import dataclass
 from profkit.index.trend import median_slope
 from profkit.model.growth import growth

@@ -15,8 +15,6 @@ import sys
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from profkit.capture import program_profilers
-from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function, storage_of
 from profkit.capture.memory.monitor.allocation_sites import (
     OperatorCall,
@@ -24,6 +22,8 @@ from profkit.capture.memory.monitor.allocation_sites import (
     recording_mode,
     tensors_in,
 )
+from profkit.capture.process import program_profilers
+from profkit.capture.process.malloc_stats import Heap
 from profkit.capture.source.user_code import Place, UserCode
 
 _N_STEPS: Final = 4

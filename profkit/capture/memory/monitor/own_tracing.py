@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any, Final
 
-from profkit.capture import program_profilers
+from profkit.capture.process import program_profilers
 
 _USES: Final = (
     "start", "stop", "is_tracing", "clear_traces", "take_snapshot", "reset_peak",

@@ -5,13 +5,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from profkit.capture import devices
-from profkit.capture.malloc_stats import Allocated, Heap
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Sample, Series
+from profkit.capture.process import devices
+from profkit.capture.process.malloc_stats import Allocated, Heap
 from profkit.index.trend import MIN_POINTS, median_slope
 from profkit.readers.process_memory import garbage_collection_paused
 

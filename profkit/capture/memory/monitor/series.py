@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, Earlier, TensorKind
+from profkit.capture.process.malloc_stats import Allocated
 from profkit.dataclass import dataclass
 from profkit.index.trend import (
     RISING_SAMPLES,

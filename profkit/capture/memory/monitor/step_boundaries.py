@@ -13,8 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from profkit.capture import current, program_profilers
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.process import program_profilers
+from profkit.capture.recording import current
 from profkit.model.live_memory import LiveMemory
 
 StepSource = Literal["module", "loader", "optimizer", "user"]

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from profkit.capture import module_calls, program, wrappers
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
+from profkit.capture.process import module_calls, program, wrappers
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import Place, Stack, UserCode
 from profkit.patterns import regex

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import current, files
 from profkit.capture.memory.cuda import history
+from profkit.capture.process import files
+from profkit.capture.recording import current
 from profkit.errors import CaptureError
 from profkit.model.snapshot import MemorySnapshot
 from tests.capture.memory.fake_cuda import GIB, FakeCuda

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import files
 from profkit.capture.memory.cuda import history, oom
+from profkit.capture.process import files
 from profkit.model.snapshot import Action, MemorySnapshot
 from tests.capture.memory.fake_cuda import GIB, FakeCuda
 

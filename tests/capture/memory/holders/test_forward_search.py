@@ -7,13 +7,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from profkit.capture.memory.holders import (
-    forward_search,
-    holder_chains,
-    untracked_containers,
-)
+from profkit.capture.memory.holders import forward_search, holder_chains, untracked_containers
 from profkit.capture.memory.holders.forward_search import found_forward, references_of
-from profkit.capture.objects import instances
+from profkit.capture.process.objects import instances
 from tests.capture.memory.worlds import World, text
 
 MODULES = {

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
 from profkit.capture.memory.monitor.host_growth import Held, HostGrowthTracker, HostScan, View
@@ -16,6 +15,7 @@ from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Sample, Series, TracedSteps
 from profkit.capture.memory.monitor.tracemalloc_lines import COMPILER_LINE, NO_LINE
+from profkit.capture.process.malloc_stats import Allocated
 from profkit.index.trend import Trend, is_rising
 from profkit.model.capture_info import Compiled
 from profkit.model.live_memory import Chain, TensorShape

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
 from profkit.capture.memory.monitor.host_objects import (
@@ -28,6 +27,7 @@ from profkit.capture.memory.monitor.host_objects import (
     scan_host_objects,
     view_in,
 )
+from profkit.capture.process.malloc_stats import Heap
 from tests.capture.memory.monitor import sizes_program
 
 Totals = dict[str, TypeTotals]

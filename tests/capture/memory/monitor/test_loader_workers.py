@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.loader_workers import Workers
+from profkit.capture.process.malloc_stats import Heap
 
 KIB = 1024
 N_SAMPLES = 60_000

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 import torch
 
-from profkit.capture import program, wrappers
 from profkit.capture.memory.monitor import own_tracing
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.memory.monitor.tracemalloc_lines import (
@@ -22,6 +21,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
     lines_alive,
     user_line,
 )
+from profkit.capture.process import program, wrappers
 from profkit.capture.source.user_code import UserCode
 
 

@@ -1,0 +1,1 @@
+"""Facts of this process, and what is wrapped or sampled in it."""

@@ -1,0 +1,304 @@
+"""Whether a machine is ready to train and to profile, from facts about it alone.
+
+:mod:`profkit.capture.process.machine` collects the facts, so that any machine can be checked on any
+other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Final, Literal
+
+from profkit.dataclass import dataclass
+from profkit.units import format_bytes
+
+Status = Literal["ok", "note", "problem"]
+
+_MIN_PYTHON: Final = (3, 10)
+_MIN_FREE_BYTES: Final = 1 << 30
+"""A trace of a few steps takes about 10 MB, its uncompressed text about 200 MB."""
+_KNOWN_VARIABLES: Final = frozenset({"PROFKIT", "PROFKIT_DIR", "PROFKIT_QUIET", "PROFKIT_DEBUG"})
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device as torch reports it.
+
+    Attributes:
+        name: Such as ``NVIDIA H200``.
+        total_bytes: Its memory.
+        arch: Its architecture, such as ``sm_90`` or ``gfx942``.
+    """
+
+    name: str
+    total_bytes: int
+    arch: str
+    current: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a machine.
+
+    Attributes:
+        torch: PyTorch's version, or None when it cannot be imported.
+        built_for: ``CUDA 12.8``, ``ROCm 6.4``, or None for a CPU-only build.
+        archs: Architectures that the build has kernels for.
+        device_error: torch's error when it finds no device.
+        cudnn: Version of cuDNN or MIOpen.
+        gpus: Names of the GPUs that the operating system lists.
+        driver_cuda: The newest CUDA that the driver supports, as (major, minor).
+        visible: ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES``: its name and value.
+        kineto: Whether torch's profiler can record.
+        records_devices: Whether it can record devices.
+        injectors: Environment variables by which CUDA loads another tool.
+        folder: The folder for traces.
+        folder_error: Why it is not writable.
+        free_bytes: Free space there.
+        n_cores: Cores that this process may use.
+        n_threads: Threads of torch's operators.
+        omp_threads: ``OMP_NUM_THREADS``.
+        packages: Versions of tensorboard and torch-tb-profiler; None for a missing one.
+        plugin_error: Why TensorBoard cannot load the profiler's plugin.
+        tab_error: Why it does not show profkit's own tab.
+        variables: Environment variables that begin with ``PROFKIT``.
+    """
+
+    python: tuple[int, int, int]
+    system: str = ""
+    torch: str | None = None
+    torch_error: str = ""
+    built_for: str | None = None
+    archs: tuple[str, ...] = ()
+    device_error: str = ""
+    devices: tuple[DeviceFacts, ...] = ()
+    cudnn: str | None = None
+    gpus: tuple[str, ...] = ()
+    driver: str | None = None
+    driver_cuda: tuple[int, int] | None = None
+    visible: tuple[str, str] | None = None
+    kineto: bool = False
+    records_devices: bool = False
+    injectors: tuple[str, ...] = ()
+    folder: str = "traces"
+    folder_error: str = ""
+    free_bytes: int = 0
+    n_cores: int = 1
+    n_threads: int | None = None
+    omp_threads: str | None = None
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    plugin_error: str = ""
+    tab_error: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The result of one check.
+
+    Attributes:
+        topic: What was checked.
+        text: The result.
+        fix: The remedy, or empty.
+    """
+
+    topic: str
+    status: Status
+    text: str
+    fix: str = ""
+
+
+def examine(facts: Facts) -> tuple[Line, ...]:
+    """Check a machine; the results are in the order of the page."""
+    return (*_basics(facts), *_devices(facts), *_profiling(facts), *_surroundings(facts))
+
+
+def _basics(facts: Facts) -> Iterator[Line]:
+    python = ".".join(map(str, facts.python))
+    if facts.python < _MIN_PYTHON:
+        yield Line(
+            "Python", "problem", f"Python {python} is too old.", "Install Python 3.10 or newer."
+        )
+    else:
+        yield Line("Python", "ok", " on ".join(filter(None, (python, facts.system))))
+    if facts.torch is None:
+        yield Line(
+            "PyTorch", "problem", f"PyTorch cannot be imported: {facts.torch_error}",
+            "Install it as shown at https://pytorch.org/get-started/locally.",
+        )  # fmt: skip
+    else:
+        yield Line("PyTorch", "ok", f"{facts.torch}, built for {facts.built_for or 'the CPU'}")
+
+
+def _devices(facts: Facts) -> Iterator[Line]:
+    if facts.torch is None:
+        return
+    for number, device in enumerate(facts.devices):
+        yield _one_device(facts, number, device)
+    if facts.devices:
+        versions = [f"driver {facts.driver}"] if facts.driver else []
+        if facts.driver_cuda:
+            versions.append("runs CUDA up to {}.{}".format(*facts.driver_cuda))
+        if facts.cudnn:
+            versions.append(facts.cudnn)
+        if versions:
+            yield Line("driver", "ok", ", ".join(versions))
+    else:
+        yield _why_no_device(facts)
+
+
+def _one_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
+    topic = f"cuda:{number}"
+    current = ", current" if device.current else ""
+    text = f"{device.name}, {format_bytes(device.total_bytes)}, {device.arch}{current}"
+    if facts.archs and not _runs_on(device.arch, facts.archs):
+        return Line(
+            topic, "problem",
+            f"{text}: this PyTorch build has kernels for {', '.join(facts.archs)} only.",
+            "Install a build of PyTorch for this architecture, usually a newer one.",
+        )  # fmt: skip
+    return Line(topic, "ok", text)
+
+
+def _runs_on(arch: str, archs: tuple[str, ...]) -> bool:
+    """Whether a build has code for a device.
+
+    Binary code runs on its own major architecture and higher minor versions; ``compute_`` code is
+    compiled for anything newer. Code with a letter at the end (``sm_90a``) runs on that one only.
+
+    Source: "Binary Compatibility" and "PTX Compatibility" in the CUDA C++ Programming Guide.
+    """
+    if not arch.startswith("sm_"):
+        return any(arch.partition(":")[0] == each.partition(":")[0] for each in archs)
+    wanted = _number(arch)
+    for each in archs:
+        has = _number(each)
+        is_specific = not each[-1].isdigit()
+        if is_specific or has > wanted:
+            fits = has == wanted
+        else:
+            fits = each.startswith("compute_") or has // 10 == wanted // 10
+        if fits:
+            return True
+    return False
+
+
+def _number(arch: str) -> int:
+    return int("".join(char for char in arch.partition("_")[2] if char.isdigit()) or 0)
+
+
+def _why_no_device(facts: Facts) -> Line:
+    """Why torch finds no GPU: the most certain cause."""
+    gpus = ", ".join(facts.gpus)
+    if not facts.gpus and not facts.driver:
+        return Line("GPU", "ok", "No GPU found; programs run on the CPU.")
+    if facts.built_for is None:
+        return Line(
+            "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
+            "Install a CUDA or ROCm build: see https://pytorch.org/get-started/locally.",
+        )  # fmt: skip
+    if facts.visible is not None:
+        name, value = facts.visible
+        if not value.strip() or value.strip() == "-1":
+            return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
+        return Line(
+            "GPU", "problem", f"{name}={value!r} names no GPU of this machine ({gpus}).",
+            f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists.",
+        )  # fmt: skip
+    built = facts.built_for.partition(" ")[2].partition(".")[0]
+    if facts.driver_cuda and built.isdecimal() and facts.driver_cuda[0] < int(built):
+        runs = "{}.{}".format(*facts.driver_cuda)
+        return Line(
+            "GPU", "problem",
+            f"The driver {facts.driver or ''} runs CUDA up to {runs}, and PyTorch is built for "
+            f"{facts.built_for}.",
+            f"Update the driver, or install a build of PyTorch for CUDA {facts.driver_cuda[0]}.",
+        )  # fmt: skip
+    error = f" Its error: {facts.device_error}" if facts.device_error else ""
+    return Line(
+        "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
+        "Check that `nvidia-smi` or `rocm-smi` works, and restart after a driver update.",
+    )  # fmt: skip
+
+
+def _profiling(facts: Facts) -> Iterator[Line]:
+    if facts.torch is None:
+        return
+    if not facts.kineto:
+        yield Line(
+            "profiler", "problem", "This PyTorch is built without Kineto: it cannot record.",
+            "Install an official build.",
+        )  # fmt: skip
+    elif facts.devices and not facts.records_devices:
+        yield Line(
+            "profiler", "problem", "torch.profiler records the CPU, but not the GPU.",
+            "Install a build of PyTorch with CUPTI (CUDA) or roctracer (ROCm).",
+        )  # fmt: skip
+    else:
+        yield Line("profiler", "ok", f"records the CPU{' and the GPU' if facts.devices else ''}")
+    for name in facts.injectors:
+        yield Line(
+            "profiler", "note", f"{name} is set: another tool may be using the GPU's profiler.",
+            "Run without it: only one of the two can record the GPU.",
+        )  # fmt: skip
+
+
+def _surroundings(facts: Facts) -> Iterator[Line]:
+    yield _threads(facts)
+    if facts.folder_error:
+        yield Line(
+            "traces", "problem", f"{facts.folder} cannot be written: {facts.folder_error}.",
+            "Set PROFKIT_DIR to a writable folder.",
+        )  # fmt: skip
+    elif facts.free_bytes < _MIN_FREE_BYTES:
+        free = format_bytes(facts.free_bytes)
+        yield Line(
+            "traces", "note", f"Only {free} is free in {facts.folder}.",
+            "Free some space, or set PROFKIT_DIR to another folder.",
+        )  # fmt: skip
+    else:
+        yield Line("traces", "ok", f"{facts.folder}, {format_bytes(facts.free_bytes)} free")
+    yield _tensorboard(facts)
+    for name, value in sorted(facts.variables.items()):
+        if name not in _KNOWN_VARIABLES:
+            yield Line(
+                "environment",
+                "note",
+                f"{name} is set, but profkit has no such setting.",
+                "Check the spelling.",
+            )
+        elif name == "PROFKIT" and value == "0":
+            yield Line("environment", "note", "PROFKIT=0: recording is off.", "Unset PROFKIT.")
+        else:
+            yield Line("environment", "ok", f"{name}={value}")
+
+
+def _threads(facts: Facts) -> Line:
+    threads = facts.n_threads
+    text = f"{facts.n_cores} for this process" + (f", {threads} used by PyTorch" if threads else "")
+    if threads and threads > facts.n_cores:
+        fix = f"Set OMP_NUM_THREADS={facts.n_cores}: more threads than cores slow each other down."
+        return Line("cores", "note", text, fix)
+    if facts.omp_threads == "1" and facts.n_cores > 1:
+        fix = "Unset it, unless several processes share this machine (torchrun sets it)."
+        return Line("cores", "note", f"{text}, because OMP_NUM_THREADS=1", fix)
+    return Line("cores", "ok", text)
+
+
+def _tensorboard(facts: Facts) -> Line:
+    missing = [name for name, found in facts.packages.items() if found is None]
+    if missing:
+        fix = f"pip install {' '.join(missing)}"
+        return Line(
+            "TensorBoard",
+            "note",
+            f"{' and '.join(missing)} missing: no timeline in TensorBoard.",
+            fix,
+        )
+    if facts.plugin_error:
+        text = f"Its profiler plugin fails to load: {facts.plugin_error}."
+        return Line("TensorBoard", "note", text, "pip install --upgrade torch-tb-profiler")
+    found = ", ".join(f"{name} {number}" for name, number in facts.packages.items())
+    if facts.tab_error:
+        text = f"{found}, but without the Profkit tab: {facts.tab_error}."
+        return Line("TensorBoard", "note", text, "Reinstall profkit in TensorBoard's environment.")
+    return Line("TensorBoard", "ok", f"{found}, with the Profkit tab")

@@ -1,0 +1,165 @@
+"""The machine and the program, as a capture writes them into its trace."""
+
+import contextlib
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from profkit._version import __version__
+from profkit.capture.process import devices, launch
+from profkit.model.capture_info import (
+    DEBUG_SETTINGS,
+    CaptureInfo,
+    DeviceMismatch,
+    HostThreads,
+    StepKind,
+)
+from profkit.patterns import regex
+
+_NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
+_AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
+_CPUS: Final = Path("/proc/cpuinfo")
+_COMMIT: Final = regex(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+mismatch: DeviceMismatch | None = None
+"""The error that ends what is recorded, noted by
+:mod:`profkit.capture.recording.device_mismatch`; the next recording that is written takes it."""
+
+
+def describe(name: str, steps: StepKind) -> CaptureInfo:
+    """This process, its machine and its torch, for the capture of that name."""
+    global mismatch
+    import torch
+
+    rank, world_size = ranks()
+    ended_by, mismatch = mismatch, None
+    return CaptureInfo(
+        version=__version__,
+        name=name,
+        steps=steps,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        cuda=torch.version.cuda or getattr(torch.version, "hip", None),
+        driver=driver_version(),
+        devices=device_names(),
+        rank=rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        argv=list(sys.argv),
+        threads=host_threads(),
+        mismatch=ended_by,
+        processor=processor(),
+        revision=revision(Path.cwd()),
+        settings={
+            name: os.environ[name]
+            for name, values in DEBUG_SETTINGS.items()
+            if os.environ.get(name) in values
+        },
+    )
+
+
+def host_threads() -> HostThreads:
+    """The threads and processes of the program as they are now.
+
+    Source: torchrun sets ``LOCAL_WORLD_SIZE`` (torch.distributed.run, "Environment Variables").
+    """
+    import torch
+
+    processes = sys.modules.get("multiprocessing.process")
+    n_ranks = 1
+    with contextlib.suppress(KeyError, ValueError):
+        n_ranks = max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
+    return HostThreads(
+        n_cores=n_cores(),
+        n_threads=torch.get_num_threads(),
+        n_ranks=n_ranks,
+        # active_children() would wait for those that have ended, which is the program's to do.
+        n_workers=len(getattr(processes, "_children", ())),
+    )
+
+
+def n_cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ranks() -> tuple[int | None, int | None]:
+    """The rank and the number of ranks of a distributed job; None and None outside one.
+
+    Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (torch.distributed.run, "Environment
+    Variables").
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return launch.launched_rank() or (None, None)
+
+
+def processor() -> str | None:
+    """Name of the processor, or None."""
+    with contextlib.suppress(OSError), _CPUS.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip() or None
+    return platform.processor() or None
+
+
+def revision(folder: Path) -> str | None:
+    """The git commit that is checked out in a folder or one around it, or None.
+
+    No process is started for it: the program is not to wait for one.
+
+    Source: ``gitrepository-layout`` in git's documentation.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for each in (folder, *folder.parents):
+            git = each / ".git"
+            if not git.exists():
+                continue
+            if git.is_file():  # of a worktree or a submodule
+                git = each / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            common = git / "commondir"
+            shared = git / common.read_text(encoding="utf-8").strip() if common.exists() else git
+            return _commit(git, shared, (git / "HEAD").read_text(encoding="utf-8").strip())
+    return None
+
+
+def _commit(git: Path, shared: Path, head: str) -> str | None:
+    """The commit of what ``HEAD`` has; branches are a file each, or lines of ``packed-refs``."""
+    name = head.partition("ref:")[2].strip()
+    if not name:
+        return head if _COMMIT.fullmatch(head) else None
+    for place in (git / name, shared / name):
+        if place.is_file():
+            commit = place.read_text(encoding="utf-8").strip()
+            return commit if _COMMIT.fullmatch(commit) else None
+    with contextlib.suppress(FileNotFoundError):
+        for line in (shared / "packed-refs").read_text(encoding="utf-8").splitlines():
+            commit, _, packed = line.partition(" ")
+            if packed == name and _COMMIT.fullmatch(commit):
+                return commit
+    return None
+
+
+def device_names() -> list[str]:
+    """Names of the devices, without initializing a runtime that the program does not use."""
+    found: list[str] = []
+    for module in devices.modules_in_use():
+        with contextlib.suppress(RuntimeError, AssertionError):
+            found += [module.get_device_name(i) for i in range(module.device_count())]
+    return found
+
+
+def driver_version() -> str | None:
+    """Version of the GPU's kernel driver, or None."""
+    for path in (_NVIDIA_VERSION, _AMD_VERSION):
+        with contextlib.suppress(OSError):
+            return path.read_text().strip() or None
+    return None

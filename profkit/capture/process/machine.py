@@ -1,0 +1,169 @@
+"""Collects the facts about this machine that :mod:`profkit.capture.process.doctor` evaluates."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Any, Final
+
+from profkit.capture.process import environment
+from profkit.capture.process.doctor import DeviceFacts, Facts
+
+_INJECTORS: Final = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
+"""Set by Nsight Systems and by other tools that CUDA loads."""
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NVIDIA: Final = Path("/proc/driver/nvidia")
+_AMD: Final = Path("/dev/kfd")
+
+
+def gather() -> Facts:
+    """The facts about this machine. Imports torch; nothing is allocated on a device."""
+    folder, folder_error, free_bytes = _folder()
+    packages = {name: _version(name) for name in ("tensorboard", "torch-tb-profiler")}
+    try:
+        torch_facts = _torch_facts()
+    except Exception as error:  # noqa: BLE001  (a broken install raises anything)
+        torch_facts = {"torch_error": _one_line(error)}
+    return Facts(
+        python=sys.version_info[:3],
+        system=f"{platform.system()} {platform.machine()}",
+        gpus=_gpus(),
+        driver=environment.driver_version(),
+        driver_cuda=_driver_cuda(),
+        visible=next(((name, os.environ[name]) for name in _VISIBLE if name in os.environ), None),
+        injectors=tuple(name for name in _INJECTORS if os.environ.get(name)),
+        folder=folder,
+        folder_error=folder_error,
+        free_bytes=free_bytes,
+        n_cores=environment.n_cores(),
+        omp_threads=os.environ.get("OMP_NUM_THREADS"),
+        packages=packages,
+        plugin_error=_plugin_error() if all(packages.values()) else "",
+        tab_error=_tab_error() if packages["tensorboard"] else "",
+        variables={key: os.environ[key] for key in os.environ if key.startswith("PROFKIT")},
+        **torch_facts,
+    )
+
+
+def _torch_facts() -> dict[str, Any]:
+    """The attributes of :class:`~profkit.capture.process.doctor.Facts` that come from torch."""
+    import torch
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    hip = getattr(torch.version, "hip", None)
+    built_for = (
+        f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else None
+    )
+    devices: tuple[DeviceFacts, ...] = ()
+    device_error = ""
+    try:
+        if torch.cuda.is_available():
+            devices = tuple(_device(torch, number) for number in range(torch.cuda.device_count()))
+        elif built_for:
+            torch.cuda.init()
+    except Exception as error:  # noqa: BLE001  (a driver fails in many ways)
+        device_error = _one_line(error)
+    cudnn = torch.backends.cudnn.version() if built_for else None
+    return {
+        "torch": str(torch.__version__),
+        "built_for": built_for,
+        "archs": tuple(torch.cuda.get_arch_list()),
+        "devices": devices,
+        "device_error": device_error,
+        "cudnn": f"{'MIOpen' if hip else 'cuDNN'} {cudnn}" if cudnn else None,
+        "kineto": bool(torch.profiler.kineto_available()),
+        "records_devices": ProfilerActivity.CUDA in supported_activities(),
+        "n_threads": int(torch.get_num_threads()),
+    }
+
+
+def _device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (the module)
+    found = torch.cuda.get_device_properties(number)
+    arch = (
+        getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
+    )
+    current = number == torch.cuda.current_device()
+    return DeviceFacts(str(found.name), int(found.total_memory), arch, current)
+
+
+def _gpus() -> tuple[str, ...]:
+    """GPUs as their kernel drivers list them, whether torch can use them or not."""
+    found: list[str] = []
+    for path in sorted(_NVIDIA.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            models = [line for line in lines if line.startswith("Model:")]
+            found += [line.partition(":")[2].strip() for line in models]
+    if not found and Path("/dev/nvidiactl").exists():
+        found.append("an NVIDIA GPU")
+    if _AMD.exists():
+        found.append("an AMD GPU")
+    return tuple(found)
+
+
+def _driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA version that the driver supports.
+
+    Source: ``cuDriverGetVersion`` in the CUDA Driver API reference: 1000 * major + 10 * minor.
+    """
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    number = ctypes.c_int(0)
+    with contextlib.suppress(OSError, AttributeError):
+        if ctypes.CDLL(name).cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return number.value // 1000, number.value % 1000 // 10
+    return None
+
+
+def _folder() -> tuple[str, str, int]:
+    """The folder for traces, why it is not writable (or an empty text), and its free bytes."""
+    folder = os.environ.get("PROFKIT_DIR") or "traces"
+    existing = Path(folder).absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+        return folder, "", shutil.disk_usage(existing).free
+    except OSError as error:
+        return folder, error.strerror or str(error), 0
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _plugin_error() -> str:
+    """Why TensorBoard cannot load the profiler's plugin, or an empty text."""
+    return _error_of(lambda: importlib.import_module("torch_tb_profiler.plugin"))
+
+
+def _tab_error() -> str:
+    """Why TensorBoard does not show profkit's own tab, or an empty text."""
+    found = entry_points(group="tensorboard_plugins", name="profkit")
+    if not found:
+        return "no installed package provides it"
+    return next(filter(None, (_error_of(entry.load) for entry in found)), "")
+
+
+def _error_of(load: Callable[[], object]) -> str:
+    """The error that TensorBoard gets when it loads something, or an empty text."""
+    try:
+        load()
+    except Exception as error:  # noqa: BLE001  (whatever it is)
+        return _one_line(error)
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,279 @@
+"""The program's own profilers: noticed before they begin, and never disturbed.
+
+torch has one profiler per process, in any thread. Preparing a second one cancels the first: it
+records nothing more, and stopping it is a segmentation fault. So profkit ends its own recording
+before a profiler of the program is prepared, and records none while one is open.
+
+A profiler is noticed when it is made, prepared for its warm-up, or started, in any thread. Code
+that only marks ranges for an external profiler (``torch.cuda.nvtx``, ``torch.profiler.itt``) is
+not one: it records nothing in the process.
+
+Source: ``torch/autograd/profiler.py``, ``torch/autograd/profiler_legacy.py`` and
+``torch/profiler/profiler.py``. The classes, ``profile._prepare_trace``, ``profile.entered``,
+``profile.kineto_results`` and ``_is_profiler_enabled`` are there in torch 2.1 to 2.13;
+``_run_on_profiler_start`` and its counterpart, which torch's profilers and those of other packages
+call, are missing in some. What is missing is not watched: the others notice the same profilers.
+``SyncActivityProfilerHandler::prepareTrace`` in libkineto cancels what is active.
+``RegisterLibKinetoClient`` in ``torch/csrc`` starts Kineto's daemon client if ``KINETO_USE_DAEMON``
+is set. ``PythonTracer::PythonTracer`` in ``torch/csrc/autograd/profiler_python.cpp`` replaces the
+profile function of every thread, and its ``stop`` removes them, in newer versions also those that
+others have set since.
+"""
+
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
+from typing import Any, Final
+
+from profkit.capture.process import console
+from profkit.capture.process.objects import instances, type_ids
+
+Listener = Callable[[str], None]
+"""Receives the name of a profiler of the program, in its thread, before it does anything."""
+
+DAEMON: Final = "KINETO_USE_DAEMON"
+"""With it in the environment, a daemon such as dynolog may record at any time."""
+_AUTOGRAD: Final = "torch.autograd.profiler"
+_STARTS: Final = "_run_on_profiler_start"
+_STOPS: Final = "_run_on_profiler_stop"
+_WATCHED: Final = (
+    ("torch.profiler.profiler", "_KinetoProfile", "__init__", "torch.profiler.profile"),
+    ("torch.profiler.profiler", "ExecutionTraceObserver", "__init__", "ExecutionTraceObserver"),
+    (_AUTOGRAD, "profile", "__init__", "torch.autograd.profiler.profile"),
+    (_AUTOGRAD, "profile", "_prepare_trace", "torch.profiler.profile"),
+    (_AUTOGRAD, "emit_nvtx", "__init__", "emit_nvtx"),
+    (_AUTOGRAD, "emit_itt", "__init__", "emit_itt"),
+    (_AUTOGRAD, "", _STARTS, "torch.autograd.profiler"),
+    (_AUTOGRAD, "", _STOPS, ""),
+    ("torch.autograd.profiler_legacy", "profile", "__init__", "profiler_legacy.profile"),
+    ("torch.autograd.profiler_legacy", "profile", "_start_trace", "profiler_legacy.profile"),
+)
+"""Modules, classes (or none) and functions that are called before a profiler does anything, and
+the profiler's name for messages."""
+_SETS_PROFILE: Final = (
+    ("sys", "", "setprofile", "sys.setprofile"),
+    ("sys", "", "_setprofileallthreads", "threading.setprofile_all_threads"),
+    ("cProfile", "Profile", "enable", "cProfile"),
+)
+"""The same for what sets a profile function. ``sys.setprofile`` runs in each thread that begins
+after ``threading.setprofile``."""
+_HAS_MONITORING: Final = sys.version_info >= (3, 12)
+"""cProfile then uses ``sys.monitoring``."""
+_TRACER_USES_MONITORING: Final = sys.version_info[:2] == (3, 12)
+"""In which torch's Python tracer counts calls of C functions by ``sys.monitoring``, as the tool of
+the same number as cProfile, whose calls are lost if torch ends before it.
+
+Source: ``registerMonitoringCallback`` in ``torch/csrc/autograd/profiler_python.cpp``."""
+
+is_active: bool = False
+"""Whether a profiler of the program records, while there are listeners; reading it calls nothing,
+which a profiler with stacks would record."""
+
+_is_none_made: bool = False
+"""Whether the program is known to have made no profiler since torch was imported."""
+
+_is_own: Final[ContextVar[bool]] = ContextVar("profkit_profiles", default=False)
+_listeners: Final[list[Listener]] = []
+_lock: Final = threading.RLock()
+_undo: Final[list[Callable[[], None]]] = []
+
+
+@contextlib.contextmanager
+def own() -> Iterator[None]:
+    """A block whose profilers are profkit's own."""
+    token = _is_own.set(True)
+    try:
+        yield
+    finally:
+        _is_own.reset(token)
+
+
+def subscribe(listener: Listener, *, from_import: bool = False) -> None:
+    """Call a listener for each profiler of the program from now on; torch must be imported.
+
+    Args:
+        from_import: Whether torch was imported just now, so that no profiler was missed.
+    """
+    global _is_none_made  # noqa: PLW0603
+    with _lock:
+        _is_none_made |= from_import and not _undo
+        _listeners.append(listener)
+        if not _undo:
+            _undo.extend(filter(None, (_watch(*one, _notify) for one in _WATCHED)))
+
+
+def unsubscribe(listener: Listener) -> None:
+    """Stop calling a listener, unless that was done. The last one restores torch's functions."""
+    global is_active, _is_none_made  # noqa: PLW0603
+    with _lock:
+        if listener in _listeners:
+            _listeners.remove(listener)
+        if not _listeners:
+            is_active = _is_none_made = False
+            while _undo:
+                _undo.pop()()
+
+
+@contextlib.contextmanager
+def watching_python(listener: Listener) -> Iterator[None]:
+    """A block in which a listener is called before the program sets a profile function.
+
+    Packages that set one in C are not noticed.
+    """
+    undo = list(filter(None, (_watch(*one, listener) for one in _SETS_PROFILE)))
+    try:
+        yield
+    finally:
+        for each in undo:
+            each()
+
+
+def watch_functions(
+    module: str, names: Collection[str], listener: Listener
+) -> list[Callable[[], None]]:
+    """Call a listener before the program calls any of a module's functions; returns what undoes it.
+
+    Calls within :func:`own` are not the program's.
+    """
+    return list(filter(None, (_watch(module, "", one, module, listener) for one in names)))
+
+
+def is_recording() -> bool:
+    """Whether a profiler records now, in this thread or, by torch's count, in any other."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(AttributeError):
+        return torch is not None and bool(
+            getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+            or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public way)
+        )
+    return False
+
+
+def is_open(except_for: Collection[object] = ()) -> bool:
+    """Whether a profiler of the program records or is in its warm-up, of which torch tells nothing.
+
+    Looks through all Python objects, which takes some fifty milliseconds, unless all profilers of
+    the program since torch's import would have been noticed.
+
+    Args:
+        except_for: Cancelled profilers of this thread, which torch counts as recording.
+    """
+    torch_autograd = sys.modules.get(_AUTOGRAD)
+    is_enabled = bool(getattr(torch_autograd, "_is_profiler_enabled", False))
+    if is_enabled or (not except_for and is_recording()):
+        return True
+    if _is_none_made:
+        return False
+    torch_profiler = sys.modules.get("torch.profiler")
+    kinds = [getattr(each, "profile", None) for each in (torch_autograd, torch_profiler)]
+    types = type_ids(*(kind for kind in kinds if kind is not None))
+    return any(
+        _is_warming_up(each) and not any(each is other for other in except_for)
+        for each in instances(gc.get_objects(), types)
+    )
+
+
+def python_profiler() -> str:
+    """A profiler of Python calls in use, whose profile function torch's tracer would replace.
+
+    One that another thread has set by ``sys.setprofile`` cannot be seen. Trace functions, as of
+    debuggers and coverage, and ``sys.monitoring`` are independent of profile functions.
+
+    Returns:
+        Its name, or empty.
+    """
+    if sys.getprofile() is not None:
+        return "sys.setprofile"
+    if getattr(threading, "_profile_hook", None) is not None:
+        return "threading.setprofile"
+    with contextlib.suppress(Exception):  # it is another package's function
+        if "yappi" in sys.modules and sys.modules["yappi"].is_running():
+            return "yappi"
+    if _TRACER_USES_MONITORING:
+        monitoring: Any = vars(sys)["monitoring"]
+        return str(monitoring.get_tool(monitoring.PROFILER_ID) or "")
+    profiler = getattr(sys.modules.get("_lsprof"), "Profiler", None)
+    if profiler is None or _HAS_MONITORING:
+        return ""
+    return "cProfile" if instances(gc.get_objects(), type_ids(profiler)) else ""
+
+
+def has_daemon() -> bool:
+    """Whether Kineto waits for requests of a daemon."""
+    return DAEMON in os.environ
+
+
+def _is_warming_up(profile: Any) -> bool:  # noqa: ANN401  (of torch.profiler or torch.autograd)
+    """Whether a profiler is prepared and has no results yet.
+
+    One that accumulates the events of several cycles retains the results of the first.
+    """
+    if hasattr(profile, "entered"):
+        return bool(profile.entered) and getattr(profile, "kineto_results", None) is None
+    action = getattr(getattr(profile, "current_action", None), "name", "")
+    started = getattr(profile, "profiler", None) is not None
+    return started and action == "WARMUP" and bool(getattr(profile, "acc_events", False))
+
+
+def _watch(
+    module: str, kind: str, name: str, profiler: str, notify: Listener
+) -> Callable[[], None] | None:
+    """Have a function call a listener first; returns what undoes that."""
+    owner: Any = None
+    with contextlib.suppress(ImportError):
+        owner = importlib.import_module(module)
+    if kind:
+        owner = getattr(owner, kind, None)
+    original = getattr(owner, name, None)
+    if original is None:
+        return None
+    is_inherited = name not in vars(owner)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if not _is_own.get():
+            _set_active(name)
+            if profiler:
+                _note_made()
+                _call(notify, profiler)
+        return original(*args, **kwargs)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not wrapper:
+            return
+        if is_inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    setattr(owner, name, wrapper)
+    return undo
+
+
+def _note_made() -> None:
+    global _is_none_made  # noqa: PLW0603
+    _is_none_made = False
+
+
+def _set_active(function: str) -> None:
+    global is_active  # noqa: PLW0603  (torch has one profiler per process)
+    if function in {_STARTS, _STOPS}:
+        is_active = function == _STARTS
+
+
+def _notify(profiler: str) -> None:
+    for listener in tuple(_listeners):  # they unsubscribe
+        _call(listener, profiler)
+
+
+def _call(listener: Listener, profiler: str) -> None:
+    try:
+        listener(profiler)
+    except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
+        console.warn("the program's profiler may be disturbed.", error)

@@ -1,0 +1,439 @@
+"""Samples the Python stacks of all threads, at a bounded cost: what ran where no steps are known.
+
+A thread of its own looks at the stacks every few milliseconds, at irregular intervals, so that they
+do not fall in step with the program. Whether a thread runs is known by its processor clock: it has
+to advance in the fifth of a millisecond after the stack was read, in Python or in an operator. A
+thread that waits for a lock, a timer or I/O does not count, nor one that has no core.
+
+Python lets another thread in after its switch interval or when a thread waits. With the default of
+5 ms, functions that take less between two waits would never be seen. So it is :data:`SWITCH_S`
+while a single thread of the program runs and functions are counted, unless the program sets another
+one; several would take turns so often that they lose a fifth of their time. A function that calls
+operators, which let the sampler in at once, is still sampled more often than one of the same time
+that does not: measured 44% for 25% beside functions of a millisecond. Threads that were not
+started by ``threading`` have no known clock: they run where their stack has changed.
+
+What a sample allocates must not begin a garbage collection: that would run finalizers of the
+program in this thread. The thread is not one of ``threading``, since programs wait for all of
+those.
+
+Source: ``sys._current_frames`` and ``sys.setswitchinterval`` in Python's documentation;
+``take_gil`` in CPython's ``Python/ceval_gil.c``; ``MAKE_THREAD_CPUCLOCK`` in Linux's
+``include/linux/posix-timers.h``: the clock of a thread that has ended is an error.
+"""
+
+import _thread
+import contextlib
+import gc
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import accumulate, repeat
+from operator import attrgetter
+from types import FrameType
+from typing import Final
+
+from profkit.capture.process import program, program_profilers
+from profkit.capture.source.files import PROFKIT_FOLDER
+from profkit.dataclass import dataclass
+
+Call = tuple[str, int, str]
+"""A frame: file, line, function."""
+Calls = tuple[Call, ...]
+"""The frames of a thread, the innermost last."""
+
+INTERVAL_S: Final = 0.02
+MAX_SHARE: Final = 0.01
+"""The interval grows until the sampling thread takes no more than this share of a core. The program
+loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
+SWITCH_S: Final = 0.0002
+_NAP_S: Final = 0.0002
+_MIN_RUNNING: Final = 0.5
+"""Share of that time for which the clock of a running thread advances, once it has a core."""
+_MAX_CALLS: Final = 200
+"""Of deeper stacks, the outer frames are left out."""
+_MAX_STACKS: Final = 10_000
+_WAITS: Final = {
+    ("selectors.py", "select"),
+    ("threading.py", "wait"),
+    ("threading.py", "_wait_for_tstate_lock"),
+    ("socket.py", "accept"),
+    ("socket.py", "readinto"),
+    ("thread.py", "_worker"),
+}
+"""Files and functions of the standard library that do nothing but wait: their threads may just have
+begun to run again."""
+_IMPORTLIB: Final = "<frozen importlib"
+_LATEST: Final = 0.1
+"""Weight of the latest sample in the mean cost of one."""
+_PLACE: Final = attrgetter("f_code", "f_lineno")
+_PROFKIT: Final = "profkit"
+"""The names of profkit's own threads begin with this."""
+_OF_THREAD: Final = 6
+"""``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``."""
+_MICROSECOND: Final = 1e-6
+"""Python's resolution of the switch interval."""
+
+_NEVER: Final = (1 << 31) - 1
+"""A threshold of the garbage collector that is never reached. No program sets this one."""
+
+_running: Final[set["StackSampler"]] = set()
+_own_threads: Final[set[int]] = set()
+_uncollected: Final[set[int]] = set()
+"""Threads in which no garbage collection may begin now."""
+_threshold: int = 0
+"""The program's threshold of the youngest generation, while it is :data:`_NEVER`."""
+_switch_s: float = 0.0
+"""The program's switch interval, while it is another one; else 0."""
+
+
+@dataclass(frozen=True)
+class StackCount:
+    """How often a thread ran with one stack.
+
+    Attributes:
+        thread: The thread's ident, which Python reuses after its end.
+        n: Number of samples.
+        ns: Time that they stand for: from the sample before each of them, of whichever stack.
+    """
+
+    thread: int
+    calls: Calls
+    n: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class StackSample:
+    """What one thread did at one time.
+
+    Attributes:
+        time_ns: Nanoseconds since 1970, by a clock that is never set back.
+        name: The thread's name; empty where Python does not know it.
+        is_running: Whether it used a core.
+    """
+
+    time_ns: int
+    thread: int
+    name: str
+    calls: Calls
+    is_running: bool
+
+
+class StackSampler:
+    """Samples stacks between :meth:`start` and :meth:`stop`, which may follow each other again.
+
+    Nothing is sampled while the program has a debugger, or a profiler of Python calls.
+
+    Args:
+        interval_s: Mean time between samples.
+        on_sample: Called in the sampling thread with the stacks of all threads at one time, also of
+            those that wait.
+        has_short_turns: Whether the switch interval is shortened: shares of functions need it, and
+            what a thread did last does not.
+
+    Attributes:
+        has_short_turns: As above.
+        n_samples: Times at which the stacks of all threads were read.
+        sampled_ns: Time from the first start to the last sample, without the time between a stop
+            and the next start.
+        interval_s: As it is now: larger where stacks are deep or threads are many.
+        n_left_out: Samples of running threads that are in no count, as there are too many stacks.
+        names: The names of threads by their ident.
+    """
+
+    def __init__(
+        self,
+        interval_s: float = INTERVAL_S,
+        on_sample: Callable[[list[StackSample]], object] = lambda _samples: None,
+        *,
+        has_short_turns: bool = True,
+    ) -> None:
+        self.interval_s = self._least_s = interval_s
+        self.n_samples = self.sampled_ns = self.n_left_out = 0
+        self.names: dict[int, str] = {}
+        self._counts: dict[tuple[int, Calls], list[int]] = {}
+        self._stacks: dict[Calls, Calls] = {}
+        self._on_sample = on_sample
+        self.has_short_turns = has_short_turns
+        self._seen: dict[int, _Look] = {}
+        self._looks: list[_Look] = []
+        self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
+        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self._last_ns = self._elapsed_ns = self._looked_ns = 0
+        self._cost_s = 0.0
+        self._turn = 0
+        self._has_given_way = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it samples, in this process."""
+        return self in _running
+
+    def start(self) -> bool:
+        """Begin to sample; returns whether it does: a debugger or profiler wins, for good."""
+        if self.is_on or self._has_given_way:
+            return self.is_on
+        is_traced = (
+            sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None
+        )
+        # For good: to look for profilers may take a tenth of a second, and this is called often.
+        self._has_given_way |= is_traced or bool(program_profilers.python_profiler())
+        if self._has_given_way:
+            return False
+        self._turn += 1
+        self._last_ns, self._seen = time.perf_counter_ns(), {}
+        _running.add(self)
+        try:
+            _thread.start_new_thread(self._run, (self._turn,))
+        except RuntimeError:  # there are too many threads
+            _leave(self)
+        return self.is_on
+
+    def stop(self) -> None:
+        """Sample no more. What was counted stays, and is added to after another start.
+
+        The thread ends when it wakes up the next time.
+        """
+        _leave(self)
+
+    def counts(self) -> list[StackCount]:
+        """The stacks of running threads, without frames of profkit; most time first."""
+        found = [
+            StackCount(thread, own, n, ns)
+            for (thread, calls), (n, ns) in list(self._counts.items())
+            if (own := _of_program(calls))
+        ]
+        return sorted(found, key=lambda one: -one.ns)
+
+    def _run(self, turn: int) -> None:
+        """Sample until the stop after the start of this turn."""
+        _own_threads.add(_thread.get_ident())
+        # Made here, as a bound method is an object that the garbage collector counts.
+        look, count = self._look, self._count
+        try:
+            while True:
+                time.sleep(self.interval_s * (0.5 + self._random.random()))
+                if turn != self._turn or not self.is_on:
+                    break
+                began_s = time.thread_time()
+                _without_collection(look)
+                time.sleep(_NAP_S)
+                _without_collection(count)
+                self._pace(time.thread_time() - began_s)
+        except Exception:  # noqa: BLE001  (no error of ours is shown in the program)
+            self._has_given_way = True
+            _leave(self)
+        finally:
+            _own_threads.discard(_thread.get_ident())
+
+    def _look(self) -> None:
+        """Read the stacks of all threads, and their clocks."""
+        now_ns = time.perf_counter_ns()
+        self._elapsed_ns, self._last_ns = now_ns - self._last_ns, now_ns
+        self.n_samples += 1
+        self.sampled_ns += self._elapsed_ns
+        threads = {thread.ident: thread for thread in threading.enumerate()}
+        self._looks = looks = []
+        n_active = 0
+        for ident, frame in sys._current_frames().items():  # noqa: SLF001  (CPython's only way)
+            thread = threads.get(ident)
+            name = "" if thread is None else thread.name
+            if ident in _own_threads or name.startswith(_PROFKIT):
+                continue
+            if frame.f_trace is not None:
+                raise _HasDebuggerError
+            clock = None if thread is None else _clock_of(thread.native_id)
+            before, clock_ns = self._seen.get(ident), _read(clock)
+            position = id(frame), frame.f_lasti
+            # A thread that has not run since is where it was.
+            is_parked = before is not None and clock_ns is not None and clock_ns == before.clock_ns
+            if before is not None and is_parked:
+                calls = before.calls
+            else:
+                calls = tuple(calls_of(frame))
+                if len(self._stacks) < _MAX_STACKS:
+                    calls = self._stacks.setdefault(calls, calls)
+            look = _Look(ident, name, clock, clock_ns, position, calls)
+            has_moved = before is None or before.position != position
+            look.is_running = clock_ns is None and has_moved
+            looks.append(look)
+            n_active += has_moved if clock_ns is None else not is_parked
+        if self.has_short_turns:
+            _set_switch_interval(is_short=n_active <= 1)
+        self._looked_ns = time.perf_counter_ns()
+
+    def _count(self) -> None:
+        """Count the threads that run: their clocks have advanced since then."""
+        nap_ns = time.perf_counter_ns() - self._looked_ns
+        samples = []
+        for look in self._looks:
+            now_ns = _read(look.clock)
+            if now_ns is not None and look.clock_ns is not None:
+                look.is_running = now_ns - look.clock_ns >= _MIN_RUNNING * nap_ns
+                look.clock_ns = now_ns
+            look.is_running &= not _is_waiting(look.calls)
+            if look.is_running:
+                self._add(look)
+            time_ns = self._epoch_ns + self._last_ns
+            samples.append(
+                StackSample(time_ns, look.thread, look.name, look.calls, look.is_running)
+            )
+        self._on_sample(samples)
+        self._seen = {look.thread: look for look in self._looks}
+
+    def _add(self, look: "_Look") -> None:
+        key = (look.thread, look.calls)
+        count = self._counts.get(key)
+        if count is None:
+            if len(self._counts) >= _MAX_STACKS:
+                self.n_left_out += 1
+                return
+            count = self._counts[key] = [0, 0]
+            self.names[look.thread] = look.name
+        count[0] += 1
+        count[1] += self._elapsed_ns
+
+    def _pace(self, cost_s: float) -> None:
+        self._cost_s += (cost_s - self._cost_s) * (_LATEST if self._cost_s else 1.0)
+        affordable_s = self._cost_s / MAX_SHARE
+        # `max()` would make a tuple, which may begin a collection.
+        self.interval_s = affordable_s if affordable_s > self._least_s else self._least_s  # noqa: FURB136
+
+
+class _HasDebuggerError(Exception):
+    """The program is debugged."""
+
+
+class _Look:
+    """A thread at one sample, with no reference to anything of the program but strings."""
+
+    __slots__ = ("calls", "clock", "clock_ns", "is_running", "name", "position", "thread")
+
+    def __init__(
+        self,
+        thread: int,
+        name: str,
+        clock: int | None,
+        clock_ns: int | None,
+        position: tuple[int, int],
+        calls: Calls,
+    ) -> None:
+        self.thread, self.name, self.clock, self.clock_ns = thread, name, clock, clock_ns
+        self.position, self.calls = position, calls
+        self.is_running = False
+
+
+def calls_of(innermost: FrameType) -> list[Call]:
+    """The frames of a thread, the innermost last, as many as a sample has.
+
+    Those of the import system and of ``profkit run`` are left out.
+    """
+    frames: list[FrameType | None] = []
+    # In C, so that no other thread comes in between: a function that returned meanwhile would leave
+    # its locals to these references, and their finalizers to this thread.
+    with contextlib.suppress(AttributeError):  # of None, beyond the outermost frame
+        frames.extend(accumulate(repeat("f_back", _MAX_CALLS - 1), getattr, initial=innermost))
+    places = list(map(_PLACE, filter(None, frames)))
+    frames.clear()
+    calls: list[Call] = []
+    for code, line in places:
+        if code.co_filename == program.__file__:
+            break
+        if not code.co_filename.startswith(_IMPORTLIB):
+            calls.append((code.co_filename, line or 0, code.co_name))
+    return calls[::-1]
+
+
+def _of_program(calls: Calls) -> Calls:
+    """The calls without those of profkit, or none where profkit itself was running."""
+    if not calls or calls[-1][0].startswith(PROFKIT_FOLDER):
+        return ()
+    return tuple(call for call in calls if not call[0].startswith(PROFKIT_FOLDER))
+
+
+def _is_waiting(calls: Calls) -> bool:
+    """Whether the innermost call does nothing but wait; also where there is none."""
+    if not calls:
+        return True
+    file, _, function = calls[-1]
+    return (os.path.basename(file), function) in _WAITS  # noqa: PTH119  (a Path takes 5 µs)
+
+
+def _clock_of(native_id: int | None) -> int | None:
+    """The processor clock of a thread, or None where the system has none."""
+    is_known = native_id is not None and sys.platform == "linux"
+    return (~native_id << 3) | _OF_THREAD if native_id is not None and is_known else None
+
+
+def _read(clock: int | None) -> int | None:
+    """Nanoseconds of processor time; None without a clock, or where the thread has ended."""
+    if clock is None:
+        return None
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:
+        return None
+
+
+def _without_collection(action: Callable[[], None]) -> None:
+    """Do something in which no garbage collection begins.
+
+    By a threshold, as the program may well ask whether its collector is on, or turn it off, while
+    this thread waits for its turn: a switch that is put back would undo that. Several samplers may
+    do this at once, in any order.
+    """
+    global _threshold  # noqa: PLW0603  (of the process)
+    thread, threshold = _thread.get_ident(), gc.get_threshold()[0]
+    _uncollected.add(thread)
+    if threshold not in (0, _NEVER):
+        _threshold = threshold
+        gc.set_threshold(_NEVER)
+    try:
+        action()
+    finally:
+        _uncollected.discard(thread)
+        if not _uncollected:
+            _restore_threshold()
+
+
+def _restore_threshold() -> None:
+    """Let collections begin again, unless the program has set another threshold meanwhile."""
+    if gc.get_threshold()[0] == _NEVER:
+        gc.set_threshold(_threshold)
+
+
+def _set_switch_interval(*, is_short: bool) -> None:
+    """Shorten the program's switch interval, or restore it, unless the program has set another."""
+    global _switch_s  # noqa: PLW0603  (of the process)
+    now_s = sys.getswitchinterval()
+    if is_short and not _switch_s and now_s > SWITCH_S:
+        _switch_s = now_s
+        sys.setswitchinterval(SWITCH_S)
+    elif not is_short and _switch_s:
+        if abs(now_s - SWITCH_S) < _MICROSECOND:
+            sys.setswitchinterval(_switch_s)
+        _switch_s = 0.0
+
+
+def _leave(sampler: StackSampler) -> None:
+    """Forget a sampler. The last one that shortens the switch interval restores it."""
+    _running.discard(sampler)
+    if not any(each.has_short_turns for each in _running):
+        _set_switch_interval(is_short=False)
+
+
+def _after_fork() -> None:
+    """A forked child has no thread that samples."""
+    _own_threads.clear()
+    _uncollected.clear()
+    _restore_threshold()
+    for sampler in tuple(_running):
+        _leave(sampler)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

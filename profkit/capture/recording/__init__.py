@@ -1,0 +1,1 @@
+"""One recording: torch's profiler, its steps and its file."""

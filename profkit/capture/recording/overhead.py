@@ -1,0 +1,155 @@
+"""The recording overhead: by how much recording slowed down the program.
+
+If a loop has unrecorded steps too, they are compared with the recorded ones. Otherwise the cost of
+one event is measured on this machine after the window, and multiplied by the number of events.
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from profkit.capture.process import program_profilers
+from profkit.capture.process.new_thread import in_new_thread
+from profkit.capture.recording import profiler
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.schedule import Phase
+from profkit.units import format_count, format_ns
+
+_MAX_STEPS: Final = 64
+_MIN_UNRECORDED_STEPS: Final = 2
+_N_RUNS: Final = 3
+_N_PASSES: Final = 2
+_MIN_PROGRAM_SHARE: Final = 0.1
+"""An estimate never attributes less than this share of the window to the program itself."""
+
+_costs: dict[Options, tuple[float, float]] = {}
+
+
+class StepTimes:
+    """The durations of a capture's steps, recorded and unrecorded."""
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._n_steps = 0
+        self._unrecorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
+        self._recorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
+
+    def begin(self) -> None:
+        """A step begins now."""
+        self._began_ns = time.perf_counter_ns()
+
+    def end(self, phase: Phase) -> None:
+        """The step of that phase ends now. The first one is ignored: it includes one-time work."""
+        took_ns = time.perf_counter_ns() - self._began_ns
+        self._n_steps += 1
+        if phase is Phase.RECORD:
+            self._recorded_ns.append(took_ns)
+        elif phase is not Phase.LINES and self._n_steps > 1:
+            self._unrecorded_ns.append(took_ns)
+
+    @property
+    def n_recorded(self) -> int:
+        """Steps that were recorded from start to end, as far as retained."""
+        return len(self._recorded_ns)
+
+    def overhead(self) -> tuple[float, str] | None:
+        """Recorded against unrecorded steps, or None if there are too few.
+
+        Returns:
+            The overhead ratio (0.8: a step took 1.8 times as long), and how it is known.
+        """
+        if not self._recorded_ns or len(self._unrecorded_ns) < _MIN_UNRECORDED_STEPS:
+            return None
+        plain_ns = statistics.median(self._unrecorded_ns)
+        recorded_ns = statistics.median(self._recorded_ns)
+        ratio = max(recorded_ns / plain_ns - 1, 0.0) if plain_ns else 0.0
+        n_recorded, n_unrecorded = len(self._recorded_ns), len(self._unrecorded_ns)
+        return ratio, f"measured: {n_recorded} recorded steps against {n_unrecorded} unrecorded"
+
+
+def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tuple[float, str]:
+    """The overhead of a window, from the cost of each event on this machine.
+
+    Args:
+        n_calls: Python calls in the window.
+        n_ops: Other events in it.
+
+    Returns:
+        The overhead ratio, and how it is known.
+
+    Raises:
+        CaptureError: If a profiler is running.
+        RuntimeError: If no thread can be started.
+    """
+    # Recording with stacks would end a Python profiler.
+    if program_profilers.python_profiler() or not profiler.can_trace_calls():
+        options = replace(options, stacks=False)
+    if options not in _costs:
+        _costs[options] = in_new_thread(partial(_measure_costs, options))
+    call_ns, op_ns = _costs[options]
+    cost_ns = n_calls * call_ns + n_ops * op_ns
+    plain_ns = max(window_ns - cost_ns, window_ns * _MIN_PROGRAM_SHARE, 1)
+    basis = f"estimated: {format_count(n_ops)} events at {format_ns(op_ns)}"
+    if n_calls:
+        basis += f" and {format_count(n_calls)} Python calls at {format_ns(call_ns)}"
+    return cost_ns / plain_ns, basis
+
+
+def _measure_costs(options: Options) -> tuple[float, float]:
+    """The cost of recording a Python call and any other event, in nanoseconds.
+
+    A small network runs forward and backward without a profiler, with one, and with stacks. The
+    fastest of several runs is used, as it was disturbed least.
+    """
+    work = _small_network()
+    work()
+    plain_ns = min(_timed_ns(work) for _ in range(_N_RUNS))
+    ops_ns, n_ops = _fastest(options, work, stacks=False)
+    op_ns = max(ops_ns - plain_ns, 0) / max(n_ops, 1)
+    if not options.stacks:
+        return 0.0, op_ns
+    stacks_ns, n_all = _fastest(options, work, stacks=True)
+    return max(stacks_ns - ops_ns, 0) / max(n_all - n_ops, 1), op_ns
+
+
+def _small_network() -> Callable[[], None]:
+    """Operators with gradients on the CPU that do not use the program's random numbers."""
+    import torch
+    from torch.nn import functional
+
+    weights = [torch.full((8, 8), 0.1, device="cpu", requires_grad=True) for _ in range(4)]
+    batch = torch.ones(4, 8, device="cpu")
+
+    def work() -> None:
+        with torch.enable_grad():
+            for _ in range(_N_PASSES):
+                values = batch
+                for weight in weights:
+                    values = functional.relu(functional.linear(values, weight))
+                torch.autograd.grad(values.sum(), weights)
+
+    return work
+
+
+def _fastest(options: Options, work: Callable[[], None], *, stacks: bool) -> tuple[int, int]:
+    """The least duration of some work in one recording, in ns, and its number of events.
+
+    To start a recording takes much longer than this work does.
+    """
+    recording = profiler.ProfilerRecording(options, stacks=stacks, device=False, is_alone=True)
+    recording.start()
+    try:
+        took_ns = min(_timed_ns(work) for _ in range(_N_RUNS))
+    finally:
+        recording.stop()
+    return took_ns, recording.n_events() // _N_RUNS
+
+
+def _timed_ns(work: Callable[[], None]) -> int:
+    began_ns = time.perf_counter_ns()
+    work()
+    return time.perf_counter_ns() - began_ns

@@ -1,0 +1,123 @@
+"""Writes recordings to files, each with the source lines of its operators."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from profkit.capture.process import compiles, console, environment, files, flight_recorder
+from profkit.capture.recording.op_lines import Lines, lines_of
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.overhead import estimated
+from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.errors import CaptureError
+from profkit.folders import working_folder
+from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
+
+_known_lines: dict[str, Lines] = {}
+"""Source lines from the first recording of each name, reused for later ones."""
+
+
+def forget_lines() -> None:
+    """Drop the source lines of earlier recordings."""
+    _known_lines.clear()
+
+
+class RecordingWriter:
+    """Writes the recordings of one session.
+
+    Attributes:
+        path: The last trace file, or None.
+        flight: The dump of the FlightRecorder beside it, or None.
+        needs_lines: Whether a step has to be recorded with stacks, as source lines are wanted and
+            unknown.
+        sampled: What was sampled of a run, once it is written; or None.
+    """
+
+    def __init__(self, name: str, options: Options, steps: StepKind) -> None:
+        self.path: str | None = None
+        self.flight: str | None = None
+        self.needs_lines = options.stacks and options.ops and name not in _known_lines
+        self.sampled: Callable[[], SampledTime | None] | None = None
+        self._name = name
+        self._options = options
+        self._steps: StepKind = steps
+        self._cwd = working_folder()
+
+    def write(
+        self,
+        main: ProfilerRecording,
+        for_lines: ProfilerRecording | None,
+        *,
+        stopped_by: str,
+        is_early: bool,
+        open_step: str,
+        overhead: tuple[float, str] | None,
+    ) -> None:
+        """Write a stopped recording.
+
+        Args:
+            for_lines: Another step of the loop, recorded with stacks.
+            stopped_by: What ended it, or empty.
+            is_early: Whether that ended the block too.
+            open_step: The name of the step that has not ended, or empty.
+            overhead: The ratio of a recorded step to another one, and how it is known; None if it
+                was not measured.
+        """
+        began_ns = time.perf_counter_ns()
+        info = environment.describe(self._name, self._steps)
+        target = files.trace_file(self._folder())
+        self.flight = flight_recorder.write(target, is_end=is_early, stopped_by=stopped_by)
+        with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
+            exported = Path(scratch) / "trace.json"
+            main.export(exported)
+            n_events = files.count_events(exported)
+            lines = self._lines(main, for_lines)
+            ratio, basis = overhead or (None, "")
+            if overhead is None and not stopped_by:  # a program that is about to end does not wait
+                n_calls = lines.n_calls if lines is not None else 0
+                n_others = max(n_events - n_calls, 0)
+                # The recording is worth more than its overhead: an error loses that alone.
+                with contextlib.suppress(CaptureError, RuntimeError):
+                    ratio, basis = estimated(self._options, main.window_ns, n_calls, n_others)
+            info = replace(
+                info,
+                cost=CaptureCost(
+                    start_ns=main.start_ns,
+                    stop_ns=main.stop_ns,
+                    write_ns=time.perf_counter_ns() - began_ns,
+                    n_events=n_events,
+                    overhead_ratio=ratio,
+                    overhead_basis=basis,
+                ),
+                cpu=main.cpu,
+                stopped_by=stopped_by,
+                open_step=open_step,
+                compiles=compiles.read(),
+                sampled=None if self.sampled is None else self.sampled(),
+            )
+            if lines is not None:
+                info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
+            files.write_trace(exported, target, info)
+        self.path = str(target)
+        console.note(
+            f"recorded “{self._name}”; next: profkit analyze {target}", quiet=self._options.quiet
+        )
+
+    def _lines(self, main: ProfilerRecording, for_lines: ProfilerRecording | None) -> Lines | None:
+        """The source lines of a window: its own, or of another step, or of an earlier recording."""
+        if main.stacks:
+            own = lines_of(main, self._name)
+            _known_lines.setdefault(self._name, own.for_other_window())
+            return own
+        if for_lines is not None:
+            _known_lines[self._name] = lines_of(for_lines, self._name).for_other_window()
+            self.needs_lines = False
+        return _known_lines.get(self._name) if self._options.stacks else None
+
+    def _folder(self) -> Path:
+        """The folder relative to the working directory in which the block began."""
+        folder = files.trace_folder(self._options.folder, self._name)
+        return folder if self._cwd == working_folder() else self._cwd / folder

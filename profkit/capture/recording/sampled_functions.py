@@ -1,0 +1,63 @@
+"""The functions of the program in which sampled stacks were."""
+
+from collections import Counter
+from typing import Final
+
+from profkit.capture.process.stack_sampler import Call, Calls, StackSampler
+from profkit.capture.source.files import SourceFiles, library_roots, package
+from profkit.model.capture_info import SampledFunction, SampledTime
+from profkit.model.location import MODULE_LEVEL
+
+_MAX_FUNCTIONS: Final = 200
+_NOWHERE: Final = ("", "")
+_COMPREHENSIONS: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
+
+
+def sampled_time(sampler: StackSampler) -> SampledTime | None:
+    """What was sampled, by the innermost function of user code; None where no thread ran."""
+    files = SourceFiles()
+    n: Counter[tuple[str, str]] = Counter()
+    ns: Counter[tuple[str, str]] = Counter()
+    lines: dict[tuple[str, str], Counter[int]] = {}
+    libraries: dict[tuple[str, str], Counter[str]] = {}
+    for one in sampler.counts():
+        user, library = _split(one.calls, files)
+        function = _NOWHERE if user is None else (user[0], user[2])
+        n[function] += one.n
+        ns[function] += one.ns
+        lines.setdefault(function, Counter())[0 if user is None else user[1]] += one.ns
+        libraries.setdefault(function, Counter())[library] += one.ns
+    functions = [
+        SampledFunction(
+            place=(file, lines[file, name].most_common(1)[0][0], name),
+            n=n[file, name],
+            ns=spent_ns,
+            library=libraries[file, name].most_common(1)[0][0],
+        )
+        for (file, name), spent_ns in ns.most_common(_MAX_FUNCTIONS)
+    ]
+    if not functions:
+        return None
+    return SampledTime(
+        interval_ns=round(sampler.sampled_ns / sampler.n_samples),
+        n_samples=sampler.n_samples,
+        running_ns=ns.total(),
+        functions=functions,
+    )
+
+
+def _split(calls: Calls, files: SourceFiles) -> tuple[Call | None, str]:
+    """The innermost call of user code with its whole path, and the package that it is in.
+
+    A comprehension belongs to the function around it.
+    """
+    library = ""
+    for place, (file, line, name) in reversed(list(enumerate(calls))):
+        path = files.user_file(file)
+        if path is not None:
+            around = (call[2] for call in reversed(calls[:place]) if call[0] == file)
+            while name in _COMPREHENSIONS:
+                name = next(around, MODULE_LEVEL)  # noqa: PLW2901
+            return (path, line, name), library
+        library = library or package(file, library_roots())
+    return None, library

@@ -1,0 +1,110 @@
+"""``profkit.steps``: a loop over batches, each iteration of which is a step."""
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, Final, Generic, TypeVar
+
+from profkit.arguments import ITERABLE, Arguments
+from profkit.capture.recording import profiler
+from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
+from profkit.capture.recording.trace import TraceCapture, trace
+from profkit.model.torch_names import DATA_WAIT
+
+Batch = TypeVar("Batch")
+
+_ARGUMENTS: Final = Arguments("profkit.steps", batches=ITERABLE)
+
+
+class StepLoop(Generic[Batch]):
+    """The batches of a loop whose steps are recorded, with the wait for each batch.
+
+    Args:
+        batches: What to loop over.
+        name: The name of the trace.
+        options: The arguments of :func:`profkit.trace`.
+
+    Attributes:
+        path: The last trace file, or None.
+    """
+
+    def __init__(self, batches: Iterable[Batch], name: str, options: dict[str, Any]) -> None:
+        self._batches = batches
+        self._name = name
+        self._options = options
+        self.path: str | None = None
+
+    def __len__(self) -> int:
+        """The number of batches.
+
+        Raises:
+            TypeError: If the batches have no length.
+        """
+        if isinstance(self._batches, Sized):
+            return len(self._batches)
+        raise TypeError(f"{type(self._batches).__name__} has no length")
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches. A step begins with the wait for its batch."""
+        block = trace(self._name, **self._options)
+        if not isinstance(block, TraceCapture):
+            yield from self._batches
+            return
+        block.set_step_kind("loader")
+        try:
+            with block:
+                batches = iter(self._batches)
+                measure_wait = not _is_loader(batches)
+                while True:
+                    try:
+                        if measure_wait and block.is_recording:
+                            with profiler.region(DATA_WAIT):
+                                batch = next(batches)
+                        else:
+                            batch = next(batches)
+                    except StopIteration:
+                        return
+                    yield batch
+                    block.step()
+        finally:
+            self.path = block.path
+
+
+def steps(
+    batches: Iterable[Batch],
+    name: str = "steps",
+    *,
+    wait: int = DEFAULT_WAIT,
+    warmup: int = DEFAULT_WARMUP,
+    active: int | None = DEFAULT_ACTIVE,
+    **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
+) -> StepLoop[Batch]:
+    """Loop over batches, and record some of the steps and the wait for their data.
+
+    ::
+
+        for batch in profkit.steps(loader, "train"):
+            train_step(batch)
+
+    Args:
+        batches: A DataLoader or any other iterable.
+        name: A name for the folder and the report.
+        wait: Steps at the start that are not recorded.
+        warmup: Steps after those; source lines come from one of them.
+        active: Steps to record; None for all.
+        **options: As for :func:`profkit.trace`.
+
+    Returns:
+        The same batches, to loop over once or several times; ``path`` is the trace once the loop
+        has ended.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+    _ARGUMENTS.check(batches=batches)
+    arguments = {"wait": wait, "warmup": warmup, "active": active, **options}
+    trace(name, **arguments)
+    return StepLoop(batches, name, arguments)
+
+
+def _is_loader(batches: object) -> bool:
+    """Whether torch annotates the wait for these batches itself, as its DataLoader does."""
+    return any(kind.__module__ == "torch.utils.data.dataloader" for kind in type(batches).__mro__)

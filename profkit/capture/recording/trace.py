@@ -1,0 +1,385 @@
+"""``profkit.trace``: a block, a function or a loop, recorded into a trace file."""
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, overload
+
+from profkit.arguments import FLAG, NAME, PATH, Arguments, one_of, optional, whole
+from profkit.capture.process import wrappers
+from profkit.capture.process.devices import OnlyDevice
+from profkit.capture.recording import current, reporting
+from profkit.capture.recording.options import DEFAULTS, Options
+from profkit.capture.recording.schedule import Schedule
+from profkit.capture.recording.session import Session
+from profkit.errors import UsageError
+from profkit.model.capture_info import StepKind
+from profkit.model.report import Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DEFAULT_NAME = "trace"
+_ARGUMENTS: Final = Arguments(
+    "profkit.trace", name=optional(NAME), wait=whole(), warmup=whole(), active=optional(whole(1)),
+    repeat=whole(), limit=whole(), only=optional(one_of(*get_args(OnlyDevice))),
+    dir=optional(PATH), ops=FLAG, device=FLAG, stacks=FLAG, shapes=FLAG, memory=FLAG, flops=FLAG,
+    quiet=FLAG,
+)  # fmt: skip
+_RECORDING: Final = ("dir", "ops", "device", "stacks", "shapes", "memory", "flops", "quiet")
+"""Arguments that select what is recorded, and where it is written."""
+
+
+class Idle(wrappers.IdleContext):
+    """A ``profkit.trace`` that records nothing, at almost no cost; all share one object."""
+
+    __slots__ = ()
+
+    path: None = None
+    report: None = None
+
+    def __repr__(self) -> str:
+        return reporting.as_text("profkit.trace", None, "recording is off")
+
+    _repr_html_ = reporting.as_html
+
+    def step(self) -> None:
+        """Only call the step listeners, which monitor memory."""
+        if current.step_listeners:
+            current.step_ended()
+
+    def pause(self) -> None:
+        """Do nothing."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+
+IDLE = Idle()
+
+
+class Ended(Idle):
+    """A block of a name beyond its limit: it is not recorded, and has the last recording's report.
+
+    Attributes:
+        path: The trace file of the last recorded block of the name.
+    """
+
+    __slots__ = ("_report", "path")
+
+    path: str  # type: ignore[assignment]  # here there is one
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._report: Report | None = None
+
+    def __repr__(self) -> str:
+        return reporting.as_text("profkit.trace", None, f"last recorded in {self.path}")
+
+    @property
+    def report(self) -> Report:  # type: ignore[override]  # here there is one
+        """The report of that file, created on first access.
+
+        Raises:
+            LoadError: If the file cannot be read any more.
+        """
+        if self._report is None:
+            self._report = reporting.report_of(self.path)
+        return self._report
+
+
+_ended: Final[dict[str | None, Ended]] = {}
+"""For each name, the object for its blocks beyond the limit."""
+
+
+class _Settings(NamedTuple):
+    limit: int
+    options: Options
+    schedule: Schedule | None
+    only: OnlyDevice | None
+
+
+class TraceCapture:
+    """One use of ``profkit.trace``, as a context manager or a decorator.
+
+    The outermost block of a thread records; a block inside it is a named region of that recording.
+
+    Args:
+        name: The name, or None: then a decorated function's own.
+        steps: What a step is.
+
+    Attributes:
+        path: The trace file, once the block has ended; None when nothing was recorded.
+        flight: The dump of the FlightRecorder beside it, or None.
+    """
+
+    __slots__ = ("_entered", "_name", "_report", "_settings", "_steps", "flight", "path")
+
+    def __init__(self, name: str | None, settings: _Settings, steps: StepKind) -> None:
+        self._name = name
+        self._settings = settings
+        self._steps = steps
+        self._entered: list[Any] = []
+        self._report: Report | None = None
+        self.path: str | None = None
+        self.flight: str | None = None
+
+    def __repr__(self) -> str:
+        state = "nothing recorded yet" if self.path is None else f"recorded in {self.path}"
+        if any(isinstance(entered, Session) for entered in self._entered):
+            state = "open"
+        return reporting.as_text("profkit.trace", self._name, state)
+
+    _repr_html_ = reporting.as_html
+
+    def __enter__(self) -> "Self":
+        entered = None
+        limit, options, schedule, only = self._settings
+        if only is None or not current.is_absent(only):
+            name = self._name or _DEFAULT_NAME
+            entered = current.enter(name, limit, options, schedule, self._steps)
+        self._entered.append(entered)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        entered = self._entered.pop()
+        if isinstance(entered, Session):
+            if type(error) is RuntimeError:
+                from profkit.capture.recording import device_mismatch
+
+                device_mismatch.note(error)
+            early = kind.__name__ if kind is not None and wrappers.is_early_end(kind) else ""
+            current.leave(entered, early)
+            self.path, self.flight = entered.path, entered.flight
+            self._report = None
+            if self.path is not None:
+                _ended[self._name] = Ended(self.path)
+        elif entered is not None:
+            entered.__exit__(kind, error, traceback)
+
+    def __call__(self, function: Function) -> Function:
+        """Record every call of a function, up to the limit.
+
+        Functions, methods, static and class methods are recorded from call to return, async
+        functions from the first await to the last, generators and async generators item by item.
+
+        Raises:
+            UsageError: If it is not a function.
+        """
+        given: Any = function
+        if isinstance(given, (staticmethod, classmethod)):
+            return cast("Function", type(given)(self(given.__func__)))
+        if not callable(given) or inspect.isclass(given):
+            raise UsageError(
+                f"profkit.trace decorates functions; {given!r} is not one.",
+                "Decorate the class's methods." if inspect.isclass(given) else "",
+            )
+        name = self._name or wrappers.name_of(given)
+        return wrappers.wrap(function, lambda: _new_capture(name, self._settings))
+
+    def set_step_kind(self, steps: StepKind) -> None:
+        """Set what a step is in this recording."""
+        self._steps = steps
+
+    def step(self) -> None:
+        """Mark the end of a step of the loop. Does nothing outside the recorded block."""
+        session = self._session
+        if session is not None:
+            session.step()
+        if current.step_listeners:
+            current.step_ended()
+
+    def pause(self) -> None:
+        """Leave what follows out of the steps until ``resume()``, such as a validation.
+
+        The recorded steps follow each other: a pause among them ends the recording early, or lets
+        it begin again after the pause.
+        """
+        session = self._session
+        if session is not None:
+            session.pause()
+
+    def resume(self) -> None:
+        """Begin the next step, after ``pause()``."""
+        session = self._session
+        if session is not None:
+            session.resume()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a profiler of this block is recording."""
+        session = self._session
+        return session is not None and session.is_recording
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this block records nothing more."""
+        session = self._session
+        return session is None or session.is_done
+
+    @property
+    def _session(self) -> Session | None:
+        """The recording of the innermost entry, if it is one."""
+        entered = self._entered[-1] if self._entered else None
+        return entered if isinstance(entered, Session) else None
+
+    @property
+    def report(self) -> Report | None:
+        """The report of the trace file, created on first access; None without a file.
+
+        Raises:
+            LoadError: If the file cannot be read any more.
+        """
+        if self._report is None and self.path is not None:
+            self._report = reporting.report_of(self.path)
+        return self._report
+
+
+@overload
+def trace(name: Function, /) -> Function: ...
+
+
+@overload
+def trace(
+    name: str | None = None,
+    /,
+    *,
+    wait: int = 0,
+    warmup: int = 0,
+    active: int | None = None,
+    repeat: int = 1,
+    limit: int = 3,
+    only: OnlyDevice | None = None,
+    dir: str | os.PathLike[str] | None = None,
+    ops: bool = True,
+    device: bool = True,
+    stacks: bool = True,
+    shapes: bool = True,
+    memory: bool = True,
+    flops: bool = False,
+    quiet: bool = False,
+) -> TraceCapture | Idle: ...
+
+
+def trace(
+    name: Any = None,
+    /,
+    *,
+    wait: int = 0,
+    warmup: int = 0,
+    active: int | None = None,
+    repeat: int = 1,
+    limit: int = 3,
+    only: OnlyDevice | None = None,
+    **recording: Any,
+) -> Any:
+    """Record a block, or a function's calls, into a trace that TensorBoard can open too.
+
+    ::
+
+        with profkit.trace("step"):
+            train_step(batch)
+
+        @profkit.trace
+        def train_step(batch): ...
+
+        with profkit.trace("train", wait=1, warmup=2, active=3) as t:
+            for batch in loader:
+                train_step(batch)
+                t.step()
+
+    The first ``limit`` blocks of a name are recorded; later ones cost almost nothing and have the
+    report of the last recording. A block inside another one of the same thread is a named region.
+    An error of the recording becomes one warning on stderr: the program continues, and its own
+    exceptions are raised as usual.
+
+    torch has one profiler per process, and one that the program uses itself is not disturbed: a
+    block inside it, or in its warm-up, is not recorded, and where it begins inside a block, the
+    recording of the block ends. A block has no source lines while ``sys.setprofile`` or
+    ``cProfile`` is in use.
+
+    ``wait``, ``warmup`` and ``active`` select steps of a loop, as in ``torch.profiler.schedule``;
+    each step ends with ``t.step()``. Python stacks make short steps about twice as long, so the
+    ``active`` steps are recorded without them, and source lines come from one ``warmup`` step. A
+    block without steps is recorded with stacks the first time, and its trace has the overhead.
+
+    Args:
+        name: A name for the folder and the report; by default that of the decorated function.
+        wait: Steps at the start that are not recorded.
+        warmup: Steps after those; source lines come from one of them.
+        active: Steps to record; None for all until the block ends.
+        repeat: How many such cycles; 0 for no limit.
+        limit: How many blocks of this name are recorded in this process.
+        only: Record only if this kind of device is present (``"cuda"``, ``"xpu"``).
+        **recording: ``dir``: folder for traces (default ``$PROFKIT_DIR``, else ``traces``).
+            ``ops``, ``device``, ``stacks``, ``shapes``, ``memory`` (all True), ``flops`` (False):
+            what to record. ``quiet`` (False): do not print the trace's path to stderr.
+
+    Returns:
+        A context manager and decorator with ``step()``, and with ``path`` and ``report`` once the
+        block has ended. A bare ``@profkit.trace`` returns the decorated function.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+    is_bare = _is_function(name)
+    # A block that is not recorded takes less than a microsecond: its arguments were checked before.
+    idle = _idle(name, limit, only)
+    if idle is not None:
+        return name if is_bare else idle
+    if not is_bare:
+        _ARGUMENTS.check(name=name)
+    _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
+    options = _options(recording) if recording else DEFAULTS
+    is_loop = wait or warmup or active is not None or repeat != 1
+    schedule = Schedule(wait, warmup, active, repeat) if is_loop else None
+    settings = _Settings(limit, options, schedule, only)
+    if is_bare:
+        return TraceCapture(None, settings, "entry")(name)
+    return TraceCapture(name, settings, "user" if schedule else "entry")
+
+
+def _idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (checked later)
+    """What a block is that is certain not to be recorded; None for one that may be."""
+    if not current.is_on:
+        return IDLE
+    if current.session is not None:
+        return None
+    is_device = type(only) is str
+    if is_device and current.is_known(only) and current.is_absent(only):
+        return IDLE
+    is_valid = type(name) is str and type(limit) is int
+    if is_valid and 0 <= limit < current.n_recorded.get(name, 0):
+        return _ended.get(name, IDLE)
+    return None
+
+
+def _is_function(name: object) -> bool:
+    """Whether a bare decorator was given its function instead of a name."""
+    return callable(name) or isinstance(name, (staticmethod, classmethod))
+
+
+def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
+    """The capture for one more call of a decorated function, or None if it is not recorded."""
+    if current.session is None:
+        is_over = current.n_recorded.get(name, 0) > settings.limit
+        if is_over or (settings.only is not None and current.is_absent(settings.only)):
+            return None
+    return TraceCapture(name, settings, "entry")
+
+
+def _options(recording: dict[str, Any]) -> Options:
+    unknown = sorted(set(recording).difference(_RECORDING))
+    if unknown:
+        raise UsageError(
+            f"profkit.trace has no argument {', '.join(unknown)}.",
+            f"It takes {', '.join(_RECORDING)}.",
+        )
+    _ARGUMENTS.check(**recording)
+    arguments = dict(recording)
+    folder = arguments.pop("dir", None)
+    return Options(**arguments, folder=None if folder is None else os.fspath(folder))
