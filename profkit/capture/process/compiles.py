@@ -87,7 +87,7 @@ class _Reader:
 
     def metrics(self) -> list[Any]:
         """Dynamo's records, one per compilation."""
-        with contextlib.suppress(Exception):  # missing before torch 2.2
+        with contextlib.suppress(Exception):  # a private part of torch
             return list(self._utils.get_compilation_metrics())
         return []
 

@@ -47,7 +47,7 @@ def is_program_paused() -> bool:
     with contextlib.suppress(Exception):  # its layout depends on torch's version
         if context is not None and context.try_get() is not None:
             return True
-    return _is_traced() or _is_in_backward()
+    return _is_traced() or is_in_backward()
 
 
 def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +61,7 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
         if is_dynamo_tracing is not None and is_dynamo_tracing():
             return
-        if not (_is_traced() or _is_in_backward()):
+        if not (_is_traced() or is_in_backward()):
             hook(*args)
 
     return unless_traced
@@ -74,10 +74,7 @@ def dynamo_flag() -> Callable[[], bool] | None:
     """
     import torch
 
-    # The second is for torch 2.1 and 2.2.
-    places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
-    found = (getattr(place, "is_compiling", None) for place in places)
-    return next((each for each in found if each is not None), None)
+    return getattr(getattr(torch, "compiler", None), "is_compiling", None)
 
 
 def compiled_module_class() -> Any:  # noqa: ANN401
@@ -98,18 +95,20 @@ def _is_traced() -> bool:
     """
     import torch
 
-    if torch._C._get_tracing_state() is not None:  # noqa: SLF001
-        return True
     if getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False):
         return True
-    if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
-        return False
-    keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
-    mode = torch._C._get_dispatch_mode  # noqa: SLF001
-    return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None
+    with contextlib.suppress(AttributeError):  # these names are private to torch
+        if torch._C._get_tracing_state() is not None:  # noqa: SLF001
+            return True
+        if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+            return False
+        keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
+        mode = torch._C._get_dispatch_mode  # noqa: SLF001
+        return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None
+    return False
 
 
-def _is_in_backward() -> bool:
+def is_in_backward() -> bool:
     """Whether this thread runs a node of a backward pass."""
     import torch
 

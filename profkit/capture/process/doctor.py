@@ -4,6 +4,7 @@
 other.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Final, Literal
@@ -13,7 +14,8 @@ from profkit.units import format_bytes
 
 Status = Literal["ok", "note", "problem"]
 
-_MIN_PYTHON: Final = (3, 10)
+_MIN_PYTHON: Final = (3, 11)
+_MIN_TORCH: Final = (2, 6)
 _MIN_FREE_BYTES: Final = 1 << 30
 """A trace of a few steps takes about 10 MB, its uncompressed text about 200 MB."""
 _KNOWN_VARIABLES: Final = frozenset({"PROFKIT", "PROFKIT_DIR", "PROFKIT_QUIET", "PROFKIT_DEBUG"})
@@ -116,7 +118,7 @@ def _basics(facts: Facts) -> Iterator[Line]:
     python = ".".join(map(str, facts.python))
     if facts.python < _MIN_PYTHON:
         yield Line(
-            "Python", "problem", f"Python {python} is too old.", "Install Python 3.10 or newer."
+            "Python", "problem", f"Python {python} is too old.", "Install Python 3.11 or newer."
         )
     else:
         yield Line("Python", "ok", " on ".join(filter(None, (python, facts.system))))
@@ -125,8 +127,21 @@ def _basics(facts: Facts) -> Iterator[Line]:
             "PyTorch", "problem", f"PyTorch cannot be imported: {facts.torch_error}",
             "Install it as shown at https://pytorch.org/get-started/locally.",
         )  # fmt: skip
+    elif _is_older(facts.torch, _MIN_TORCH):
+        yield Line(
+            "PyTorch",
+            "problem",
+            f"PyTorch {facts.torch} is too old.",
+            "Install 2.6 or newer.",
+        )
     else:
         yield Line("PyTorch", "ok", f"{facts.torch}, built for {facts.built_for or 'the CPU'}")
+
+
+def _is_older(version: str, minimum: tuple[int, int]) -> bool:
+    """Whether a version, such as ``2.13.0+cpu``, is certain to be older than another one."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < minimum
 
 
 def _devices(facts: Facts) -> Iterator[Line]:

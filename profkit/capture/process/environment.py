@@ -89,14 +89,20 @@ def n_cores() -> int:
     return os.cpu_count() or 1
 
 
+def is_distributed() -> bool:
+    """Return whether this process has joined a process group of ``torch.distributed``."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
 def ranks() -> tuple[int | None, int | None]:
     """The rank and the number of ranks of a distributed job; None and None outside one.
 
     Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (torch.distributed.run, "Environment
     Variables").
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if is_distributed():
+        distributed = sys.modules["torch.distributed"]
         return int(distributed.get_rank()), int(distributed.get_world_size())
     return launch.launched_rank() or (None, None)
 

@@ -165,7 +165,7 @@ def _no_numbers_taken() -> Iterator[None]:
 
     Their names, such as ``Thread-1``, are in the lines of many logs.
 
-    Source: ``threading._newname``, the same in Python 3.10 to 3.14.
+    Source: ``threading._newname``, the same in Python 3.11 to 3.14.
     """
     counter = getattr(threading, "_counter", None)
     if counter is None:

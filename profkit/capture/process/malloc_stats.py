@@ -49,6 +49,16 @@ class Heap:
         """Free bytes that the C allocator retains for reuse; None without ``mallinfo2``."""
         return None if self._mallinfo is None else int(self._mallinfo().fordblks)
 
+    def in_use(self) -> tuple[int, int, int] | None:
+        """Return what is allocated: bytes in arenas, bytes in blocks of their own, their number.
+
+        Large blocks have memory of their own, as ``mmap`` gives it. None without ``mallinfo2``.
+        """
+        if self._mallinfo is None:
+            return None
+        info = self._mallinfo()
+        return int(info.uordblks), int(info.hblkhd), int(info.hblks)
+
     def allocated(self) -> Allocated | None:
         """What the C and Python allocators have allocated; None without ``mallinfo2``."""
         if self._mallinfo is None:

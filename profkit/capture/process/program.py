@@ -25,6 +25,7 @@ _STARTERS: Final = (PROFKIT_FOLDER, "<frozen runpy>", "<frozen importlib", runpy
 """Beginnings of the file names of the frames that start the program."""
 _HOOKS: Final = (
     str(Path(PROFKIT_FOLDER, "capture", "process", "wrappers.py")),
+    str(Path(PROFKIT_FOLDER, "capture", "process", "optimizer_steps.py")),
     str(Path(PROFKIT_FOLDER, "capture", "live", "step_ends.py")),
 )
 """The files of functions that are called in place of the program's or torch's, and call those."""

@@ -1,13 +1,24 @@
-"""SIGTERM while a capture is open, and deadlines on the main thread.
+"""SIGTERM while profkit has something to write, and the program's handlers while profkit works.
 
-On SIGTERM captures are written first; then the signal takes the effect that it has in the program.
-Python allows only the main thread to set handlers: captures on other threads do without. A program
-that ignores SIGTERM continues to ignore it.
+A program without a handler for SIGTERM dies of it at once, and what was recorded would be lost. So
+profkit has a handler then, which only notes the signal. Another thread, the signal thread, has the
+files and the report written, restores the default action, and sends the signal again: the process
+dies of SIGTERM, as it would without profkit, and at most :data:`LIMIT_S` later whatever happens.
+
+The main thread goes no further meanwhile: it waits in the handler. Only where a recording is open
+it has to go on, as torch's profiler is stopped at a safe point alone: the next one ends the
+recording, writes and reports in its place. A main thread that is in C code does not run its handler
+in time. The signal wakes the signal thread all the same, which then does without it.
+
+A handler of the program for SIGTERM is left alone: such a program decides itself how it ends.
+
+Source: ``signal.set_wakeup_fd``, and "Execution of Python signal handlers" in Python's
+documentation: the handler runs on the main thread, between two instructions.
 """
 
-import _thread
+import _signal  # type: ignore[import-not-found]  # what `signal` calls, without names of numbers
 import contextlib
-import gc
+import ctypes
 import os
 import signal
 import sys
@@ -17,347 +28,318 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture.process import own_threads
+from profkit.dataclass import dataclass
+
+LIMIT_S: Final = 5.0
+"""How long the process lives on after a signal that ends it, for the files and the report."""
+LIMIT_OF_RANK_S: Final = 2.0
+"""The same for a rank of a job, whose other ranks wait for its end."""
+_HANDLER_S: Final = 0.5
+"""How long the main thread may take until it runs its handler; after that it is in C code."""
+_SAFE_POINT_SHARE: Final = 0.6
+"""Share of the limit for which a recording waits for a safe point; the rest is for the report."""
+_DRAIN_S: Final = 0.05
+"""A pause after other signals, which may come a thousand times per second."""
+_POLL_S: Final = 0.01
 _TERM: Final = signal.SIGTERM
-DEADLINE_THREAD: Final = "profkit deadline"
-"""The name of the threads that wait for a deadline."""
-COMPILING_SECONDS: Final = 0.05
-"""How long to wait where a recording cannot end, since the program is compiled or traced."""
-_POLL_S: Final = 0.05
-_QUICK_POLL_S: Final = 0.02
-_POLL_PAUSE: Final = 50
-"""A pause between two polls is this many times as much time as a poll takes of its thread."""
-_GRACE_S: Final = 0.2
-"""How long the main thread may be in one operator before a deadline interrupts it."""
-_COLLECTION_S: Final = 0.01
-"""How long a signal waits that arrives in a garbage collection."""
+_NUMBERS: Final = tuple(map(int, signal.valid_signals()))
 
-Finish = Callable[[str], bool]
-"""Receives the signal's name; False means that it cannot finish at this moment."""
 
-_previous: Any = None
-_finishers: Final[list[Finish]] = []
-_is_pending = False
+@dataclass(frozen=True)
+class Finisher:
+    """Ends something that the process has open.
+
+    Attributes:
+        finish: Writes it; called once, with the signal's name, on the signal thread or the main
+            one.
+        needs_safe_point: Returns whether that must wait for a safe point of the main thread.
+    """
+
+    finish: Callable[[str], object]
+    needs_safe_point: Callable[[], bool] = bool
+
+
+_finishers: Final[list[Finisher]] = []
+_signal_thread: "_SignalThread | None" = None
 _n_deferring = 0
+_is_held = False
+
+
+def on_sigterm(finisher: Finisher) -> None:
+    """Have something finished on SIGTERM, before what was added earlier.
+
+    Does nothing outside the main thread, where no handler can be set, in a program that handles or
+    ignores the signal, and on systems without signals.
+    """
+    global _signal_thread  # noqa: PLW0603
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.name != "posix" or not is_main or finisher in _finishers:
+        return
+    if not _finishers:
+        if signal.getsignal(_TERM) is not signal.SIG_DFL:
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # no more files, or no more threads
+            _signal_thread = _SignalThread()
+            signal.signal(_TERM, _handle)
+    _finishers.append(finisher)
+
+
+def remove(finisher: Finisher) -> None:
+    """Undo :func:`on_sigterm`; after the last one, the signal has its default action again."""
+    if finisher in _finishers and threading.current_thread() is threading.main_thread():
+        _finishers.remove(finisher)
+        _stop_if_unused()
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer SIGTERM to the end of the block, which must not be interrupted halfway."""
+    """Let SIGTERM end the process only after the block, in which it writes and reports.
+
+    It does so at the latest after the limit. What is removed in the block still counts there.
+    """
     global _n_deferring  # noqa: PLW0603
     _n_deferring += 1
     try:
         yield
     finally:
         _n_deferring -= 1
-        if not _n_deferring:
-            resend_pending()
+        _stop_if_unused()
+        _wait_if_pending()
 
 
-def is_pending() -> bool:
-    """Whether SIGTERM has arrived and was deferred."""
-    return _is_pending
-
-
-def on_sigterm(finish: Finish) -> None:
-    """Call ``finish`` on SIGTERM, before the program's own handler.
-
-    Args:
-        finish: If it returns False, :func:`resend_pending` sends the signal again.
-    """
-    global _previous  # noqa: PLW0603
-    if threading.current_thread() is not threading.main_thread() or finish in _finishers:
+def _stop_if_unused() -> None:
+    """Give SIGTERM its default action again, once nothing is to be finished before it."""
+    global _signal_thread
+    is_main = threading.current_thread() is threading.main_thread()
+    if _finishers or _n_deferring or _signal_thread is None or not is_main:
         return
-    if not _finishers:
-        found = signal.getsignal(_TERM)
-        # None is a handler that was not set by Python, so that Python cannot restore it.
-        if found is None or found is signal.SIG_IGN:
-            return
-        _previous = found
-        signal.signal(_TERM, _handle)
-    _finishers.append(finish)
-
-
-def remove(finish: Finish) -> None:
-    """Undo :func:`on_sigterm`; after the last one, restore the program's own handler."""
-    if finish not in _finishers or threading.current_thread() is not threading.main_thread():
-        return
-    _finishers.remove(finish)
-    if not _finishers:
-        _restore()
-        resend_pending()
-
-
-def _restore() -> None:
-    global _previous  # noqa: PLW0603
+    thread, _signal_thread = _signal_thread, None
     if signal.getsignal(_TERM) is _handle:
-        signal.signal(_TERM, _previous)
-    _previous = None
-
-
-def resend_pending() -> None:
-    """Send the signal again if it arrived while a capture could not finish."""
-    global _is_pending  # noqa: PLW0603
-    if _is_pending:
-        _is_pending = False
+        signal.signal(_TERM, signal.SIG_DFL)
+    thread.stop()
+    if thread.was_requested.is_set():
         os.kill(os.getpid(), _TERM)
 
 
-def _handle(signum: int, frame: FrameType | None) -> None:
-    global _is_pending  # noqa: PLW0603
-    previous = _previous
-    if _is_collecting():
-        threading.Timer(_COLLECTION_S, os.kill, (os.getpid(), _TERM)).start()
+def is_pending() -> bool:
+    """Return whether SIGTERM has arrived, so that the process is about to end."""
+    return _signal_thread is not None and _signal_thread.was_requested.is_set()
+
+
+def act_if_pending() -> None:
+    """End the process here if SIGTERM has arrived; called on the main thread, at a safe point."""
+    thread = _signal_thread
+    if (
+        thread is not None
+        and thread.was_requested.is_set()
+        and not _n_deferring
+        and threading.current_thread() is threading.main_thread()
+    ):
+        thread.finish()
+
+
+def set_limit(limit_s: float) -> None:
+    """Set how long the process may live on after SIGTERM."""
+    global _limit_s  # noqa: PLW0603
+    _limit_s = limit_s
+
+
+_limit_s: float = LIMIT_S
+
+
+@contextlib.contextmanager
+def dies_within(number: int, limit_s: float = LIMIT_S) -> Iterator[None]:
+    """A block in which a process that a signal has ended writes and reports; it dies if that hangs.
+
+    Args:
+        number: The signal, which would have ended the process by now.
+    """
+    is_over = threading.Event()
+
+    def watch() -> None:
+        if not is_over.wait(limit_s):
+            _die(number)
+
+    own_threads.start(watch)
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold back the program's signal handlers during the block, and run them at its end.
+
+    A handler may raise an exception, as Ctrl-C and timeouts by SIGALRM do. In the middle of a start
+    or stop of torch's profiler it would leave that half done, and it is the program's: it belongs
+    to no warning of profkit's.
+    """
+    global _is_held  # noqa: PLW0603
+    if _is_held or threading.current_thread() is not threading.main_thread():
+        yield
         return
-    if _n_deferring or not all(finish("SIGTERM") for finish in reversed(list(_finishers))):
-        _is_pending = True
+
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {}
+    _is_held = True
+    try:
+        for number in _NUMBERS:
+            handler = _signal.getsignal(number)
+            if callable(handler) and handler is not _handle:
+                handlers[number] = handler
+                _signal.signal(number, lambda number, _frame: arrived.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            _signal.signal(number, handler)
+        _is_held = False
+        _wait_if_pending()
+        for number in dict.fromkeys(arrived):
+            signal.raise_signal(number)
+
+
+def _handle(_number: int, _frame: FrameType | None) -> None:
+    """Note SIGTERM; the main thread waits here for the end, unless it has to reach a safe point."""
+    thread = _signal_thread
+    if thread is None or thread.pid != os.getpid():
+        _die(_TERM)
         return
-    _finishers.clear()
-    _restore()
-    if callable(previous):
-        previous(signum, frame)
-    else:
-        # The process then ends with the signal as its wait status, as without a handler.
-        os.kill(os.getpid(), signum)
+    thread.request()
+    _wait_if_pending()
 
 
-class _Pauses:
-    """Has the program's ``signal.pause()`` go on after signals of :class:`Interrupt`.
+def _wait_if_pending() -> None:
+    """Go no further on the main thread if the signal thread ends the process now."""
+    global _is_held  # noqa: PLW0603
+    thread = _signal_thread
+    if thread is None or not thread.was_requested.is_set() or _is_held or _n_deferring:
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    is_here = thread.finishing_thread == threading.get_ident()
+    if is_main and not is_here and not thread.needs_safe_point():
+        with held():
+            _is_held = False  # what it waits for is not this block
+            while True:
+                time.sleep(LIMIT_S)
 
-    It returns at any signal with a handler, and a program may wait in it for the one that ends it.
-    Python names the signals that arrive meanwhile in a file.
 
-    Source: ``signal.set_wakeup_fd``.
+def _die(number: int) -> None:
+    """End the process by a signal; any thread may call it."""
+    # `signal.signal()` works on the main thread alone.
+    ctypes.CDLL(None).signal(int(number), 0)
+    os.kill(os.getpid(), number)
+
+
+class _SignalThread:
+    """The thread that ends the process after SIGTERM.
+
+    Attributes:
+        pid: The process that it watches.
+        was_requested: Set once the main thread has noted the signal.
+        finishing_thread: The thread that writes and reports, once there is one.
     """
 
     def __init__(self) -> None:
-        self._original: Callable[[], None] | None = getattr(signal, "pause", None)
-        self._owners: set[Interrupt] = set()
-
-    def watch(self, owner: "Interrupt") -> None:
-        """Go on after the signals of this one too."""
-        self._owners.add(owner)
-        if self._original is not None and signal.pause is self._original:
-            signal.pause = self._pause
-
-    def leave(self, owner: "Interrupt") -> None:
-        """Undo that."""
-        self._owners.discard(owner)
-        if not self._owners and self._original is not None and signal.pause == self._pause:
-            signal.pause = self._original
-
-    def _pause(self) -> None:
-        pause = self._original
-        assert pause is not None  # noqa: S101  (for the type checker)
-        if threading.get_ident() != _ident_of_main():
-            return pause()
-        try:
-            read, write = os.pipe()
-        except OSError:  # too many files are open
-            return pause()
-        before = -1
-        try:
-            for end in (read, write):
-                os.set_blocking(end, False)
-            before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-            own: set[int] = set()
-            while True:
-                own |= self._numbers()
-                pause()
-                own |= self._numbers()
-                if not own.issuperset(os.read(read, 1024)):
-                    return None
-        except BlockingIOError:  # a handler of the program has set another file
-            return None
-        finally:
+        self.pid = os.getpid()
+        self.was_requested = threading.Event()
+        self.finishing_thread = 0
+        self._is_stopped = False
+        self._is_finishing = threading.Lock()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        # Whatever the program has set is left; the handler then wakes this thread by itself.
+        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if before != -1:
             signal.set_wakeup_fd(before)
-            os.close(read)
-            os.close(write)
+        if not own_threads.start(self._watch):
+            self.stop()
+            raise RuntimeError("no thread can be started")
 
-    def _numbers(self) -> set[int]:
-        return {int(each.number) for each in tuple(self._owners) if each.number is not None}
+    def request(self) -> None:
+        """Note the signal, and wake the thread."""
+        self.was_requested.set()
+        with contextlib.suppress(OSError):
+            os.write(self._write, bytes([_TERM]))
 
+    def stop(self) -> None:
+        """End the thread; called on the main thread."""
+        self._is_stopped = True
+        with contextlib.suppress(OSError, ValueError):
+            if (current := signal.set_wakeup_fd(-1)) != self._write:
+                signal.set_wakeup_fd(current)
+        with contextlib.suppress(OSError):
+            os.close(self._write)
 
-_pauses: Final = _Pauses()
+    def needs_safe_point(self) -> bool:
+        """Return whether something can only be finished at a safe point of the main thread."""
+        return any(finisher.needs_safe_point() for finisher in _finishers)
 
+    def finish(self) -> None:
+        """Write what is open and die. Whoever comes second waits for the end."""
+        with self._is_finishing:
+            self.finishing_thread = threading.get_ident()
+            for finisher in reversed(tuple(_finishers)):
+                with contextlib.suppress(Exception):  # the process dies, whatever happens to us
+                    finisher.finish("SIGTERM")
+            _die(_TERM)
+            time.sleep(LIMIT_S)
 
-class Interrupt:
-    """Has a function called on the main thread, when another thread requests it.
-
-    A profiler must be stopped by the thread that started it. A request lets Python run a signal
-    handler between two instructions of the main thread. Made on any other thread, or without a
-    spare signal, it does nothing.
-
-    Args:
-        act: The function.
-
-    Source: ``_thread.interrupt_main(signum)``, from Python 3.10 on.
-    """
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-        self._is_active = True
-        self._signal = _spare_signal()
-        if self._signal is not None:
-            self._previous: Any = signal.signal(self._signal, self._on_signal)
-            _pauses.watch(self)
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether there is a spare signal."""
-        return self._signal is not None
-
-    @property
-    def number(self) -> int | None:
-        """The number of the spare signal, or None."""
-        return self._signal
-
-    def request(self, *, wakes: bool = False) -> None:
-        """Have the function called. Does nothing after :meth:`cancel`.
-
-        Args:
-            wakes: Interrupt a blocking call too, as any signal does.
-        """
-        number = self._signal
-        if number is None or not self._is_active or not self._is_installed():
-            return
-        if wakes:
-            signal.pthread_kill(_ident_of_main(), number)
-        else:
-            _thread.interrupt_main(number)  # type: ignore[arg-type]  # (any number)
-
-    def cancel(self) -> None:
-        """Call the function no more. The main thread also restores the signal's handler."""
-        self._is_active = False
-        _pauses.leave(self)
-        is_main = threading.get_ident() == _ident_of_main()
-        if self._signal is not None and is_main and self._is_installed():
-            signal.signal(self._signal, self._previous)
-
-    def _is_installed(self) -> bool:
-        return self._signal is not None and signal.getsignal(self._signal) == self._on_signal
-
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        if not self._is_active:
-            return
-        if _is_collecting():
-            threading.Timer(_COLLECTION_S, self.request).start()
-        else:
-            self._act()
-
-
-class Deadline:
-    """Calls a function on the main thread after a time. Without a spare signal it does nothing.
-
-    A main thread that does not come is interrupted: it may wait for other threads or requests.
-    Python continues such a wait after the call.
-
-    Args:
-        seconds: The delay.
-        act: The function.
-        cpu_s: The delay goes on until the process has used this much CPU time.
-        at_most_s: How long it may then be in all; no less than the delay.
-        is_early: Asked every few hundredths of a second, on another thread; ends the delay.
-    """
-
-    def __init__(
-        self,
-        seconds: float,
-        act: Callable[[], None],
-        *,
-        cpu_s: float = 0.0,
-        at_most_s: float = 0.0,
-        is_early: Callable[[], bool] | None = None,
-    ) -> None:
-        self._act = act
-        self._is_early = is_early
-        self._interrupt = Interrupt(self._on_time)
-        self._cpu_until_s = time.process_time() + cpu_s
-        self._until_s = time.monotonic() + max(seconds, at_most_s)
-        self._has_come = threading.Event()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._wait, args=(seconds,), name=DEADLINE_THREAD, daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether there is a spare signal, without which nothing is called."""
-        return self._interrupt.has_signal
-
-    def come(self) -> None:
-        """Have the function called at once. Any thread may do so."""
-        self._has_come.set()
-        self._interrupt.request()
-
-    def cancel(self) -> None:
-        """Cancel the call and restore the signal's handler."""
-        self._is_over.set()
-        self._has_come.set()
-        self._interrupt.cancel()
-
-    def _wait(self, seconds: float) -> None:
-        self._wait_or_early(time.monotonic() + seconds)
-        if not self._is_over.is_set():
-            self._interrupt.request()
-            if not self._is_over.wait(_GRACE_S):
-                self._interrupt.request(wakes=True)
-
-    def _wait_or_early(self, ends_s: float) -> None:
-        """Wait until that time, and then for CPU time; or until it is early."""
+    def _watch(self) -> None:
         while True:
-            began_s = time.thread_time()
-            if self._is_early is not None and self._is_early():
-                return
-            poll_s, now_s = time.thread_time() - began_s, time.monotonic()
-            is_extended = now_s >= ends_s
-            left_s = (self._until_s if is_extended else ends_s) - now_s
-            if left_s <= 0 or (is_extended and time.process_time() >= self._cpu_until_s):
-                return
-            if self._is_early is not None:
-                left_s = min(left_s, max(_QUICK_POLL_S, _POLL_PAUSE * poll_s))
-            elif is_extended:
-                left_s = min(left_s, _POLL_S)
-            if self._has_come.wait(left_s):
-                return
+            try:
+                numbers = os.read(self._read, 4096)
+            except OSError:
+                numbers = b""
+            if self._is_stopped or not numbers:
+                break
+            if _TERM in numbers:
+                self._attend()
+            time.sleep(_DRAIN_S)
+        with contextlib.suppress(OSError):
+            os.close(self._read)
 
-    def _on_time(self) -> None:
-        self.cancel()
-        self._act()
+    def _attend(self) -> None:
+        """End the process, if it is this one that has got the signal."""
+        ends_s = time.monotonic() + _limit_s
+        position = _position_of_main()
+        if not self.was_requested.wait(_HANDLER_S) and _position_of_main() != position:
+            # The main thread goes on without its handler: a child got the signal, before it had
+            # replaced this program by its own, and shares the pipe.
+            return
 
-
-def _ident_of_main() -> int:
-    return threading.main_thread().ident or 0
-
-
-def _is_collecting() -> bool:
-    """Whether this interrupts a garbage collection in which no recording may be stopped.
-
-    Until Python 3.11 an allocation may collect, also the one of the frame that a profile function
-    is about to be called with. The collection runs weak references' callbacks and finalizers, and
-    those the handlers of signals. One that stops torch's recording frees what its profile function
-    is then called with.
-
-    Source: ``call_trace`` in CPython 3.11's ``Python/ceval.c``, which holds no reference to
-    ``c_profileobj``; collections are left to the eval loop since 3.12 (gh-97922).
-    """
-    if sys.version_info >= (3, 12) or not gc.isenabled():
-        return False
-    n_before = _n_young_collections()
-    gc.collect(0)  # does nothing inside another one
-    return _n_young_collections() == n_before
+        own_threads.start(lambda: _die_at(ends_s))
+        gives_up_s = ends_s - _limit_s * (1 - _SAFE_POINT_SHARE)
+        while not self._is_stopped:
+            is_writing = _n_deferring or _is_held
+            if not is_writing and (not self.needs_safe_point() or time.monotonic() > gives_up_s):
+                self.finish()
+            time.sleep(_POLL_S)
 
 
-def _n_young_collections() -> int:
-    return gc.get_stats()[0]["collections"]
+def _die_at(ends_s: float) -> None:
+    time.sleep(max(0.0, ends_s - time.monotonic()))
+    _die(_TERM)
 
 
-def _spare_signal() -> int | None:
-    """The last real-time signal without a handler."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    last, first = getattr(signal, "SIGRTMAX", None), getattr(signal, "SIGRTMIN", None)
-    if last is None or first is None:
-        return None
-    numbers = range(last, first, -1)
-    return next((each for each in numbers if signal.getsignal(each) is signal.SIG_DFL), None)
+def _position_of_main() -> tuple[int, int]:
+    """Return where the main thread is; the same again if it has run no Python code since."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    return (0, 0) if frame is None else (id(frame), frame.f_lasti)
+
+
+def _forget_in_child() -> None:
+    """Give SIGTERM its default action in a forked child, which has no signal thread."""
+    global _signal_thread, _n_deferring, _is_held
+    _finishers.clear()
+    thread, _signal_thread = _signal_thread, None
+    _n_deferring, _is_held = 0, False
+    if thread is not None and signal.getsignal(_TERM) is _handle:
+        signal.signal(_TERM, signal.SIG_DFL)
+    if thread is not None:
+        thread.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -36,7 +36,7 @@ from operator import attrgetter
 from types import FrameType
 from typing import Final
 
-from profkit.capture.process import program, program_profilers
+from profkit.capture.process import own_threads, program, program_profilers
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.dataclass import dataclass
 
@@ -51,6 +51,8 @@ MAX_SHARE: Final = 0.01
 loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
 SWITCH_S: Final = 0.0002
 _NAP_S: Final = 0.0002
+_MIN_CALL_S: Final = 0.001
+"""A thread that is let in this much later than it asks for waited for a call without frame."""
 _MIN_RUNNING: Final = 0.5
 """Share of that time for which the clock of a running thread advances, once it has a core."""
 _MAX_CALLS: Final = 200
@@ -81,7 +83,6 @@ _NEVER: Final = (1 << 31) - 1
 """A threshold of the garbage collector that is never reached. No program sets this one."""
 
 _running: Final[set["StackSampler"]] = set()
-_own_threads: Final[set[int]] = set()
 _uncollected: Final[set[int]] = set()
 """Threads in which no garbage collection may begin now."""
 _threshold: int = 0
@@ -114,6 +115,10 @@ class StackSample:
         time_ns: Nanoseconds since 1970, by a clock that is never set back.
         name: The thread's name; empty where Python does not know it.
         is_running: Whether it used a core.
+        instruction: Where the innermost frame is in its bytecode, as in ``frame.f_lasti``.
+        is_in_call: Whether it was in a call that has no frame, such as of a function in C. It is
+            known where the thread waited, ran without Python's lock, or kept the lock for longer
+            than any of Python's own instructions takes.
     """
 
     time_ns: int
@@ -121,6 +126,8 @@ class StackSample:
     name: str
     calls: Calls
     is_running: bool
+    instruction: int = -1
+    is_in_call: bool = False
 
 
 class StackSampler:
@@ -134,15 +141,13 @@ class StackSampler:
             those that wait.
         has_short_turns: Whether the switch interval is shortened: shares of functions need it, and
             what a thread did last does not.
+        max_share: The interval grows until sampling takes no more than this share of a core.
 
     Attributes:
         has_short_turns: As above.
         n_samples: Times at which the stacks of all threads were read.
         sampled_ns: Time from the first start to the last sample, without the time between a stop
             and the next start.
-        interval_s: As it is now: larger where stacks are deep or threads are many.
-        n_left_out: Samples of running threads that are in no count, as there are too many stacks.
-        names: The names of threads by their ident.
     """
 
     def __init__(
@@ -151,22 +156,32 @@ class StackSampler:
         on_sample: Callable[[list[StackSample]], object] = lambda _samples: None,
         *,
         has_short_turns: bool = True,
+        max_share: float = MAX_SHARE,
     ) -> None:
-        self.interval_s = self._least_s = interval_s
-        self.n_samples = self.sampled_ns = self.n_left_out = 0
-        self.names: dict[int, str] = {}
-        self._counts: dict[tuple[int, Calls], list[int]] = {}
-        self._stacks: dict[Calls, Calls] = {}
-        self._on_sample = on_sample
         self.has_short_turns = has_short_turns
-        self._seen: dict[int, _Look] = {}
-        self._looks: list[_Look] = []
-        self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
+        self.n_samples = self.sampled_ns = 0
+        self._on_sample = on_sample
+        self._pacing = _Pacing(interval_s, max_share)
+        self._counts = _StackCounts()
+        self._last_look = _LastLook()
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self._last_ns = self._elapsed_ns = self._looked_ns = 0
-        self._cost_s = 0.0
         self._turn = 0
         self._has_given_way = False
+
+    @property
+    def least_s(self) -> float:
+        """The interval that was requested."""
+        return self._pacing.least_s
+
+    @property
+    def interval_s(self) -> float:
+        """The interval as it is now: larger where stacks are deep or threads are many."""
+        return self._pacing.interval_s
+
+    @property
+    def n_left_out(self) -> int:
+        """Samples of running threads that are in no count, as there are too many stacks."""
+        return self._counts.n_left_out
 
     @property
     def is_on(self) -> bool:
@@ -177,6 +192,7 @@ class StackSampler:
         """Begin to sample; returns whether it does: a debugger or profiler wins, for good."""
         if self.is_on or self._has_given_way:
             return self.is_on
+
         is_traced = (
             sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None
         )
@@ -184,12 +200,12 @@ class StackSampler:
         self._has_given_way |= is_traced or bool(program_profilers.python_profiler())
         if self._has_given_way:
             return False
+
         self._turn += 1
-        self._last_ns, self._seen = time.perf_counter_ns(), {}
+        self._last_look.forget()
         _running.add(self)
-        try:
-            _thread.start_new_thread(self._run, (self._turn,))
-        except RuntimeError:  # there are too many threads
+        turn = self._turn
+        if not own_threads.start(lambda: self._run(turn)):
             _leave(self)
         return self.is_on
 
@@ -201,91 +217,170 @@ class StackSampler:
         _leave(self)
 
     def counts(self) -> list[StackCount]:
-        """The stacks of running threads, without frames of profkit; most time first."""
-        found = [
-            StackCount(thread, own, n, ns)
-            for (thread, calls), (n, ns) in list(self._counts.items())
-            if (own := _of_program(calls))
-        ]
-        return sorted(found, key=lambda one: -one.ns)
+        """Return the stacks of running threads, without frames of profkit; most time first."""
+        return self._counts.read()
 
     def _run(self, turn: int) -> None:
         """Sample until the stop after the start of this turn."""
-        _own_threads.add(_thread.get_ident())
         # Made here, as a bound method is an object that the garbage collector counts.
         look, count = self._look, self._count
         try:
             while True:
-                time.sleep(self.interval_s * (0.5 + self._random.random()))
+                time.sleep(self._pacing.begin_pause())
                 if turn != self._turn or not self.is_on:
                     break
+
                 began_s = time.thread_time()
                 _without_collection(look)
                 time.sleep(_NAP_S)
                 _without_collection(count)
-                self._pace(time.thread_time() - began_s)
+                self._pacing.add_cost(time.thread_time() - began_s)
         except Exception:  # noqa: BLE001  (no error of ours is shown in the program)
             self._has_given_way = True
             _leave(self)
-        finally:
-            _own_threads.discard(_thread.get_ident())
 
     def _look(self) -> None:
         """Read the stacks of all threads, and their clocks."""
-        now_ns = time.perf_counter_ns()
-        self._elapsed_ns, self._last_ns = now_ns - self._last_ns, now_ns
+        last_look, counts = self._last_look, self._counts
+        now_ns = last_look.begin()
+        # Python's own instructions let this thread in after a switch interval.
+        late_s = time.perf_counter() - self._pacing.due_s
+        is_late = late_s > 2 * sys.getswitchinterval() + _MIN_CALL_S
         self.n_samples += 1
-        self.sampled_ns += self._elapsed_ns
+        self.sampled_ns += last_look.elapsed_ns
+
         threads = {thread.ident: thread for thread in threading.enumerate()}
-        self._looks = looks = []
-        n_active = 0
+        looks, n_active = last_look.threads, 0
         for ident, frame in sys._current_frames().items():  # noqa: SLF001  (CPython's only way)
             thread = threads.get(ident)
             name = "" if thread is None else thread.name
-            if ident in _own_threads or name.startswith(_PROFKIT):
+            if own_threads.is_own(ident) or name.startswith(_PROFKIT):
                 continue
             if frame.f_trace is not None:
                 raise _HasDebuggerError
+
             clock = None if thread is None else _clock_of(thread.native_id)
-            before, clock_ns = self._seen.get(ident), _read(clock)
+            before, clock_ns = last_look.seen.get(ident), _read(clock)
             position = id(frame), frame.f_lasti
             # A thread that has not run since is where it was.
             is_parked = before is not None and clock_ns is not None and clock_ns == before.clock_ns
             if before is not None and is_parked:
                 calls = before.calls
             else:
-                calls = tuple(calls_of(frame))
-                if len(self._stacks) < _MAX_STACKS:
-                    calls = self._stacks.setdefault(calls, calls)
+                calls = counts.shared(tuple(calls_of(frame)))
+
             look = _Look(ident, name, clock, clock_ns, position, calls)
             has_moved = before is None or before.position != position
             look.is_running = clock_ns is None and has_moved
+            look.instruction = frame.f_lasti
+            look.is_in_call = is_late
             looks.append(look)
             n_active += has_moved if clock_ns is None else not is_parked
+
         if self.has_short_turns:
             _set_switch_interval(is_short=n_active <= 1)
-        self._looked_ns = time.perf_counter_ns()
+
+        # This thread has Python's lock: one that runs meanwhile is in code that needs none.
+        last_look.ended_ns = time.perf_counter_ns()
+        for look in looks:
+            look.is_in_call |= _has_run(look, last_look.ended_ns - now_ns)
 
     def _count(self) -> None:
         """Count the threads that run: their clocks have advanced since then."""
-        nap_ns = time.perf_counter_ns() - self._looked_ns
+        last_look = self._last_look
+        nap_ns = time.perf_counter_ns() - last_look.ended_ns
+        time_ns = self._epoch_ns + last_look.began_ns
+
         samples = []
-        for look in self._looks:
+        for look in last_look.threads:
             now_ns = _read(look.clock)
             if now_ns is not None and look.clock_ns is not None:
                 look.is_running = now_ns - look.clock_ns >= _MIN_RUNNING * nap_ns
                 look.clock_ns = now_ns
             look.is_running &= not _is_waiting(look.calls)
             if look.is_running:
-                self._add(look)
-            time_ns = self._epoch_ns + self._last_ns
+                self._counts.add(look, last_look.elapsed_ns)
             samples.append(
-                StackSample(time_ns, look.thread, look.name, look.calls, look.is_running)
+                StackSample(
+                    time_ns,
+                    look.thread,
+                    look.name,
+                    look.calls,
+                    look.is_running,
+                    look.instruction,
+                    look.is_in_call or not look.is_running,
+                )
             )
-        self._on_sample(samples)
-        self._seen = {look.thread: look for look in self._looks}
 
-    def _add(self, look: "_Look") -> None:
+        self._on_sample(samples)
+        last_look.seen = {look.thread: look for look in last_look.threads}
+
+
+class _HasDebuggerError(Exception):
+    """The program is debugged."""
+
+
+class _Pacing:
+    """Spaces samples irregularly, so far apart that they take no more than a share of a core.
+
+    A garbage collection may begin while these methods run, unlike in a sample. So they make no
+    object that the collector counts: numbers alone.
+
+    Args:
+        least_s: The mean interval that is requested.
+        max_share: The share of a core.
+
+    Attributes:
+        least_s: As above.
+        interval_s: The mean interval that the cost of the samples so far allows.
+        due_s: When the current pause ends, by ``time.perf_counter()``.
+    """
+
+    __slots__ = ("_cost_s", "_max_share", "_random", "due_s", "interval_s", "least_s")
+
+    def __init__(self, least_s: float, max_share: float) -> None:
+        self.least_s = self.interval_s = least_s
+        self.due_s = 0.0
+        self._max_share = max_share
+        self._cost_s = 0.0
+        self._random = random.Random(0)  # noqa: S311  (and the program's numbers stay the same)
+
+    def begin_pause(self) -> float:
+        """Begin the pause before the next sample, and return its length in seconds."""
+        pause_s = self.interval_s * (0.5 + self._random.random())
+        self.due_s = time.perf_counter() + pause_s
+        return pause_s
+
+    def add_cost(self, cost_s: float) -> None:
+        """Adapt the interval to the processor time that the latest sample has taken."""
+        self._cost_s += (cost_s - self._cost_s) * (_LATEST if self._cost_s else 1.0)
+        affordable_s = self._cost_s / self._max_share
+        # `max()` would make a tuple, which may begin a collection.
+        self.interval_s = affordable_s if affordable_s > self.least_s else self.least_s  # noqa: FURB136
+
+
+class _StackCounts:
+    """Counts the samples of running threads by thread and stack, up to a number of stacks.
+
+    Attributes:
+        n_left_out: Samples that are in no count, as there are too many stacks.
+    """
+
+    __slots__ = ("_counts", "_stacks", "n_left_out")
+
+    def __init__(self) -> None:
+        self.n_left_out = 0
+        self._counts: dict[tuple[int, Calls], list[int]] = {}
+        self._stacks: dict[Calls, Calls] = {}
+
+    def shared(self, calls: Calls) -> Calls:
+        """Return the stack that equals this one and is in memory already, or else this one."""
+        if len(self._stacks) < _MAX_STACKS:
+            return self._stacks.setdefault(calls, calls)
+        return calls
+
+    def add(self, look: "_Look", elapsed_ns: int) -> None:
+        """Count a sample of a thread, which stands for the time since the look before."""
         key = (look.thread, look.calls)
         count = self._counts.get(key)
         if count is None:
@@ -293,25 +388,65 @@ class StackSampler:
                 self.n_left_out += 1
                 return
             count = self._counts[key] = [0, 0]
-            self.names[look.thread] = look.name
+
         count[0] += 1
-        count[1] += self._elapsed_ns
+        count[1] += elapsed_ns
 
-    def _pace(self, cost_s: float) -> None:
-        self._cost_s += (cost_s - self._cost_s) * (_LATEST if self._cost_s else 1.0)
-        affordable_s = self._cost_s / MAX_SHARE
-        # `max()` would make a tuple, which may begin a collection.
-        self.interval_s = affordable_s if affordable_s > self._least_s else self._least_s  # noqa: FURB136
+    def read(self) -> list[StackCount]:
+        """Return the counts without frames of profkit, most time first."""
+        counts = [
+            StackCount(thread, program_calls, n, ns)
+            # A copy, as the sampling thread may add to them meanwhile.
+            for (thread, calls), (n, ns) in list(self._counts.items())
+            if (program_calls := _of_program(calls))
+        ]
+        return sorted(counts, key=lambda count: -count.ns)
 
 
-class _HasDebuggerError(Exception):
-    """The program is debugged."""
+class _LastLook:
+    """The last sample of all threads, with which the next one compares.
+
+    Attributes:
+        began_ns: When it began, by ``time.perf_counter_ns()``; before it, when sampling began.
+        ended_ns: When all stacks were read.
+        elapsed_ns: Time from the look before, or from the start, to its begin.
+        threads: What it saw of each thread.
+        seen: The same by the thread's ident, once the running ones are counted.
+    """
+
+    __slots__ = ("began_ns", "elapsed_ns", "ended_ns", "seen", "threads")
+
+    def __init__(self) -> None:
+        self.began_ns = self.ended_ns = self.elapsed_ns = 0
+        self.threads: list[_Look] = []
+        self.seen: dict[int, _Look] = {}
+
+    def forget(self) -> None:
+        """Forget what was seen before a start: no time has elapsed since, and nothing is known."""
+        self.began_ns, self.seen = time.perf_counter_ns(), {}
+
+    def begin(self) -> int:
+        """Begin the next look, and return the time."""
+        now_ns = time.perf_counter_ns()
+        self.elapsed_ns, self.began_ns = now_ns - self.began_ns, now_ns
+        self.threads = []
+        return now_ns
 
 
 class _Look:
     """A thread at one sample, with no reference to anything of the program but strings."""
 
-    __slots__ = ("calls", "clock", "clock_ns", "is_running", "name", "position", "thread")
+    __slots__ = (
+        "calls",
+        "clock",
+        "clock_ns",
+        "instruction",
+        "is_in_call",
+        "is_running",
+        "name",
+        "position",
+        "thread",
+    )
 
     def __init__(
         self,
@@ -324,7 +459,8 @@ class _Look:
     ) -> None:
         self.thread, self.name, self.clock, self.clock_ns = thread, name, clock, clock_ns
         self.position, self.calls = position, calls
-        self.is_running = False
+        self.is_running = self.is_in_call = False
+        self.instruction = -1
 
 
 def calls_of(innermost: FrameType) -> list[Call]:
@@ -379,6 +515,14 @@ def _read(clock: int | None) -> int | None:
         return None
 
 
+def _has_run(look: "_Look", elapsed_ns: int) -> bool:
+    """Whether a thread has used a core since its clock was read, at most ``elapsed_ns`` ago."""
+    clock_ns = _read(look.clock)
+    if clock_ns is None or look.clock_ns is None:
+        return False
+    return clock_ns - look.clock_ns >= _MIN_RUNNING * elapsed_ns
+
+
 def _without_collection(action: Callable[[], None]) -> None:
     """Do something in which no garbage collection begins.
 
@@ -428,7 +572,6 @@ def _leave(sampler: StackSampler) -> None:
 
 def _after_fork() -> None:
     """A forked child has no thread that samples."""
-    _own_threads.clear()
     _uncollected.clear()
     _restore_threshold()
     for sampler in tuple(_running):

@@ -4,15 +4,12 @@
 import contextlib
 import functools
 import inspect
-import operator
-import weakref
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
 
+from profkit.arguments import shown
 from profkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,12 +20,35 @@ _NO_CONTEXT: Final = contextlib.nullcontext()
 _NORMAL_ENDS: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
-class IdleContext:
+class CaptureBlock:
+    """What ``with`` opens; ``async with`` is refused with a hint."""
+
+    __slots__ = ()
+
+    _function: ClassVar[str] = "profkit.trace"
+    """The public function that makes it."""
+
+    def __aenter__(self) -> NoReturn:
+        """Refuse to be opened.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"{self._function} does not open blocks of `async with`.",
+            f"Write `with {self._function}(…):`, also in async functions: `await` works within it.",
+        )
+
+    def __aexit__(self, *_error: object) -> None:
+        """Python looks for it before it opens a block."""
+
+
+class IdleContext(CaptureBlock):
     """A context manager and decorator that does nothing."""
 
     __slots__ = ()
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
@@ -47,14 +67,57 @@ def is_early_end(kind: type[BaseException] | None) -> bool:
     return kind is not None and not issubclass(kind, _NORMAL_ENDS)
 
 
+def decorate(given: Any, decorator: str, wrap_function: Callable[[Any], Any]) -> Any:
+    """Wrap a function, or the function of a static or class method.
+
+    Args:
+        decorator: The decorator's public name, such as ``profkit.memory``.
+        wrap_function: Wraps a function.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    if isinstance(given, (staticmethod, classmethod)):
+        return type(given)(decorate(given.__func__, decorator, wrap_function))
+    require_function(given, decorator)
+    return wrap_function(given)
+
+
 def require_function(given: object, decorator: str) -> None:
     """Check the argument of a decorator, such as ``profkit.memory``.
 
     Raises:
-        UsageError: If it is not a function.
+        UsageError: If it is not a function, nor a static or class method.
     """
+    if isinstance(given, (staticmethod, classmethod)):
+        given = given.__func__
+    if inspect.isclass(given):
+        name = given.__qualname__
+        raise UsageError(
+            f"{decorator} decorates functions; {name} is a class.",
+            "Decorate the class's methods.",
+        )
+    module = getattr(sys.modules.get("torch.nn"), "Module", None)
+    if module is not None and isinstance(given, module):
+        raise UsageError(
+            f"{decorator} decorates functions; {type(given).__qualname__} is a module, which would "
+            "lose its parameters.",
+            f"Decorate its forward: model.forward = {decorator}(model.forward).",
+        )
     if not callable(given):
-        raise UsageError(f"{decorator} decorates functions; {given!r} is not one.")
+        raise UsageError(f"{decorator} decorates functions; {shown(given)} is not one.")
+
+
+def not_open(function: str) -> UsageError:
+    """The error of a block that ends and has not begun.
+
+    Args:
+        function: The public function that makes such blocks.
+    """
+    return UsageError(
+        f"This {function} is not open, so it cannot be closed.",
+        f"Use it as `with {function}(…):`, which calls `__enter__` and `__exit__` in pairs.",
+    )
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -89,70 +152,6 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
         return function(self, *args, **kwargs)
 
     return method
-
-
-class _FollowedMethod:
-    """A method that calls a hook once it has returned, as an attribute of its one object.
-
-    It looks like the method. Pickled or copied with its object, by an optimizer whose state is its
-    whole ``__dict__``, it is the method again, of the copy, and nothing of profkit.
-
-    Attributes:
-        hook: As above.
-    """
-
-    def __init__(self, thing: Any, name: str, hook: Callable[[], None]) -> None:
-        method, self.own = getattr(thing, name), vars(thing).get(name)
-        own, followed = self.own, weakref.ref(thing)
-
-        def call(itself: Any, /, *args: Any, **kwargs: Any) -> Any:
-            bound = getattr(type(itself), name).__get__(itself) if own is None else own
-            result = bound(*args, **kwargs)
-            if itself is followed():
-                hook()
-            return result
-
-        functools.update_wrapper(call, getattr(method, "__func__", method))
-        functools.update_wrapper(self, method)
-        self.__self__, self.__func__, self.hook = thing, call, hook
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__(self.__self__, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        return repr(vars(self)["__wrapped__"])
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-        if self.own is None:
-            return getattr, (self.__self__, vars(self)["__name__"])
-        return operator.getitem, ((self.own,), 0)
-
-
-def after_calls(thing: Any, name: str, hook: Callable[[], None]) -> Callable[[], None]:
-    """Call a hook whenever a method of one object has returned; returns what undoes that.
-
-    It stays a method with the same attributes: a learning-rate scheduler replaces ``step()`` of its
-    optimizer by binding it once more, marks it, and warns if it does not find the mark.
-
-    What undoes it holds no reference to the object, which may be an optimizer with its model.
-
-    Source: ``LRScheduler.__init__``.
-    """
-    followed = weakref.ref(thing)
-
-    def undo() -> None:
-        there = followed()
-        found = None if there is None else vars(there).get(name)
-        if not isinstance(found, _FollowedMethod) or found.hook is not hook:
-            return
-        if found.own is None:
-            del vars(there)[name]
-        else:
-            vars(there)[name] = found.own
-
-    # Without setattr(), which may be the program's.
-    vars(thing)[name] = _FollowedMethod(thing, name, hook)
-    return undo
 
 
 def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:

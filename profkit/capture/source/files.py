@@ -104,7 +104,8 @@ def package(path: str, roots: tuple[str, ...]) -> str:
         roots: The result of :func:`library_roots`.
     """
     begins = [path.rfind(part) + len(part) for part in _INSTALLED if part in path]
-    begins += [len(root) for root in roots if path.startswith(root)]
+    # torch's folder is a root of its own, so that a build in another folder is a library too.
+    begins = begins or [len(root) for root in roots if path.startswith(root)]
     return Path(path[max(begins) :]).parts[0].removesuffix(".py") if begins else ""
 
 

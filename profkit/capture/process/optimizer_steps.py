@@ -1,0 +1,124 @@
+"""Listens to the ends of optimizers' steps, after ``step()`` has returned to the program.
+
+torch's own hooks run within its region around ``step()``, where no recording may begin or end. So
+``step`` of each class of optimizers is a function that calls torch's one, and the listeners after
+it. A class gets it when its first optimizer is made, as torch patches it then too.
+
+Source: ``Optimizer._patch_step_function`` in ``torch/optim/optimizer.py``, which ``__init__`` and
+``__setstate__`` call.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from profkit.capture.process.compiling import dynamo_flag
+
+Listener = Callable[[Any], None]
+"""Receives the optimizer, in the thread in which it has stepped."""
+
+_MARK: Final = "_is_followed_by_profkit"
+_listeners: Final[list[Listener]] = []
+_undo: Final[list[Callable[[], None]]] = []
+
+
+class _Depth(threading.local):
+    """How many steps of optimizers are open in this thread: a step may call others."""
+
+    n = 0
+
+
+_depth: Final = _Depth()
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Call a listener after each step of any optimizer; returns what stops that.
+
+    Steps within the step of another optimizer are a part of it. Code that Dynamo traces calls no
+    listener.
+    """
+    if not _listeners:
+        _follow_all()
+    _listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+        while _undo and not _listeners:
+            _undo.pop()()
+
+    return stop
+
+
+def _follow_all() -> None:
+    """Follow the classes that have optimizers, and each other one from its first optimizer on."""
+    from torch.optim import Optimizer
+
+    base: Any = Optimizer
+    patch = base._patch_step_function  # noqa: SLF001  (torch has no hook after its region)
+
+    def patch_and_follow(optimizer: Any) -> None:  # noqa: ANN401
+        patch(optimizer)
+        _follow(type(optimizer))
+
+    def restore() -> None:
+        if base._patch_step_function is patch_and_follow:  # noqa: SLF001
+            base._patch_step_function = patch  # noqa: SLF001
+
+    base._patch_step_function = patch_and_follow  # noqa: SLF001
+    _undo.append(restore)
+
+    kinds: list[Any] = [base]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if getattr(vars(kind).get("step"), "hooked", False):
+            _follow(kind)
+
+
+def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
+    """Have the listeners called after ``step()`` of a class."""
+    if getattr(kind.step, _MARK, False):
+        return
+    had_own = "step" in vars(kind)
+    original = kind.step
+    followed = _followed(original)
+    try:
+        kind.step = followed
+    except Exception:  # noqa: BLE001  (a metaclass of the program may refuse it with any)
+        return
+
+    def restore() -> None:
+        if vars(kind).get("step") is not followed:
+            return
+        if had_own:
+            kind.step = original
+        else:
+            del kind.step
+
+    _undo.append(restore)
+
+
+def _followed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls another one, and then the listeners."""
+    is_dynamo_tracing = dynamo_flag() or bool
+
+    @functools.wraps(function)
+    def step_and_tell(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if is_dynamo_tracing():
+            return function(optimizer, *args, **kwargs)
+
+        _depth.n += 1
+        try:
+            result = function(optimizer, *args, **kwargs)
+        finally:
+            _depth.n -= 1
+
+        if not _depth.n:
+            for listener in tuple(_listeners):
+                listener(optimizer)
+        return result
+
+    setattr(step_and_tell, _MARK, True)
+    return step_and_tell

@@ -1,0 +1,101 @@
+"""Where torch's profiler may be started and stopped: in Python code that the program itself calls.
+
+Stopped in the middle of something, it breaks the program. Within a call of its own profile function
+it waits for itself for ever. Within a node of a backward pass, or while the program is compiled or
+traced, what it sets is undone or becomes a part of the program's graph. An operator that is open
+writes its end into memory that is free by then. So no signal handler, other thread, finalizer or
+callback of the garbage collector starts or stops a recording, no hook of gradients and no code that
+an operator calls. They leave it to the next safe point: the begin or end of a step or of a block,
+and the end of the program.
+
+Source: ``PythonTracer::stop`` in ``torch/csrc/autograd/profiler_python.cpp``; in
+``torch/csrc/autograd/engine.cpp``, ``Engine::thread_main`` (``ThreadLocalStateGuard``); in
+``torch/csrc/autograd/profiler_kineto.cpp``, ``onFunctionExit``.
+"""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import cache
+from inspect import iscode
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from profkit.capture.process.compiling import is_program_paused
+
+_CALLED_BY_C: Final = frozenset({"__del__", "__torch_dispatch__", "__torch_function__"})
+"""Methods that Python or torch calls from C at any place, within operators too."""
+_CALLED_BY_OPERATORS: Final = (
+    os.path.join("torch", "_ops.py"),  # noqa: PTH118  (compared with the names of files)
+    os.path.join("torch", "_library", ""),  # noqa: PTH118
+    os.path.join("torch", "autograd", "function.py"),  # noqa: PTH118
+    os.path.join("torch", "_higher_order_ops", ""),  # noqa: PTH118
+)
+"""Code of torch below which an operator is open, or a function of autograd."""
+
+
+def is_safe() -> bool:
+    """Return whether torch's profiler may be started or stopped here, on this thread.
+
+    Before it is, :func:`is_collecting` must be false as well.
+    """
+    if is_program_paused():
+        return False
+
+    forbidden = {*_handlers(), *_step_wrappers()}
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (CPython's only way)
+    while frame is not None:
+        code = frame.f_code
+        if code in forbidden or code.co_name in _CALLED_BY_C or _is_below_operator(code):
+            return False
+        frame = frame.f_back
+    return True
+
+
+@cache
+def _is_below_operator(code: CodeType) -> bool:
+    return any(place in code.co_filename for place in _CALLED_BY_OPERATORS)
+
+
+def _handlers() -> Iterator[CodeType]:
+    """Yield the code that Python calls between any two instructions of the program."""
+    callbacks: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
+    for callback in (*callbacks, *gc.callbacks):
+        function = getattr(callback, "__func__", callback)
+        code = getattr(function, "__code__", None)
+        if iscode(code):
+            yield code
+
+
+@cache
+def _step_wrappers() -> tuple[CodeType, ...]:
+    """Return the code of torch that opens a region around each ``step()`` of an optimizer.
+
+    Source: ``Optimizer.profile_hook_step``, whose inner function opens and ends the region.
+    """
+    from torch.optim import Optimizer
+
+    wrapped: Any = getattr(Optimizer.profile_hook_step, "__wrapped__", Optimizer.profile_hook_step)
+    return tuple(code for code in wrapped.__code__.co_consts if iscode(code))
+
+
+def is_collecting() -> bool:
+    """Return whether this is code that a garbage collection runs; begins one to find out.
+
+    Until Python 3.11 any allocation may collect, also the one of the frame that a profile function
+    is about to be called with: torch's tracer is then active below. Callbacks of weak references
+    cannot be distinguished from other code by their frames.
+
+    Source: collections are left to the evaluation loop since Python 3.12 (gh-97922).
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return False
+    n_before = _n_young_collections()
+    gc.collect(0)  # does nothing inside another one
+    return _n_young_collections() == n_before
+
+
+def _n_young_collections() -> int:
+    return gc.get_stats()[0]["collections"]
