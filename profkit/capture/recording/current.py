@@ -14,9 +14,11 @@ from typing import Any, Final
 
 from profkit.capture.process import console, devices, signals
 from profkit.capture.process.devices import OnlyDevice
-from profkit.capture.recording import profiler
+from profkit.capture.recording.forked_child import disable_in_child
 from profkit.capture.recording.options import IS_ON, Options
+from profkit.capture.recording.recording_budget import StepBudget
 from profkit.capture.recording.recording_writer import forget_lines
+from profkit.capture.recording.region import Region
 from profkit.capture.recording.schedule import Schedule
 from profkit.capture.recording.session import Session
 from profkit.model.capture_info import StepKind
@@ -26,9 +28,6 @@ is_on: bool = IS_ON
 
 session: Session | None = None
 """The open capture."""
-
-on_killed: Callable[[str], object] | None = None
-"""Called after a capture that SIGTERM ended early was written."""
 
 step_listeners: Final[list[Callable[[], None]]] = []
 """Called at every ``step()`` of every ``profkit.trace``, recorded or not."""
@@ -61,6 +60,7 @@ def enter(
     schedule: Schedule | None,
     steps: StepKind,
     first_step: int = 0,
+    budget: StepBudget | None = None,
 ) -> Session | contextlib.AbstractContextManager[Any] | None:
     """Open a block: as the capture, as a region of the open one, or (None) not at all.
 
@@ -68,6 +68,7 @@ def enter(
         limit: How often the name is recorded in this process.
         schedule: Which steps to record, or None for the whole block.
         first_step: The number of the first step, from 0.
+        budget: Limits what the steps cost, or None.
     """
     global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
     with _lock:
@@ -77,8 +78,8 @@ def enter(
             _note_limit(name, limit, quiet=options.quiet)
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
-        session = opened = Session(name, options, schedule, steps, first_step)
-        signals.on_sigterm(_finish_early)
+        session = opened = Session(name, options, schedule, steps, first_step, budget)
+        signals.on_sigterm(_FINISHER)
     opened.begin()
     return opened
 
@@ -86,17 +87,25 @@ def enter(
 def leave(entered: Session, stopped_by: str = "", *, is_last: bool = False) -> None:
     """Close a capture. In a forked child it is only forgotten.
 
+    One that is open where no recording may be stopped stays open to the end of the program.
+
     Args:
-        stopped_by: The exception that ended the block, or empty.
+        stopped_by: The exception or signal that ended the block, or empty.
         is_last: Whether the program has ended.
     """
+    if signals.is_pending():
+        stopped_by = stopped_by or "SIGTERM"
+    if entered.pid != os.getpid() or entered.end(stopped_by, is_last=is_last):
+        detach(entered)
+
+
+def detach(entered: Session) -> None:
+    """Let other captures begin, whatever becomes of this one."""
     global session  # noqa: PLW0603
-    if entered.pid == os.getpid():
-        entered.end(stopped_by, is_last=is_last)
     with _lock:
         if session is entered:
             session = None
-    signals.remove(_finish_early)
+    signals.remove(_FINISHER)
 
 
 def reset_limits() -> None:
@@ -117,7 +126,7 @@ def step_ended() -> None:
 def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[Any] | None:
     if outer.thread != threading.get_ident() or not outer.is_recording:
         return None
-    region = profiler.region(name)
+    region = Region(name)
     region.__enter__()
     return region
 
@@ -131,17 +140,19 @@ def _note_limit(name: str, limit: int, *, quiet: bool) -> None:
         )
 
 
-def _finish_early(stopped_by: str) -> bool:
-    """End the open capture because the process is about to end; False if it is busy."""
+def _finish_early(stopped_by: str) -> None:
+    """End the open capture because the process is about to end."""
     opened = session
-    if opened is None or opened.pid != os.getpid():
-        return True
-    if opened.is_busy:
-        return False
-    leave(opened, stopped_by)
-    if on_killed is not None and stopped_by == "SIGTERM":
-        on_killed(stopped_by)
-    return True
+    if opened is not None and opened.pid == os.getpid():
+        leave(opened, stopped_by)
+
+
+def _is_recording() -> bool:
+    """Return whether a profiler runs, which can only be stopped at a safe point."""
+    return session is not None and session.is_open
+
+
+_FINISHER: Final = signals.Finisher(_finish_early, _is_recording)
 
 
 def _forget_in_child() -> None:
@@ -149,12 +160,12 @@ def _forget_in_child() -> None:
     global session, is_on  # noqa: PLW0603
     if not n_recorded:
         return
-    profiler.disable_in_child(recording=session is not None)
+    disable_in_child(recording=session is not None)
     if session is not None:
         is_on = False
-        session.over = True
+        session.forget()
         session = None
-        signals.remove(_finish_early)
+        signals.remove(_FINISHER)
 
 
 atexit.register(_finish_early, "exit")

@@ -15,8 +15,8 @@ from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profkit.capture.recording import profiler
 from profkit.capture.recording.functions import Function, function_at, lines_between
+from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.source.files import SourceFiles
 from profkit.dataclass import dataclass
 from profkit.index.host.frames import is_library_function
@@ -105,7 +105,7 @@ class _Walk:
     n_calls: int = 0
 
 
-def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
+def lines_of(recording: ProfilerRecording, name: str) -> Lines:
     """The source lines of all operators in a stopped recording with stacks.
 
     Annotations of steps are excluded: their names differ from step to step.
@@ -119,7 +119,7 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
         return _lines_of(recording, name)
 
 
-def _lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
+def _lines_of(recording: ProfilerRecording, name: str) -> Lines:
     walk = _Walk(SourceFiles())
     nowhere = _Site(None, "", -1)
     pending = [_placed(node, node.extra_fields, nowhere) for node in reversed(recording.tree())]

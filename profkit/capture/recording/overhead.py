@@ -14,8 +14,9 @@ from typing import Final
 
 from profkit.capture.process import program_profilers
 from profkit.capture.process.new_thread import in_new_thread
-from profkit.capture.recording import profiler
+from profkit.capture.recording.harmless_kinds import can_trace_calls
 from profkit.capture.recording.options import Options
+from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.recording.schedule import Phase
 from profkit.units import format_count, format_ns
 
@@ -86,7 +87,7 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
         RuntimeError: If no thread can be started.
     """
     # Recording with stacks would end a Python profiler.
-    if program_profilers.python_profiler() or not profiler.can_trace_calls():
+    if program_profilers.python_profiler() or not can_trace_calls():
         options = replace(options, stacks=False)
     if options not in _costs:
         _costs[options] = in_new_thread(partial(_measure_costs, options))
@@ -140,7 +141,7 @@ def _fastest(options: Options, work: Callable[[], None], *, stacks: bool) -> tup
 
     To start a recording takes much longer than this work does.
     """
-    recording = profiler.ProfilerRecording(options, stacks=stacks, device=False, is_alone=True)
+    recording = ProfilerRecording(options, stacks=stacks, device=False, is_alone=True)
     recording.start()
     try:
         took_ns = min(_timed_ns(work) for _ in range(_N_RUNS))

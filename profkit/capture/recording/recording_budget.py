@@ -1,55 +1,49 @@
 """How much of a program's run can be recorded, by what that costs.
 
 Most of what a recording costs comes after its end: events are collected, written, joined with
-source lines, and analyzed. That is proportional to the events, of which a program without modules
-or with many small operators makes a thousand times as many in the same time as another one.
+source lines, and analyzed. That is proportional to the events, of which a program with many small
+operators makes a thousand times as many in the same time as another one.
 
-torch tells their number only after the end too. What stopping an earlier recording took, per CPU
-second of the program in it, predicts a step; the step with stacks then tells what each of the
-following ones costs. Meanwhile the heap tells: each event takes memory until the recording is
-stopped. It also grows by what the program allocates, so that it can only show that there are few
-events, or that it is time to look.
+torch tells their number only after the end. Meanwhile two bounds are known: each event takes memory
+until the recording is stopped, so that the growth of the heap bounds their number; and a thread
+makes no more than so many per second. The heap also grows by what the program allocates, so that
+there may be far fewer. One step is recorded whatever it costs.
 """
 
-import statistics
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from profkit.capture.process.malloc_stats import Heap
+from profkit.capture.recording.profiler import ProfilerRecording
 
 FREE_S: Final = 1.0
 """CPU seconds that recording may cost any run, so that short ones have a report."""
 MAX_SHARE: Final = 0.1
 """Share of the run's CPU time so far that it may cost beyond that."""
-COST_PER_STOP: Final = 4.0
-"""What a recording costs in all, as a multiple of what stopping it costs. Measured on the programs
-of ``benchmarks/programs``: 3 to 5."""
-SLOWDOWN_PER_STOP: Final = 0.15
-"""By how much recording slows down the program, as a multiple of what stopping it costs. Measured:
-0.08 to 0.2; a program of small operators takes three times as long with stacks."""
-_MAX_SLOWDOWN: Final = 5.0
 EVENT_S: Final = 28e-6
 """What an event costs in all. Measured: 21 to 29 µs, of which 5 to 8 µs are those of stopping."""
+STOP_EVENT_S: Final = 6.5e-6
+"""What stopping a recording takes per event."""
 EVENT_BYTES: Final = 270
 """The least heap memory that an event takes. Measured: 274 to 560 bytes with some thousand events
 or more."""
-LONGER: Final = 3.0
-"""Longer than a step that is recorded takes: recording makes small steps up to three times as
-long."""
-SHORT_S: Final = 0.05
-"""A recording that is shorter need not be bounded: it has at most 100,000 events."""
-_N_STEPS: Final = 8
-"""Steps whose median is that of the steps to come; the first one does what later ones need not."""
+EVENTS_PER_BLOCK: Final = 1024
+"""Events of one kind and thread that torch collects in a block."""
+EVENTS_PER_S: Final = 300_000
+"""Operators and allocations that a busy thread records at most per second of its CPU time."""
+CALLS_PER_S: Final = 1_000_000
+"""Python calls that it records at most."""
+CALL_S: Final = 8e-6
+"""What a recorded Python call costs in all: it is in no file, only looked through for lines."""
 
 
 class RecordingBudget:
     """How much of a run can be recorded.
 
     Args:
-        now_s: The CPU time of the process so far, in seconds.
-        spent_s: What recording has cost so far, in CPU seconds.
+        now_s: Returns the CPU time of the process so far, in seconds.
+        spent_s: Returns what recording has cost so far, in CPU seconds.
     """
 
     def __init__(
@@ -59,56 +53,86 @@ class RecordingBudget:
     ) -> None:
         self._now_s = now_s
         self._spent_s = spent_s
-        self._step_began_s = now_s()
-        self._steps_s: deque[float] = deque(maxlen=_N_STEPS)
-
-    def recording_begins(self) -> None:
-        """The program's first step begins with a recording, as far as is known."""
-        self._step_began_s = self._now_s()
-        self._steps_s.clear()
-
-    def step_ended(self) -> None:
-        """A step of the program has ended."""
-        now_s = self._now_s()
-        self._steps_s.append(now_s - self._step_began_s)
-        self._step_began_s = now_s
 
     def left_s(self) -> float:
-        """What further recording may cost now, in CPU seconds."""
+        """Return what further recording may cost now, in CPU seconds."""
         return max(FREE_S, MAX_SHARE * self._now_s()) - self._spent_s()
 
-    def longest_step_s(self) -> float:
-        """CPU seconds of the longest of the last steps."""
-        return max(self._steps_s, default=0.0)
 
-    def affords_steps(self, measured_ns: tuple[int, int]) -> bool:
-        """Whether two steps are affordable now, of which one has stacks.
+class StepBudget:
+    """How many of the planned steps are recorded, and when the one with stacks is.
+
+    Args:
+        budget: What recording may cost.
+        thread_s: Returns the CPU time of this thread, in seconds.
+    """
+
+    def __init__(
+        self, budget: RecordingBudget, thread_s: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._budget = budget
+        self._thread_s = thread_s
+        self._events = Events()
+        self._began_s = 0.0
+        self._lines_s: float | None = None
+
+    def recording_begins(self) -> None:
+        """Note that steps are recorded from now on."""
+        self._events, self._began_s = Events(), self._thread_s()
+        self._lines_s = None
+
+    def affords_step(self, n_recorded: int) -> bool:
+        """Return whether another step is affordable after some that cost about the same.
 
         Args:
-            measured_ns: CPU time of the program in an earlier recording, and that of its stop.
+            n_recorded: Steps that have been recorded since :meth:`recording_begins`; at least 1.
         """
-        program_ns, stop_ns = measured_ns
-        if not program_ns or not self._steps_s:
-            return True
-        alone_ns = max(program_ns - SLOWDOWN_PER_STOP * stop_ns, program_ns / _MAX_SLOWDOWN)
-        step_s = statistics.median(self._steps_s)
-        return 2 * COST_PER_STOP * step_s * stop_ns / alone_ns <= self.left_s()
+        n_events = min(self._events.at_most(), EVENTS_PER_S * (self._thread_s() - self._began_s))
+        return EVENT_S * n_events * (n_recorded + 1) / n_recorded <= self._budget.left_s()
+
+    def affords_lines(self, main: ProfilerRecording | None, n_recorded: int) -> bool:
+        """Return whether a step with stacks is affordable, besides the recorded ones.
+
+        It records each Python call. There are at most as many as a thread makes in the time that
+        it has spent outside of operators.
+
+        Args:
+            main: The recorded steps, stopped.
+            n_recorded: Their number.
+        """
+        if self._lines_s is None:
+            self._lines_s = 0.0 if main is None else _cost_of_lines_s(main, n_recorded)
+        return self._lines_s <= self._budget.left_s()
+
+
+def _cost_of_lines_s(main: ProfilerRecording, n_recorded: int) -> float:
+    """Return what a step with stacks costs at most, together with the rest of the recorded ones."""
+    stop_s = main.cost.stop_cpu_ns / 1e9
+    n_ops = stop_s / STOP_EVENT_S
+    thread_s = 0.0 if main.cpu is None else main.cpu.thread_ns / 1e9
+    n_calls = CALLS_PER_S * max(0.0, thread_s - main.operators_ns() / 1e9)
+    per_step_s = (n_ops * EVENT_S + n_calls * CALL_S) / max(n_recorded, 1)
+    return per_step_s + n_ops * EVENT_S - stop_s
 
 
 class Events:
-    """How many events a recording has so far, at most, by the growth of the heap since it began."""
+    """How many events a recording has so far, at most, by the growth of the heap since it began.
+
+    torch collects events in blocks of about a thousand. So a large block that the program has
+    allocated, such as a tensor, is no more than a thousand events.
+
+    Source: ``AppendOnlyList`` in ``torch/csrc/profiler/containers.h``.
+    """
 
     def __init__(self) -> None:
         self._heap = Heap()
-        self._at_start = self._heap.allocated()
+        self._began = self._heap.in_use()
 
     def at_most(self) -> float:
-        """No more than this many; 0 where the heap is not known."""
-        now = self._heap.allocated()
-        if now is None or self._at_start is None:
-            return 0.0
-        return max(0, now.bytes - self._at_start.bytes) / EVENT_BYTES
-
-    def cost_s(self) -> float:
-        """What they cost, at most, in CPU seconds."""
-        return self.at_most() * EVENT_S
+        """Return a number that is not exceeded; infinity where the heap is not known."""
+        now, began = self._heap.in_use(), self._began
+        if now is None or began is None:
+            return float("inf")
+        in_all = max(0, now[0] + now[1] - began[0] - began[1]) / EVENT_BYTES
+        in_arenas = max(0, now[0] - began[0]) / EVENT_BYTES
+        return min(in_all, in_arenas + EVENTS_PER_BLOCK * (1 + max(0, now[2] - began[2])))

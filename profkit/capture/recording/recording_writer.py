@@ -33,6 +33,7 @@ class RecordingWriter:
         flight: The dump of the FlightRecorder beside it, or None.
         needs_lines: Whether a step has to be recorded with stacks, as source lines are wanted and
             unknown.
+        steps: What a step is.
         sampled: What was sampled of a run, once it is written; or None.
     """
 
@@ -43,7 +44,7 @@ class RecordingWriter:
         self.sampled: Callable[[], SampledTime | None] | None = None
         self._name = name
         self._options = options
-        self._steps: StepKind = steps
+        self.steps: StepKind = steps
         self._cwd = working_folder()
 
     def write(
@@ -67,7 +68,7 @@ class RecordingWriter:
                 was not measured.
         """
         began_ns = time.perf_counter_ns()
-        info = environment.describe(self._name, self._steps)
+        info = environment.describe(self._name, self.steps)
         target = files.trace_file(self._folder())
         self.flight = flight_recorder.write(target, is_end=is_early, stopped_by=stopped_by)
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
@@ -85,8 +86,8 @@ class RecordingWriter:
             info = replace(
                 info,
                 cost=CaptureCost(
-                    start_ns=main.start_ns,
-                    stop_ns=main.stop_ns,
+                    start_ns=main.cost.start_ns,
+                    stop_ns=main.cost.stop_ns,
                     write_ns=time.perf_counter_ns() - began_ns,
                     n_events=n_events,
                     overhead_ratio=ratio,

@@ -21,7 +21,7 @@ def sampled_time(sampler: StackSampler) -> SampledTime | None:
     lines: dict[tuple[str, str], Counter[int]] = {}
     libraries: dict[tuple[str, str], Counter[str]] = {}
     for one in sampler.counts():
-        user, library = _split(one.calls, files)
+        user, library, _ = user_call(one.calls, files)
         function = _NOWHERE if user is None else (user[0], user[2])
         n[function] += one.n
         ns[function] += one.ns
@@ -46,10 +46,14 @@ def sampled_time(sampler: StackSampler) -> SampledTime | None:
     )
 
 
-def _split(calls: Calls, files: SourceFiles) -> tuple[Call | None, str]:
-    """The innermost call of user code with its whole path, and the package that it is in.
+def user_call(calls: Calls, files: SourceFiles) -> tuple[Call | None, str, int]:
+    """Find the innermost call of user code.
 
     A comprehension belongs to the function around it.
+
+    Returns:
+        The call with its whole path, or None; the package that it is in, or empty; and its place
+        among ``calls``, or -1.
     """
     library = ""
     for place, (file, line, name) in reversed(list(enumerate(calls))):
@@ -58,6 +62,6 @@ def _split(calls: Calls, files: SourceFiles) -> tuple[Call | None, str]:
             around = (call[2] for call in reversed(calls[:place]) if call[0] == file)
             while name in _COMPREHENSIONS:
                 name = next(around, MODULE_LEVEL)  # noqa: PLW2901
-            return (path, line, name), library
+            return (path, line, name), library, place
         library = library or package(file, library_roots())
-    return None, library
+    return None, library, -1

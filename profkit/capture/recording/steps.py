@@ -1,17 +1,18 @@
 """``profkit.steps``: a loop over batches, each iteration of which is a step."""
 
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from profkit.arguments import ITERABLE, Arguments
-from profkit.capture.recording import profiler
+from profkit.arguments import ITERABLE, NAME, Arguments, shown
+from profkit.capture.recording.region import Region
 from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
-from profkit.capture.recording.trace import TraceCapture, trace
+from profkit.capture.recording.trace import OPTIONS, TraceCapture, trace
+from profkit.errors import UsageError
 from profkit.model.torch_names import DATA_WAIT
 
 Batch = TypeVar("Batch")
 
-_ARGUMENTS: Final = Arguments("profkit.steps", batches=ITERABLE)
+_ARGUMENTS: Final = Arguments("profkit.steps", batches=ITERABLE, name=NAME, **OPTIONS)
 
 
 class StepLoop(Generic[Batch]):
@@ -42,11 +43,28 @@ class StepLoop(Generic[Batch]):
             return len(self._batches)
         raise TypeError(f"{type(self._batches).__name__} has no length")
 
+    def __enter__(self) -> NoReturn:
+        """Refuse to be opened: it is a loop.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "profkit.steps makes a loop and opens no block.",
+            f"Write `for batch in profkit.steps(batches, {self._name!r}):`.",
+        )
+
+    def __exit__(self, *_error: object) -> None:
+        """Python looks for it before it opens a block."""
+
     def __iter__(self) -> Iterator[Batch]:
         """The batches. A step begins with the wait for its batch."""
         block = trace(self._name, **self._options)
         if not isinstance(block, TraceCapture):
-            yield from self._batches
+            # Not recorded, its steps still count for what listens to them.
+            for batch in self._batches:
+                yield batch
+                block.step()
             return
         block.set_step_kind("loader")
         try:
@@ -56,7 +74,7 @@ class StepLoop(Generic[Batch]):
                 while True:
                     try:
                         if measure_wait and block.is_recording:
-                            with profiler.region(DATA_WAIT):
+                            with Region(DATA_WAIT):
                                 batch = next(batches)
                         else:
                             batch = next(batches)
@@ -99,8 +117,14 @@ def steps(
     Raises:
         UsageError: If an argument is invalid.
     """
-    _ARGUMENTS.check(batches=batches)
+    if isinstance(batches, str) and not isinstance(name, str):
+        raise UsageError(
+            "profkit.steps takes the batches first and then the name; here the first argument is "
+            f"the string {shown(batches)}, and the second one, the name, is {shown(name)}.",
+            f"Write profkit.steps(batches, {shown(batches)}).",
+        )
     arguments = {"wait": wait, "warmup": warmup, "active": active, **options}
+    _ARGUMENTS.check(batches=batches, name=name, **arguments)
     trace(name, **arguments)
     return StepLoop(batches, name, arguments)
 

@@ -1,35 +1,42 @@
 """``profkit.trace``: a block, a function or a loop, recorded into a trace file."""
 
-import inspect
 import os
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, overload
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast, get_args, overload
 
-from profkit.arguments import FLAG, NAME, PATH, Arguments, one_of, optional, whole
-from profkit.capture.process import wrappers
+from profkit.arguments import (
+    FLAG,
+    NAME,
+    PATH,
+    Arguments,
+    Kind,
+    one_of,
+    optional,
+    require_positional,
+    whole,
+)
+from profkit.capture.process import console, wrappers
 from profkit.capture.process.devices import OnlyDevice
 from profkit.capture.recording import current, reporting
 from profkit.capture.recording.options import DEFAULTS, Options
 from profkit.capture.recording.schedule import Schedule
 from profkit.capture.recording.session import Session
-from profkit.errors import UsageError
 from profkit.model.capture_info import StepKind
 from profkit.model.report import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT_NAME = "trace"
-_ARGUMENTS: Final = Arguments(
-    "profkit.trace", name=optional(NAME), wait=whole(), warmup=whole(), active=optional(whole(1)),
-    repeat=whole(), limit=whole(), only=optional(one_of(*get_args(OnlyDevice))),
-    dir=optional(PATH), ops=FLAG, device=FLAG, stacks=FLAG, shapes=FLAG, memory=FLAG, flops=FLAG,
-    quiet=FLAG,
-)  # fmt: skip
-_RECORDING: Final = ("dir", "ops", "device", "stacks", "shapes", "memory", "flops", "quiet")
-"""Arguments that select what is recorded, and where it is written."""
+OPTIONS: Final[dict[str, Kind]] = {
+    "wait": whole(), "warmup": whole(), "active": optional(whole(1)), "repeat": whole(),
+    "limit": whole(), "only": optional(one_of(*get_args(OnlyDevice))), "dir": optional(PATH),
+    "ops": FLAG, "device": FLAG, "stacks": FLAG, "shapes": FLAG, "memory": FLAG, "flops": FLAG,
+    "quiet": FLAG,
+}  # fmt: skip
+"""The arguments that are given by name, also to what passes them on."""
+_ARGUMENTS: Final = Arguments("profkit.trace", **OPTIONS)
+_NAME: Final = Arguments("profkit.trace", name=optional(NAME))
 
 
 class Idle(wrappers.IdleContext):
@@ -46,9 +53,8 @@ class Idle(wrappers.IdleContext):
     _repr_html_ = reporting.as_html
 
     def step(self) -> None:
-        """Only call the step listeners, which monitor memory."""
-        if current.step_listeners:
-            current.step_ended()
+        """Only tell those who listen to the ends of steps, such as ``profkit.memory``."""
+        current.step_ended()
 
     def pause(self) -> None:
         """Do nothing."""
@@ -92,6 +98,8 @@ class Ended(Idle):
 
 _ended: Final[dict[str | None, Ended]] = {}
 """For each name, the object for its blocks beyond the limit."""
+_noted_threads: Final[dict[str, object]] = {}
+"""The names of which it was said that another thread records."""
 
 
 class _Settings(NamedTuple):
@@ -101,7 +109,7 @@ class _Settings(NamedTuple):
     only: OnlyDevice | None
 
 
-class TraceCapture:
+class TraceCapture(wrappers.CaptureBlock):
     """One use of ``profkit.trace``, as a context manager or a decorator.
 
     The outermost block of a thread records; a block inside it is a named region of that recording.
@@ -115,13 +123,16 @@ class TraceCapture:
         flight: The dump of the FlightRecorder beside it, or None.
     """
 
-    __slots__ = ("_entered", "_name", "_report", "_settings", "_steps", "flight", "path")
+    __slots__ = (
+        "_entered", "_n_steps", "_name", "_report", "_settings", "_steps", "flight", "path",
+    )  # fmt: skip
 
     def __init__(self, name: str | None, settings: _Settings, steps: StepKind) -> None:
         self._name = name
         self._settings = settings
         self._steps = steps
         self._entered: list[Any] = []
+        self._n_steps = 0
         self._report: Report | None = None
         self.path: str | None = None
         self.flight: str | None = None
@@ -134,18 +145,24 @@ class TraceCapture:
 
     _repr_html_ = reporting.as_html
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         entered = None
         limit, options, schedule, only = self._settings
         if only is None or not current.is_absent(only):
             name = self._name or _DEFAULT_NAME
             entered = current.enter(name, limit, options, schedule, self._steps)
+            if entered is None:
+                _note_other_thread(name, quiet=options.quiet)
         self._entered.append(entered)
+        self._n_steps = 0
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
+        if not self._entered:
+            raise wrappers.not_open(self._function)
+        is_over = self.is_done
         entered = self._entered.pop()
         if isinstance(entered, Session):
             if type(error) is RuntimeError:
@@ -158,6 +175,8 @@ class TraceCapture:
             self._report = None
             if self.path is not None:
                 _ended[self._name] = Ended(self.path)
+            if not (is_over or early):
+                self._warn_of_few_steps()
         elif entered is not None:
             entered.__exit__(kind, error, traceback)
 
@@ -170,28 +189,33 @@ class TraceCapture:
         Raises:
             UsageError: If it is not a function.
         """
-        given: Any = function
-        if isinstance(given, (staticmethod, classmethod)):
-            return cast("Function", type(given)(self(given.__func__)))
-        if not callable(given) or inspect.isclass(given):
-            raise UsageError(
-                f"profkit.trace decorates functions; {given!r} is not one.",
-                "Decorate the class's methods." if inspect.isclass(given) else "",
-            )
-        name = self._name or wrappers.name_of(given)
+        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+
+    def _wrapped(self, function: Function) -> Function:
+        name = self._name or wrappers.name_of(function)
         return wrappers.wrap(function, lambda: _new_capture(name, self._settings))
 
     def set_step_kind(self, steps: StepKind) -> None:
-        """Set what a step is in this recording."""
+        """Set what a step is in this recording; also in an open one, where it is found out."""
         self._steps = steps
+        session = self._session
+        if session is not None:
+            session.writer.steps = steps
 
     def step(self) -> None:
-        """Mark the end of a step of the loop. Does nothing outside the recorded block."""
+        """Mark the end of a step of the loop.
+
+        Where another recording covers the block, as ``profkit run`` does, it is a step of that one.
+        """
+        self.end_step()
+        current.step_ended()
+
+    def end_step(self) -> None:
+        """End a recorded step of this block, and tell nobody else."""
+        self._n_steps += 1
         session = self._session
         if session is not None:
             session.step()
-        if current.step_listeners:
-            current.step_ended()
 
     def pause(self) -> None:
         """Leave what follows out of the steps until ``resume()``, such as a validation.
@@ -221,6 +245,28 @@ class TraceCapture:
         session = self._session
         return session is None or session.is_done
 
+    def _warn_of_few_steps(self) -> None:
+        """Warn if the block ended before a step that was to be recorded has ended."""
+        schedule = self._settings.schedule
+        if schedule is None or self._steps not in _STEP_HINTS:
+            return
+        n_before = schedule.wait + schedule.warmup
+        if self._n_steps > n_before:
+            return
+
+        hints = _STEP_HINTS[self._steps]
+        what = "recorded nothing" if self.path is None else "recorded no complete active step"
+        begin = f"{hints.function} {what} of “{self._name or _DEFAULT_NAME}”: "
+        if not self._n_steps:
+            console.warn(f"{begin}no step has ended. {hints.without_steps}")
+            return
+        n_needed = n_before + (schedule.active or 1)
+        ended = "1 step has" if self._n_steps == 1 else f"{self._n_steps} steps have"
+        console.warn(
+            f"{begin}{ended} ended, and wait={schedule.wait} and warmup={schedule.warmup} leave "
+            f"out the first {n_before}. {hints.too_few.format(n=n_needed)}"
+        )
+
     @property
     def _session(self) -> Session | None:
         """The recording of the innermost entry, if it is one."""
@@ -237,6 +283,37 @@ class TraceCapture:
         if self._report is None and self.path is not None:
             self._report = reporting.report_of(self.path)
         return self._report
+
+
+class _StepHints(NamedTuple):
+    """What a block that ended before its recorded steps is advised.
+
+    Attributes:
+        function: The public function that made it.
+        without_steps: What to do where no step has ended.
+        too_few: What to do where ``n`` steps are needed.
+    """
+
+    function: str
+    without_steps: str
+    too_few: str
+
+
+_STEP_HINTS: Final = {
+    "user": _StepHints(
+        "profkit.trace",
+        "`wait`, `warmup` and `active` count steps: write `with profkit.trace(…) as t:`, and call "
+        "`t.step()` at the end of each step of the loop.",
+        "At least {n} steps are needed, each with a `t.step()` at its end; or lower `wait` and "
+        "`warmup`.",
+    ),
+    "loader": _StepHints(
+        "profkit.steps",
+        "The loop has no batches, or left the first one by `break`.",
+        "At least {n} batches are needed; or lower `wait` and `warmup`.",
+    ),
+}
+"""By the kinds of step that programs mark."""
 
 
 @overload
@@ -297,15 +374,18 @@ def trace(
     An error of the recording becomes one warning on stderr: the program continues, and its own
     exceptions are raised as usual.
 
-    torch has one profiler per process, and one that the program uses itself is not disturbed: a
-    block inside it, or in its warm-up, is not recorded, and where it begins inside a block, the
-    recording of the block ends. A block has no source lines while ``sys.setprofile`` or
-    ``cProfile`` is in use.
+    torch has one profiler per process. So of several threads one records at a time, and a note says
+    once for a name that its blocks in other threads are not recorded. A profiler that the program
+    uses itself is not disturbed: a block inside it, or in its warm-up, is not recorded, and where
+    it begins inside a block, the recording of the block ends. A block has no source lines while
+    ``sys.setprofile`` or ``cProfile`` is in use.
 
     ``wait``, ``warmup`` and ``active`` select steps of a loop, as in ``torch.profiler.schedule``;
-    each step ends with ``t.step()``. Python stacks make short steps about twice as long, so the
-    ``active`` steps are recorded without them, and source lines come from one ``warmup`` step. A
-    block without steps is recorded with stacks the first time, and its trace has the overhead.
+    each step ends with ``t.step()``. A block that ends before one ``active`` step has ended prints
+    a warning with the number of steps that it needs. Python stacks make short steps about twice as
+    long, so the ``active`` steps are recorded without them, and source lines come from one
+    ``warmup`` step. A block without steps is recorded with stacks the first time, and its trace has
+    the overhead.
 
     Args:
         name: A name for the folder and the report; by default that of the decorated function.
@@ -332,7 +412,7 @@ def trace(
     if idle is not None:
         return name if is_bare else idle
     if not is_bare:
-        _ARGUMENTS.check(name=name)
+        _NAME.check(name=name)
     _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
     options = _options(recording) if recording else DEFAULTS
     is_loop = wait or warmup or active is not None or repeat != 1
@@ -373,13 +453,22 @@ def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
 
 
 def _options(recording: dict[str, Any]) -> Options:
-    unknown = sorted(set(recording).difference(_RECORDING))
-    if unknown:
-        raise UsageError(
-            f"profkit.trace has no argument {', '.join(unknown)}.",
-            f"It takes {', '.join(_RECORDING)}.",
-        )
+    require_positional("profkit.trace", recording, ("name",))
     _ARGUMENTS.check(**recording)
     arguments = dict(recording)
     folder = arguments.pop("dir", None)
     return Options(**arguments, folder=None if folder is None else os.fspath(folder))
+
+
+def _note_other_thread(name: str, *, quiet: bool) -> None:
+    """Say once for a name that another thread records, so that this one's block is not recorded."""
+    outer, this = current.session, object()
+    if outer is None or outer.pid != os.getpid() or outer.thread == threading.get_ident():
+        return
+    # Of several threads that are here at once, one adds the name.
+    if _noted_threads.setdefault(name, this) is this:
+        console.note(
+            f"“{name}” is not recorded in this thread, because another one records "
+            f"“{outer.name}”: torch has one profiler per process, so one thread records at a time.",
+            quiet=quiet,
+        )

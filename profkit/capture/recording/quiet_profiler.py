@@ -1,0 +1,135 @@
+"""Keeps torch's profiler from printing, warning and importing in the user's program."""
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+_LEVEL_VARIABLE: Final = "KINETO_LOG_LEVEL"
+_SILENT: Final = 6
+"""Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
+_LEVEL_SYMBOL: Final = "_ZN9libkineto6Logger14severityLevel_E"
+"""libkineto's ``Logger::severityLevel_``."""
+_TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
+
+
+@contextlib.contextmanager
+def without_debug_lines() -> Iterator[None]:
+    """Keep Kineto's debug lines off stderr, unless the user has set a log level.
+
+    The level is restored, so that the program's own profilers print what they always do. Where it
+    cannot be reached it is set for the whole process: Kineto reads it once, when the first profiler
+    is prepared.
+
+    Source: libkineto reads ``KINETO_LOG_LEVEL`` in ``libkineto_init``, and compares the level of
+    each message with ``Logger::severityLevel_``.
+    """
+    if _LEVEL_VARIABLE in os.environ:
+        yield
+        return
+
+    level = _kineto_level()
+    if level is None:
+        os.environ[_LEVEL_VARIABLE] = str(_SILENT)
+        try:
+            yield
+        finally:
+            os.environ.pop(_LEVEL_VARIABLE, None)
+        return
+
+    before, level.value = level.value, _SILENT
+    try:
+        yield
+    finally:
+        if level.value == _SILENT:  # else Kineto has set its own, with the first profiler
+            level.value = before
+
+
+@cache
+def _kineto_level() -> Any:  # noqa: ANN401  (a C integer, or None)
+    """Return Kineto's log level in this process, or None where torch's library does not show it."""
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.c_int.in_dll(loaded, _LEVEL_SYMBOL)
+    return None
+
+
+@contextlib.contextmanager
+def without_inductor() -> Iterator[None]:
+    """Keep torch's profiler from importing ``torch._inductor``: 800 modules, 1.2 s of CPU time.
+
+    It asks Inductor whether that uses CUDA graphs. One that the program has not imported has no
+    settings but its environment variable. Other threads may import it meanwhile.
+
+    Source: ``torch.profiler._KinetoProfile.prepare_trace``; ``torch.__getattr__`` imports
+    ``_inductor`` on first access.
+    """
+    import torch
+
+    original = torch.__dict__.get("__getattr__")
+    uses_graphs = os.environ.get("TORCHINDUCTOR_CUDAGRAPHS") == "1"
+    if original is None or "torch._inductor" in sys.modules or uses_graphs:
+        yield
+        return
+
+    thread = threading.get_ident()
+
+    def attribute(name: str) -> Any:  # noqa: ANN401
+        if name == "_inductor" and threading.get_ident() == thread:
+            raise AttributeError(name)
+        return original(name)
+
+    torch.__dict__["__getattr__"] = attribute
+    try:
+        yield
+    finally:
+        torch.__dict__["__getattr__"] = original
+
+
+class _EveryWarning:
+    """A container that has every warning."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def without_cycle_warning() -> Iterator[None]:
+    """Keep torch until 2.12 from warning that a profiler clears its events after each cycle.
+
+    It warns of any profiler, once per process: the program's own still has it.
+
+    Source: ``_warn_once`` in ``torch/profiler/profiler.py``; pytorch#180387, in torch 2.13.
+    """
+    module: Any = sys.modules["torch.profiler.profiler"]
+    shown = getattr(module, "_WARNINGS_SHOWN", None)
+    if shown is None:
+        yield
+        return
+
+    module._WARNINGS_SHOWN = _EveryWarning()  # noqa: SLF001  (torch has no other way)
+    try:
+        yield
+    finally:
+        module._WARNINGS_SHOWN = shown  # noqa: SLF001
+
+
+def ignore_tracer_warnings() -> None:
+    """Have warnings of torch's tracer ignored from now on: they are not the program's.
+
+    It warns of each operator that is open at the stop. Where the program called that operator, as
+    with a dispatch mode, torch issues its warnings once it has returned, as if it were the one that
+    warns. In a program that turns warnings into errors, it fails.
+
+    Source: ``PyWarningHandler`` in ``torch/csrc/Exceptions.h``; seen with torch 2.13.
+    """
+    warnings.filterwarnings("ignore", message=_TRACER_WARNING)

@@ -1,0 +1,271 @@
+"""The lines of user code in which sampled stacks were, and what these lines call.
+
+A function in C has no frame: ``gc.collect()`` and ``time.sleep()`` are a place in the bytecode of
+the function that calls them. The source is compiled again, which gives the same bytecode, and has
+the columns of the call at that place. So nothing of the program is held for it.
+
+Source: ``codeobject.co_positions`` in Python's documentation; two bytes are one instruction.
+"""
+
+import ast
+import contextlib
+import linecache
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from types import CodeType
+from typing import Final
+
+from profkit.capture.process.stack_sampler import Calls
+from profkit.capture.recording.sampled_functions import user_call
+from profkit.capture.source.files import PROFKIT_FOLDER, SourceFiles, library_roots, package
+from profkit.dataclass import dataclass
+from profkit.model.capture_info import CodePlace, SampledFunction, SampledPart
+
+_COLLECTOR_CALLBACK: Final = "_before_collection"
+"""The name of profkit's callback, in ``memory/monitor/live_tensors.py``."""
+_COLLECTOR: Final = ("<garbage collector>", 0, "collect")
+_MAX_LINES: Final = 500
+_MIN_IN_CALL: Final = 0.5
+"""Share of a line's time that has to be within a call without frame for the call to be named:
+Python lets another thread in after each call, however short."""
+_MIN_SAMPLES: Final = 3
+_LONG_NS: Final = 100_000_000
+"""A sample that stands for more was let in late, and not for want of a core."""
+_NO_POSITION: Final = (None, None, None, None)
+_BYTES_PER_INSTRUCTION: Final = 2
+_ENGINE: Final = "torch/autograd/graph.py"
+_LOADERS: Final = "torch/utils/data/"
+_NEXT: Final = "__next__"
+_PROFILER: Final = ("torch/profiler/", "torch/autograd/profiler")
+_TORCH: Final = "/torch/"
+
+_Line = tuple[CodePlace, str, SampledPart]
+"""A line of user code, what it calls, and the part of the step."""
+
+
+@dataclass
+class StackTime:
+    """Samples of one stack.
+
+    Attributes:
+        n: Number of samples.
+        ns: Time that they stand for.
+        waiting_ns: How much of it the thread waited.
+        in_call_ns: How much of it the thread was in a call that has no frame.
+    """
+
+    n: int
+    ns: int
+    waiting_ns: int = 0
+    in_call_ns: int = 0
+
+    def add(self, more: "StackTime") -> None:
+        """Add samples of the same stack."""
+        self.n += more.n
+        self.ns += more.ns
+        self.waiting_ns += more.waiting_ns
+        self.in_call_ns += more.in_call_ns
+
+
+def is_own(calls: Calls, files: SourceFiles) -> bool:
+    """Whether profkit itself ran: its functions, or what they called.
+
+    The program runs below profkit's wrappers of torch's functions, and of an iterator.
+    """
+    for file, _, _ in reversed(calls):
+        path = _posix(file)
+        if file.startswith(PROFKIT_FOLDER):
+            return True
+        is_of_recorder = any(part in path for part in _PROFILER)
+        if not is_of_recorder and (_TORCH in path or files.user_file(file)):
+            return False
+    return not calls
+
+
+def in_collection(calls: Calls) -> Calls:
+    """Return a stack in profkit's callback of the garbage collector as one in the collector.
+
+    A collection lets no other thread in but there. The time since the sample before is its own.
+    """
+    if calls and calls[-1][2] == _COLLECTOR_CALLBACK and calls[-1][0].startswith(PROFKIT_FOLDER):
+        return (*calls[:-1], _COLLECTOR)
+    return calls
+
+
+def sampled_calls(
+    stacks: Mapping[tuple[Calls, int], StackTime], files: SourceFiles, max_waiting_ns: float
+) -> list[SampledFunction]:
+    """Return the lines of user code in which a thread was, most time first.
+
+    Args:
+        stacks: The samples of each stack and instruction of its innermost frame.
+        max_waiting_ns: How long the thread waited by the system's accounts. A sample also counts as
+            waiting where another process had the core.
+    """
+    waiting_ns = sum(spent.waiting_ns for spent in stacks.values())
+    waited = min(1.0, max_waiting_ns / waiting_ns) if waiting_ns else 0.0
+    times: dict[_Line, StackTime] = {}
+    libraries: dict[_Line, Counter[str]] = {}
+    for (calls, instruction), spent in stacks.items():
+        if is_own(calls, files):
+            continue
+        user, _, place = user_call(calls, files)
+        called = [call for call in calls[place + 1 :] if not call[0].startswith(PROFKIT_FOLDER)]
+        below = [function for _, _, function in called]
+        if user is None:
+            callee = ""
+        elif below:
+            callee = callee_of_frames(user[0], user[1], below)
+        elif _is_in_call(spent):
+            callee = callee_at(user[0], user[1], calls[place][2], instruction)
+        else:
+            callee = ""
+
+        line = (user or ("", 0, ""), callee, _part(calls))
+        library = package(called[0][0], library_roots()) if called else ""
+        libraries.setdefault(line, Counter())[library] += spent.ns
+        if line in times:
+            times[line].add(spent)
+        else:
+            times[line] = StackTime(spent.n, spent.ns, spent.waiting_ns, spent.in_call_ns)
+
+    longest = sorted(times.items(), key=lambda item: -item[1].ns)[:_MAX_LINES]
+    return [
+        SampledFunction(
+            place=line[0],
+            n=spent.n,
+            ns=spent.ns,
+            library=libraries[line].most_common(1)[0][0],
+            waiting_ns=round(waited * spent.waiting_ns),
+            callee=line[1],
+            part=line[2],
+        )
+        for line, spent in longest
+    ]
+
+
+def callee_at(path: str, line: int, function: str, instruction: int) -> str:
+    """Return what a function calls at a place in its bytecode, as its source writes it.
+
+    Args:
+        instruction: As ``frame.f_lasti``.
+
+    Returns:
+        Such as ``gc.collect``; empty where there is no call, or no source.
+    """
+    number = max(0, instruction) // _BYTES_PER_INSTRUCTION
+    for code in _codes(path):
+        positions = getattr(code, "co_positions", None)  # since Python 3.11
+        if code.co_name != function or positions is None:
+            continue
+        first, last, begin, end = next(islice(positions(), number, None), _NO_POSITION)
+        if first != line or last is None or begin is None or end is None:
+            continue
+        with contextlib.suppress(SyntaxError, ValueError):
+            tree = ast.parse(_segment(path, first, last, begin, end), mode="eval")
+            if isinstance(tree.body, ast.Call):
+                return _dotted(tree.body.func)
+    return ""
+
+
+def callee_of_frames(path: str, line: int, functions: Iterable[str]) -> str:
+    """Return what a line of user code calls, of which the functions below it are known.
+
+    Args:
+        functions: The names of the functions below it, the outermost first.
+
+    Returns:
+        Such as ``torch.save``; empty where the line has several calls with other names, or no
+        source.
+    """
+    names = [_dotted(call.func) for call in _calls_at(path, line)]
+    for function in functions:
+        named = [name for name in names if name.rpartition(".")[2] == function]
+        if named:
+            return named[0]
+    return names[0] if len(names) == 1 else ""
+
+
+def _is_in_call(spent: StackTime) -> bool:
+    """Whether the samples of a line are known to be within the call that it makes."""
+    is_certain = spent.n >= _MIN_SAMPLES or spent.ns >= spent.n * _LONG_NS
+    return is_certain and spent.in_call_ns >= _MIN_IN_CALL * spent.ns
+
+
+def _part(calls: Calls) -> SampledPart:
+    """Return which part of a step a stack is in, of those that torch records as a whole."""
+    for file, _, name in calls:
+        path = _posix(file)
+        if path.endswith(_ENGINE):
+            return "backward"
+        if _LOADERS in path and name == _NEXT:
+            return "data"
+    return ""
+
+
+def _posix(file: str) -> str:
+    return file.replace("\\", "/")
+
+
+@lru_cache(maxsize=64)
+def _codes(path: str) -> tuple[CodeType, ...]:
+    """Return all functions of a file, compiled from its source."""
+    codes: list[CodeType] = []
+    with _silenced():
+        codes.append(compile(_source(path), path, "exec", dont_inherit=True))
+    for code in codes:  # which grows meanwhile
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return tuple(codes)
+
+
+@lru_cache(maxsize=64)
+def _calls_by_line(path: str) -> Mapping[int, list[ast.Call]]:
+    """Return the calls that begin on each line of a file, the outermost first."""
+    by_line: dict[int, list[ast.Call]] = {}
+    with _silenced():
+        for node in ast.walk(ast.parse(_source(path))):
+            if isinstance(node, ast.Call):
+                by_line.setdefault(node.lineno, []).append(node)
+    return by_line
+
+
+def _calls_at(path: str, line: int) -> list[ast.Call]:
+    return _calls_by_line(path).get(line, [])
+
+
+def _source(path: str) -> str:
+    return "".join(linecache.getlines(path))
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Compile without the warnings that the program has shown already, and without errors."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _segment(path: str, first: int, last: int, begin: int, end: int) -> str:
+    """Return a part of a file; columns are in bytes of UTF-8."""
+    lines = [line.encode() for line in linecache.getlines(path)[first - 1 : last]]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    return b"".join(lines).decode(errors="replace")
+
+
+def _dotted(function: ast.expr) -> str:
+    """Return ``gc.collect`` for such an expression, ``to`` for ``f(x).to``."""
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute):
+        owner = _dotted(function.value)
+        return f"{owner}.{function.attr}" if owner else function.attr
+    return ""

@@ -1,0 +1,156 @@
+"""Samples the Python stacks of the thread whose steps are recorded, over as many steps as it takes.
+
+The recorded steps of a loop are few and have no stacks, as those slow down what they explain. So
+the time between operators has no name. Samples give it one, at less than a hundredth of the time: a
+step of 10 ms has none or one, and a hundred of them together know each function's share to a few
+percent. They are taken over the recorded steps and those that follow.
+
+A step waits for whatever its thread waits for, so a sample of a waiting thread counts too, and so
+does one that had to wait until a function in C let it in: it stands for the time since the sample
+before. Time in profkit's own functions, which start and stop the recording, is in no step.
+"""
+
+import time
+from enum import Enum, auto
+from typing import Final
+
+from profkit.capture.process.cpu_time import CpuClock
+from profkit.capture.process.stack_sampler import Calls, StackSample, StackSampler
+from profkit.capture.recording.sampled_calls import (
+    StackTime,
+    in_collection,
+    is_own,
+    sampled_calls,
+)
+from profkit.capture.source.files import SourceFiles
+from profkit.model.capture_info import SampledTime
+
+ENOUGH_SAMPLES: Final = 100
+"""A share of one half is then known to a tenth, at two standard errors."""
+MAX_NS: Final = 3_000_000_000
+MAX_SHARE: Final = 0.005
+"""The share of a core that the samples take. The program loses about as much again."""
+_S_NS: Final = 1_000_000_000
+_MAX_STACKS: Final = 10_000
+
+
+class _State(Enum):
+    """What :class:`StepSamples` does."""
+
+    READY = auto()
+    SAMPLING = auto()
+    OVER = auto()
+
+
+class StepSamples:
+    """Samples one thread from the first boundary of its steps until there are enough samples.
+
+    The methods are called by the thread itself.
+
+    Args:
+        thread: Its ident, as of ``threading.get_ident()``.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._state = _State.READY
+        self._sampler = StackSampler(on_sample=self._add, max_share=MAX_SHARE)
+        self._in_step: list[tuple[Calls, int, StackTime]] = []
+        self._stacks: dict[tuple[Calls, int], StackTime] = {}
+        self._n_samples = self._n_steps = 0
+        self._began_ns = self._ended_ns = self._sampled_ns = 0
+        self._clock: CpuClock | None = None
+        self._waiting_share = 1.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it samples no more, so that no further step needs to be reported."""
+        return self._state is _State.OVER
+
+    def begin(self) -> None:
+        """Begin to sample, where a step begins.
+
+        Nothing is sampled in a program with a debugger, or a profiler of Python calls.
+        """
+        if self._state is not _State.READY:
+            return
+        self._began_ns = self._ended_ns = time.perf_counter_ns()
+        self._sampled_ns = time.time_ns()
+        self._clock = CpuClock()
+        self._state = _State.SAMPLING
+        if not self._sampler.start():
+            self._state = _State.OVER
+
+    def step_ended(self, is_recorded: bool) -> None:  # noqa: FBT001  (the state of one step)
+        """Count the samples of a step, and stop where that makes enough of them.
+
+        Args:
+            is_recorded: Whether torch recorded the step; such steps count even when there are
+                enough samples, as the samples are to explain them.
+        """
+        if self._state is not _State.SAMPLING:
+            return
+        in_step, self._in_step = self._in_step, []
+        for calls, instruction, spent in in_step:
+            self._count(calls, instruction, spent)
+        self._n_steps += 1
+        self._ended_ns = time.perf_counter_ns()
+
+        has_enough = self._n_samples >= ENOUGH_SAMPLES and not is_recorded
+        if has_enough or self._ended_ns - self._began_ns >= MAX_NS or not self._sampler.is_on:
+            self.stop()
+
+    def stop(self) -> None:
+        """Sample no more; what was sampled since the last boundary is dropped."""
+        if self._state is not _State.SAMPLING:
+            return
+        self._state = _State.OVER
+        self._sampler.stop()
+        self._in_step = []
+
+        used = None if self._clock is None else self._clock.read()
+        if used is not None and used.waiting_ns is not None:
+            self._waiting_share = used.waiting_ns / max(1, used.window_ns)
+
+    def result(self) -> SampledTime | None:
+        """Return the lines of user code that ran, and what they called; None without samples."""
+        files = SourceFiles()
+        own_ns = sum(spent.ns for (calls, _), spent in self._stacks.items() if is_own(calls, files))
+        sampled_ns = sum(spent.ns for spent in self._stacks.values())
+        functions = sampled_calls(self._stacks, files, self._waiting_share * sampled_ns)
+        steps_ns = self._ended_ns - self._began_ns - own_ns
+        if not functions or not self._n_steps or steps_ns <= 0:
+            return None
+        return SampledTime(
+            interval_ns=round(self._sampler.least_s * _S_NS),
+            n_samples=self._n_samples,
+            running_ns=sampled_ns - own_ns,
+            functions=functions,
+            n_steps=self._n_steps,
+            steps_ns=steps_ns,
+        )
+
+    def _add(self, samples: list[StackSample]) -> None:
+        """Take a sample, in the thread that samples."""
+        sample = next((sample for sample in samples if sample.thread == self._thread), None)
+        if sample is None or self._state is not _State.SAMPLING:
+            return
+        elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
+        self._sampled_ns = sample.time_ns
+        spent = StackTime(
+            n=1,
+            ns=elapsed_ns,
+            waiting_ns=0 if sample.is_running else elapsed_ns,
+            in_call_ns=elapsed_ns if sample.is_in_call else 0,
+        )
+        calls = in_collection(sample.calls)
+        self._in_step.append((calls, sample.instruction if calls is sample.calls else -1, spent))
+
+    def _count(self, calls: Calls, instruction: int, spent: StackTime) -> None:
+        """Add a sample to those of its stack."""
+        self._n_samples += 1
+        total = self._stacks.get((calls, instruction))
+        if total is not None:
+            total.add(spent)
+        elif len(self._stacks) < _MAX_STACKS:
+            self._stacks[calls, instruction] = spent

@@ -1,0 +1,74 @@
+"""What is measured of the steps of a capture besides events: times, and samples of stacks."""
+
+import threading
+import time
+from typing import Final
+
+from profkit.capture.recording.overhead import StepTimes
+from profkit.capture.recording.recording_budget import Events
+from profkit.capture.recording.schedule import Phase, Schedule
+from profkit.capture.recording.step_samples import StepSamples
+from profkit.model.capture_info import SampledTime
+
+MAX_EVENTS: Final = 4_000_000
+"""Events of one recording; they take 1 GiB at least, and half a minute to collect."""
+_PAUSE_S: Final = 0.5
+"""Between two readings of the heap, which may take a tenth of a millisecond."""
+
+
+class StepWatch:
+    """Times the steps of this thread, and samples their stacks.
+
+    Args:
+        schedule: Which steps are recorded, or None without steps.
+        stacks: Whether source lines are wanted.
+    """
+
+    def __init__(self, schedule: Schedule | None, *, stacks: bool) -> None:
+        self.times = StepTimes()
+        # Of several cycles each is written when it ends: there is no time for samples.
+        is_once = schedule is not None and schedule.repeat == 1
+        self._samples = StepSamples(threading.get_ident()) if is_once and stacks else None
+        self._events = Events()
+        self._next_s = 0.0
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the recorded steps need no more samples."""
+        return self._samples is None or self._samples.is_over
+
+    def is_too_large(self) -> bool:
+        """Return whether the events of a recording without an end take too much memory."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + _PAUSE_S
+        return self._events.at_most() > MAX_EVENTS
+
+    def begin(self) -> None:
+        """Begin to sample, where the first step begins."""
+        if self._samples is not None:
+            self._samples.begin()
+
+    def begin_step(self) -> None:
+        """Begin a step."""
+        self.times.begin()
+
+    def end_step(self, phase: Phase) -> None:
+        """End a step.
+
+        Args:
+            phase: What happened in it.
+        """
+        self.times.end(phase)
+        if self._samples is not None:
+            self._samples.step_ended(phase is Phase.RECORD)
+
+    def stop(self) -> None:
+        """Sample no more."""
+        if self._samples is not None:
+            self._samples.stop()
+
+    def sampled(self) -> SampledTime | None:
+        """Return in which functions the steps were, or None if that is not known."""
+        return None if self._samples is None else self._samples.result()
