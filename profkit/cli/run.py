@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -70,9 +71,8 @@ def command(  # noqa: PLR0913  (one argument per option)
     If PROGRAM uses a torch profiler itself, recording ends before that begins.
 
     With torchrun, as torchrun -m profkit run train.py or profkit run torchrun train.py, all ranks
-    record the same steps, and rank 0 reports on all of them. So do workers that PROGRAM spawns.
+    record the same steps, and one rank reports on all of them. So do workers that PROGRAM spawns.
     """
-    from profkit.capture.process import signals
     from profkit.capture.process.program import CannotStartError
     from profkit.capture.recording.options import Options
     from profkit.capture.recording.schedule import Schedule
@@ -88,7 +88,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         "--tracemalloc": lines_of_python,
     }  # fmt: skip
     own = _options(wait, warmup, active, folder, json_file)
-    _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)])
+    _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)], folder)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -108,25 +108,21 @@ def command(  # noqa: PLR0913  (one argument per option)
         _report(outcome, json_file, chosen, rank, workers.end(), is_killed=is_killed)
 
     with ExitStack() as held:
-
-        def ended() -> None:
-            if rank is not None:
-                held.enter_context(signals.deferred())
-
-        if rank is not None:
-            # torchrun ends all ranks when one has failed, and waits for them: for the report too.
-            signals.on_sigterm(_go_on)
-            held.callback(signals.remove, _go_on)
         try:
             outcome = run(
                 target,
                 plan,
                 killed=partial(report, is_killed=True),
-                ended=ended,
+                ended=partial(_ended, held, rank),
                 began=workers.watch,
             )
         except CannotStartError as error:
             echo(str(error))
+            if rank is not None:
+                from profkit.capture.run.job_end import drop_rank
+                from profkit.capture.run.rank_failure import Failure
+
+                drop_rank(rank, Failure(time.time_ns(), exit_code=error.exit_code))
             return error.exit_code
         end = _show_error(outcome.error)
         if not (outcome.is_of_child or is_empty):
@@ -136,13 +132,35 @@ def command(  # noqa: PLR0913  (one argument per option)
     raise _end_like(end)
 
 
-def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
+def _ended(held: ExitStack, rank: "RankOfJob | None", error: BaseException | None) -> None:
+    """Have the signals that come from now on end this process only after it has reported.
+
+    Args:
+        held: Ends what is begun here, after the report.
+        rank: This process as a rank of a job, or None.
+        error: The exception that the program raised, or None.
+    """
+    if "torch" not in sys.modules:
+        return
+    from profkit.capture.process import signals
+
+    held.enter_context(signals.deferred())
+    if isinstance(error, KeyboardInterrupt):
+        held.enter_context(signals.dies_within(signal.SIGINT))
+    if rank is not None:
+        from profkit.capture.run.job_end import note_failure
+
+        note_failure(rank, error)
+
+
+def _run_if_torchrun(target: "ProgramTarget", options: list[str], folder: str | None) -> None:
     """Let torchrun start ``profkit run`` on every rank, if the program is torchrun.
 
     What it takes is imported for no other program, which would wait for it.
 
     Args:
         options: Those of this command.
+        folder: The folder for traces, or None.
 
     Raises:
         BaseException: How torchrun ended.
@@ -152,7 +170,7 @@ def _run_if_torchrun(target: "ProgramTarget", options: list[str]) -> None:
     from profkit.capture.run.torchrun import is_torchrun, run_on_every_rank
 
     if is_torchrun(target.name, target.kind):
-        error = run_on_every_rank(target.args, options)
+        error = run_on_every_rank(target.args, options, folder)
         raise _end_like(_show_error(error))
 
 
@@ -248,19 +266,12 @@ def _report_of_rank(
     is_killed: bool,
 ) -> None:
     """Print the report on all ranks, if this one does so for the job."""
-    from profkit.capture.run.job_end import reports, wait_for_ranks
+    from profkit.capture.run.job_end import end_rank
 
-    rank.end((*outcome.files, *outcome.flights), outcome.why_not)
-    if not reports(rank, is_killed=is_killed):
-        return
-    states = wait_for_ranks(rank, is_killed=is_killed)
+    recorded = (*outcome.files, *outcome.flights)
+    states = end_rank(rank, recorded, outcome.why_not, is_killed=is_killed)
     if any(state.files for state in states):
         _print_report(outcome, json_file, chosen, states)
-
-
-def _go_on(_signal: str) -> bool:
-    """Leave a signal to its effect in the program."""
-    return True
 
 
 def _print_report(
@@ -471,7 +482,7 @@ def _will_end_by_interrupt() -> None:
     It does so at the end of its finalization, after threads, ``atexit`` and ``__del__``, if code
     that was run at the top level has raised KeyboardInterrupt.
 
-    Source: ``run_eval_code_obj`` and ``Py_RunMain`` in CPython, the same in 3.10 to 3.14.
+    Source: ``run_eval_code_obj`` and ``Py_RunMain`` in CPython, the same in 3.11 to 3.14.
     """
     import ctypes
 

@@ -58,6 +58,18 @@ def test_a_cpu_build_of_torch_on_a_machine_with_a_gpu_is_a_problem() -> None:
     assert "built for the CPU" in line.text
 
 
+@pytest.mark.parametrize("version", ["2.5.1", "2.1.0+cu121", "1.13.1"])
+def test_a_torch_that_cannot_be_recorded_with_is_a_problem(version: str) -> None:
+    line = the_trouble(torch=version)
+    assert (line.topic, line.status) == ("PyTorch", "problem")
+    assert version in line.text
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.10.0a0+git1234", "3.0.0", "unknown"])
+def test_a_torch_that_is_not_known_to_be_too_old_is_no_problem(version: str) -> None:
+    assert troubles(replace(HEALTHY, torch=version)) == []
+
+
 def test_an_outdated_driver_is_a_problem() -> None:
     line = the_trouble(devices=(), driver_cuda=(11, 4), driver="470.1")
     assert line.status == "problem"

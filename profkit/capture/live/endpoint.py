@@ -15,14 +15,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from profkit.capture.process.launch import is_alive
 from profkit.dataclass import dataclass
 from profkit.errors import CaptureError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Message = dict[str, Any]
 
@@ -207,7 +204,7 @@ class Conversation:
         for each in self._open.keys() - set(processes):
             self._drop(each, "")
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:

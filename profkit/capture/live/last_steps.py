@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -40,6 +41,47 @@ _MAX_FRAMES: Final = 100
 _UNKNOWN: Final = -1
 
 
+class _StepDetection:
+    """Detects the ends of steps, once the program has imported torch.
+
+    Args:
+        on_step: Called at the end of each step, with their number so far.
+
+    Attributes:
+        clock: Counts the steps, and how long the program has waited for data.
+    """
+
+    def __init__(self, on_step: Callable[[int], None]) -> None:
+        self.clock = StepClock()
+        self.clock.on_step = on_step
+        self._ends = StepEnds(self.clock)
+        self._torch_import = TorchImport(self._on_torch_import)
+
+    def begin(self) -> None:
+        """Begin with the import of torch, or at once if the program has imported it."""
+        self._torch_import.watch()
+
+    def user_stepped(self) -> None:
+        """End a step that the program itself reports."""
+        self._ends.user_stepped()
+
+    def end(self) -> None:
+        """Detect no more steps."""
+        self._torch_import.stop()
+        self.remove_hooks()
+
+    def remove_hooks(self) -> None:
+        """Report no more steps, and leave torch as it was."""
+        self.clock.on_step = None
+        self._ends.end()
+
+    def _on_torch_import(self) -> None:
+        try:
+            self._ends.begin()
+        except (ImportError, AttributeError) as error:
+            console.warn("steps cannot be detected with this version of torch.", error)
+
+
 class LastStepsRecorder:
     """The last steps of this process.
 
@@ -47,38 +89,39 @@ class LastStepsRecorder:
         name: The name of the run.
         folder: Its folder, absolute.
 
-    Attributes:
-        path: The file.
-
     Raises:
         OSError: The file cannot be written.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
+        self._new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
         self._file = LastStepsFile(files.beside(files.trace_file(folder), SUFFIX), _header(name))
-        self.path = self._file.path
         self._pid = os.getpid()
         self._is_open = True
         self._has_failed = False
         self._next_memory_ns = 0
-        self._clock = StepClock()
-        self._clock.on_step = self._step_ended
-        self._ends = StepEnds(self._clock)
-        self._torch_import = TorchImport(self._on_torch_import)
+
+        self._steps = _StepDetection(self._step_ended)
         self._sampler = StackSampler(INTERVAL_S, self._sampled, has_short_turns=False)
         self._hooks = _ErrorHooks(self)
-        self._torch_import.watch()
+        self._finisher = signals.Finisher(self._on_sigterm)
+
+        self._steps.begin()
         self._sampler.start()
         self._hooks.install()
-        signals.on_sigterm(self._on_sigterm)
+        signals.on_sigterm(self._finisher)
         atexit.register(self.end)
         _open.add(self)
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
     def step(self) -> None:
         """End a step, in a program that has neither an optimizer nor a DataLoader."""
-        self._ends.user_stepped()
+        self._steps.user_stepped()
 
     def note(self, error: BaseException, state: ProgramState = "exception") -> None:
         """Write an exception that ends this thread."""
@@ -103,15 +146,15 @@ class LastStepsRecorder:
         """
         if not self._is_open or self._pid != os.getpid():
             return
+
         self._is_open = False
         _open.discard(self)
         atexit.unregister(self.end)
-        signals.remove(self._on_sigterm)
+        signals.remove(self._finisher)
         self._hooks.remove()
-        self._torch_import.stop()
-        self._clock.on_step = None
-        self._ends.end()
+        self._steps.end()
         self._sampler.stop()
+
         if error is not None:
             self.note(error)
         self._file.close(remove=not self._has_failed)
@@ -129,36 +172,27 @@ class LastStepsRecorder:
         """Leave it to the parent, in a forked child."""
         self._is_open = False
         self._hooks.remove()
-        self._ends.end()
-        self._clock.on_step = None
-
-    def _on_torch_import(self) -> None:
-        try:
-            self._ends.begin()
-        except (ImportError, AttributeError) as error:
-            console.warn("steps cannot be detected with this version of torch.", error)
+        self._steps.remove_hooks()
 
     def _step_ended(self, n_steps: int) -> None:
         if n_steps == 1:
             self._file.restart_steps()
-        self._file.step(self._epoch_ns + time.perf_counter_ns(), self._clock.waited_ns)
+        self._file.step(self._epoch_ns + time.perf_counter_ns(), self._steps.clock.waited_ns)
 
     def _sampled(self, samples: list[StackSample]) -> None:
         """Write the stacks of all threads at one time; called in the sampling thread."""
         if not self._is_open:
             return
-        for one in samples:
-            self._file.stack(one.thread, one.name, one.calls, one.time_ns)
-        self._file.threads_are([one.thread for one in samples])
+        for sample in samples:
+            self._file.stack(sample.thread, sample.name, sample.calls, sample.time_ns)
+        self._file.threads_are([sample.thread for sample in samples])
         now_ns = self._epoch_ns + time.perf_counter_ns()
         if now_ns >= self._next_memory_ns:
             self._next_memory_ns = now_ns + _MEMORY_NS
             self._file.memory(now_ns, *_memory_now())
 
-    def _on_sigterm(self, name: str) -> bool:
-        main = threading.current_thread().name
-        self._note(Error("signal", name, "", main, time.time_ns()))
-        return True
+    def _on_sigterm(self, name: str) -> None:
+        self._note(Error("signal", name, "", threading.main_thread().name, time.time_ns()))
 
     def _note(self, error: Error) -> None:
         if self._pid == os.getpid():

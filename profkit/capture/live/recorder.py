@@ -15,7 +15,7 @@ from profkit.capture.live.step_clock import StepClock
 from profkit.capture.live.step_ends import StepEnds
 from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
 from profkit.capture.memory.scope import Memory
-from profkit.capture.process import console, files, program_profilers, signals
+from profkit.capture.process import console, files, own_threads, program_profilers
 from profkit.capture.recording import current
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.schedule import DEFAULT_WAIT, DEFAULT_WARMUP, Schedule
@@ -55,7 +55,7 @@ class Request:
         self.session: Session | None = None
         self.memory: Memory | None = None
         self.ends_s = math.inf
-        self.deadline: signals.Deadline | None = None
+        self.is_closed = threading.Event()
 
     @property
     def is_dropped(self) -> bool:
@@ -103,7 +103,6 @@ class StepRecorder:
         if why_not:
             return _refusal(why_not)
         self.request = Request(self._name, number, n_steps, client, memory=memory)
-        self._ends.go_outside()
         self._clock.on_step = self._step_ended
         return None
 
@@ -128,7 +127,7 @@ class StepRecorder:
                     self._finish(request, TIME_IS_UP)
             elif request.is_cancelled:
                 self._close(request)
-            elif not self._ends.is_inside:
+            else:
                 self._begin_if_time(request, n_steps)
         except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
             console.warn("the recording that was requested has failed.", error)
@@ -173,29 +172,21 @@ class StepRecorder:
         request.session = opened if isinstance(opened, Session) else None
         limit_s = _LEAST_S + _SLOWER * self._clock.longest_s(_N_BEFORE + request.n_steps)
         request.ends_s = time.monotonic() + limit_s
-        request.deadline = signals.Deadline(limit_s, lambda: self._time_is_up(request))
+        own_threads.start(lambda: self._answer_in_time(request))
 
-    def _time_is_up(self, request: Request) -> None:
-        """End a recording whose steps do not end; called on the main thread, in any code."""
-        session = request.session
-        if (
-            self.request is not request
-            or session is None
-            or session.thread != threading.get_ident()
-        ):
+    def _answer_in_time(self, request: Request) -> None:
+        """Answer a client whose steps do not end; runs in a thread of its own."""
+        if request.is_closed.wait(max(0.0, request.ends_s - time.monotonic())):
             return
-        if session.must_go_on:
-            request.deadline = signals.Deadline(
-                signals.COMPILING_SECONDS, lambda: self._time_is_up(request)
-            )
-            return
-        self.stop(TIME_IS_UP)
+        why = (
+            "the program has not ended the recorded steps in time; what was recorded is written "
+            "when the current one ends"
+        )
+        request.client.answer(_refusal(why))
 
     def _finish(self, request: Request, stopped_by: str = "") -> None:
         """End the recording, and say where it is."""
         session, memory = request.session, request.memory
-        if request.deadline is not None:
-            request.deadline.cancel()
         if session is not None:
             current.leave(session, stopped_by)
         if memory is not None:
@@ -212,8 +203,6 @@ class StepRecorder:
 
     def _drop(self, request: Request) -> None:
         """End what has begun, and write no trace."""
-        if request.deadline is not None:
-            request.deadline.cancel()
         with contextlib.suppress(Exception):
             if request.session is not None:
                 request.session.abandon()
@@ -225,8 +214,8 @@ class StepRecorder:
     def _close(self, request: Request, answer: Message | None = None) -> None:
         if self.request is request:  # else the next one was requested meanwhile
             self._clock.on_step = None
-            self._ends.stay_inside()
             self.request = None
+        request.is_closed.set()
         if answer is not None:
             request.client.answer(answer)
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from profkit.capture.process.signals import DEADLINE_THREAD
+from profkit.capture.process import own_threads
 from profkit.capture.process.stack_sampler import Call, calls_of
 
 
@@ -21,5 +21,5 @@ def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
     return [
         (names.get(ident, "a native thread"), calls_of(innermost))
         for ident, innermost in sys._current_frames().items()  # noqa: SLF001  (CPython's only way)
-        if ident != except_for and names.get(ident) != DEADLINE_THREAD
+        if ident != except_for and not own_threads.is_own(ident)
     ]

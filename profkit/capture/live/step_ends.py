@@ -8,7 +8,6 @@ would cost more than a microsecond per step.
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +17,7 @@ from profkit.capture.memory.monitor.step_boundaries import (
     StepBoundaries,
     StepSource,
 )
-from profkit.capture.process import wrappers
-from profkit.capture.process.compiling import dynamo_flag, unless_paused
+from profkit.capture.process import optimizer_steps
 from profkit.capture.recording import current
 
 
@@ -34,14 +32,10 @@ class StepEnds:
 
     Attributes:
         source: What ends a step, or None before the first one.
-        is_inside: Whether the step that ends is the call of an optimizer that has not returned yet:
-            torch's own region around it is open, so that no recording can begin.
     """
 
     def __init__(self, clock: StepClock) -> None:
         self.source: StepSource | None = None
-        self.is_inside = False
-        self._wants_outside = False
         self._clock = clock
         self._thread = threading.get_ident()
         self._is_bound = False
@@ -49,16 +43,12 @@ class StepEnds:
         self._same = 0  # the id of the optimizer that stepped last, if its steps count
         self._boundaries = StepBoundaries(self._found)
         self._undo: list[Callable[[], None]] = []
-        self._outside: weakref.ref[object] | None = None
-        self._leave_outside: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Install the hooks; torch must be importable."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import dataloader
 
         current.step_listeners.append(self.user_stepped)
-        hook = register_optimizer_step_post_hook(self._optimizer_hook())
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
         original = iterator.__next__
 
@@ -76,14 +66,13 @@ class StepEnds:
 
         iterator.__next__ = timed
         self._undo = [
-            hook.remove,
+            optimizer_steps.listen(self._on_optimizer),
             restore,
             lambda: current.step_listeners.remove(self.user_stepped),
         ]
 
     def end(self) -> None:
         """Remove the hooks."""
-        self.stay_inside()
         while self._undo:
             with contextlib.suppress(Exception):
                 self._undo.pop()()
@@ -93,18 +82,6 @@ class StepEnds:
         self._bind()
         if self._counts():
             self._boundaries.step_ended("user")
-
-    def go_outside(self) -> None:
-        """Have later steps end after the optimizer has returned; called in any thread."""
-        self._wants_outside = True
-        self._same = 0
-
-    def stay_inside(self) -> None:
-        """Undo that."""
-        self._wants_outside = False
-        leave, self._leave_outside, self._outside = self._leave_outside, None, None
-        if leave is not None:
-            leave()
 
     def _found(self, source: StepSource) -> StepClock:
         self.source, self._same = source, 0
@@ -122,46 +99,18 @@ class StepEnds:
         if self._counts():
             self._boundaries.step_ended("loader")
 
-    def _optimizer_hook(self) -> Callable[..., None]:
-        """The hook. Most steps are like the one before, of the same optimizer: they take least."""
-        is_compiling, thread, step = dynamo_flag() or bool, threading.get_ident, self._clock.step
-
-        def stepped(optimizer: object, _args: object, _kwargs: object) -> None:
-            if is_compiling():
-                return
-            if id(optimizer) == self._same and thread() == self._thread:
-                step()
-            else:
-                self._on_optimizer(optimizer)
-
-        return stepped
-
     def _on_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
+        """An optimizer has stepped, and has returned to the program.
+
+        Most steps are like the one before, of the same optimizer: they take least.
+        """
+        if id(optimizer) == self._same and self._counts():
+            self._clock.step()
+            return
         self._same = 0
         self._bind()
-        if not self._counts() or not self._leader.ends_step(optimizer):
-            return
-        if self._outside is not None and self._outside() is optimizer:
-            return  # the step ends when it has returned
-        if self._wants_outside:
-            self._go_outside(optimizer)
-        self.is_inside = True
-        try:
-            self._boundaries.step_ended("optimizer")
-        finally:
-            self.is_inside = False
-        self._same = id(optimizer) if self.source == "optimizer" else 0
-        if self._wants_outside:  # maybe requested just now, in another thread
-            self._same = 0
-
-    def _go_outside(self, optimizer: Any) -> None:  # noqa: ANN401
-        """Have the later steps of an optimizer end when its ``step()`` has returned."""
-        self.stay_inside()
-        self._wants_outside = True
-        on_return = unless_paused(self._on_return)
-        self._leave_outside = wrappers.after_calls(optimizer, "step", on_return)
-        self._outside = weakref.ref(optimizer)
-
-    def _on_return(self) -> None:
-        if self._counts():
-            self._boundaries.step_ended("optimizer")
+        if self._counts() and self._leader.ends_step(optimizer):
+            self._boundaries.step_ended("optimizer", begins_anew=self._leader.begins_anew)
+            # Until then another one may prove to be the outer one, by the number of its steps.
+            is_same = self.source == "optimizer" and self._leader.is_settled
+            self._same = id(optimizer) if is_same else 0

@@ -1,8 +1,8 @@
-"""The ranks of a job that ``profkit run`` records, and which files they have written.
+"""The ranks of a job that ``profkit run`` records: how each has ended, and which files it has.
 
-Each rank writes what it does to a file of a hidden folder beside the recordings: no collective, and
+Each rank writes its state to a file of a hidden folder beside the recordings: no collective, and
 no store of the program, which may be gone when a rank ends. What an earlier job has left there is
-older than this process.
+older than this process. Folders of jobs whose processes are all gone are removed by the next job.
 
 Nothing heavy is imported here: a program without torch pays for it too.
 """
@@ -13,29 +13,36 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from profkit.capture.process.launch import is_alive
+from profkit.capture.run.rank_actions import RankPhase
+from profkit.capture.run.rank_failure import Failure
 from profkit.dataclass import dataclass
 
-_POLL_S: Final = 0.1
+_FOLDERS: Final = ".ranks-"
+_CLAIM: Final = "report"
 _MAX_APART_NS: Final = 600_000_000_000
 """The ranks of a job begin within this time."""
+_MAX_EMPTY_S: Final = 600.0
+"""A folder without any state is of a job that begins, if it is not older."""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank does.
+    """What is written about a rank.
 
     Attributes:
         began_ns: Nanoseconds since 1970 when it began.
         ended_ns: The same when its program had ended and its files were written, or 0.
         files: Those files.
         why_not: Why there are none, in one sentence, or empty.
-        leaves: Whether it has ended, and does not report whatever happens to the others.
+        leaves: Whether it has ended, and waits for nobody.
+        failure: Why its program ended early; None before its end and after a good one. It is
+            written before the files.
     """
 
     rank: int
@@ -46,16 +53,47 @@ class RankState:
     files: tuple[str, ...] = ()
     why_not: str = ""
     leaves: bool = False
+    failure: Failure | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its program has ended, or its process is gone."""
-        return bool(self.ended_ns) or self.has_died
+    @classmethod
+    def parse(cls, text: str) -> "RankState":
+        """Read a state from the text of its file.
+
+        Raises:
+            ValueError: If it is another text.
+        """
+        try:
+            written: Mapping[str, Any] = json.loads(text)
+            failure = written["failure"]
+            return cls(
+                **{
+                    **written,
+                    "files": tuple(map(str, written["files"])),
+                    "failure": None if failure is None else Failure.parse(failure),
+                }
+            )
+        except (TypeError, KeyError) as error:
+            raise ValueError("This is not the state of a rank.") from error
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is gone, as far as this machine knows."""
-        return not self.ended_ns and self.host == socket.gethostname() and not is_alive(self.pid)
+        """Whether its process is gone before its end, as far as this machine knows."""
+        return self.state is RankPhase.DIED
+
+    @property
+    def state(self) -> RankPhase:
+        """The state as it is now: whether the process runs is looked up."""
+        is_here = self.host == socket.gethostname()
+
+        if not self.ended_ns:
+            if not is_here:
+                return RankPhase.ELSEWHERE
+            return RankPhase.RUNNING if is_alive(self.pid) else RankPhase.DIED
+
+        if self.failure is not None:
+            return RankPhase.FAILED
+        is_gone = self.leaves or (is_here and not is_alive(self.pid))
+        return RankPhase.LEFT if is_gone else RankPhase.ENDED
 
 
 class RankOfJob:
@@ -69,92 +107,128 @@ class RankOfJob:
         folder: That folder.
         rank: Its number.
         world_size: Number of ranks.
+        own: What is written about this rank.
+        is_shared: Whether the ranks can write what they do.
     """
 
     def __init__(self, folder: Path, job: str, rank: int, world_size: int) -> None:
         self.folder = folder
         self.rank = rank
         self.world_size = world_size
-        self._folder = folder / f".ranks-{job}"
-        self._own = RankState(rank, socket.gethostname(), os.getpid(), time.time_ns())
-        self._write()
+        self.own = RankState(rank, socket.gethostname(), os.getpid(), time.time_ns())
+        self._folder = folder / f"{_FOLDERS}{job}"
+        self.is_shared = self._begin()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a rank has removed what the ranks have written: nothing is left to do."""
+        return self.is_shared and not self._folder.exists()
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether a rank has claimed to report on the job."""
+        return (self._folder / _CLAIM).exists()
+
+    def fail(self, failure: Failure) -> None:
+        """Tell the other ranks that the program has ended early, before its files are written."""
+        if self.own.failure is None:
+            earlier = (state.rank for state in self.read() if state is not None and _is_bad(state))
+            self.own = replace(self.own, failure=replace(failure, after=tuple(earlier)))
+            self._write()
 
     def end(self, files: Sequence[str], why_not: str = "") -> None:
         """Tell the other ranks that the program has ended here, and its files are written."""
-        self._own = replace(self._own, ended_ns=time.time_ns(), why_not=why_not, files=tuple(files))
+        self.own = replace(self.own, ended_ns=time.time_ns(), why_not=why_not, files=tuple(files))
         self._write()
 
-    def reports(self) -> bool:
-        """Whether this rank prints the report of the job: rank 0, or the first one that is left."""
-        lower = [self._read(rank) for rank in range(self.rank)]
-        return all(state is not None and (state.has_died or state.leaves) for state in lower)
-
-    def is_last(self) -> bool:
-        """Whether, besides this rank, at most the one goes on that would report."""
-        states = [self._read(rank) for rank in range(self.world_size)]
-        running = [i for i, state in enumerate(states) if state is None or not state.is_over]
-        living = (i for i, state in enumerate(states) if state is None or not state.has_died)
-        return {*running} <= {next(living)}
-
     def leave(self) -> None:
-        """Tell the other ranks, after the end, that this one does not report."""
-        self._own = replace(self._own, leaves=True)
-        self._replace()  # the folder is gone if the report is already printed
+        """Tell the other ranks, after the end, that this one waits for nobody."""
+        self.own = replace(self.own, leaves=True)
+        self._write()
 
-    def wait(self, until: Callable[[float, list[int]], bool]) -> list[RankState]:
-        """Wait for the other ranks to end.
+    def read(self) -> list[RankState | None]:
+        """Read what is written about each rank; None about one that has written nothing."""
+        return [self._read(rank) for rank in range(self.world_size)]
 
-        Args:
-            until: Called again and again with the seconds so far and the ranks that still run or
-                have not been seen; ends the wait by returning True.
-
-        Returns:
-            All ranks that were seen.
-        """
-        began_s = time.monotonic()
-        known: dict[int, RankState] = {}
-        while True:
-            pending = []
-            for rank in range(self.world_size):
-                state = known.get(rank)
-                if state is None or not state.ended_ns:
-                    state = self._read(rank)
-                    if state is not None:
-                        known[rank] = state
-                if state is None or not state.is_over:
-                    pending.append(rank)
-            if not pending or until(time.monotonic() - began_s, pending):
-                return list(known.values())
-            time.sleep(_POLL_S)
-
-    @property
-    def is_removed(self) -> bool:
-        """Whether the rank that reports has removed what the ranks have written."""
-        return not self._folder.exists()
+    def claim_report(self) -> bool:
+        """Claim to report on the job; returns whether no other rank has claimed it."""
+        if not self.is_shared:
+            return True
+        try:
+            (self._folder / _CLAIM).touch(exist_ok=False)
+        except OSError:
+            return False
+        return True
 
     def remove(self) -> None:
         """Remove what the ranks have written, once nobody needs it any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self) -> None:
+    def _begin(self) -> bool:
+        """Write the first state; returns whether that has succeeded."""
+        remove_stale(self.folder)
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._replace()
+            # Reports are claimed when a rank ends: this claim is from a job of the same name.
+            (self._folder / _CLAIM).unlink(missing_ok=True)
+        return self._write()
 
-    def _replace(self) -> None:
-        with contextlib.suppress(OSError):
+    def _write(self) -> bool:
+        """Write the state of this rank, unless the folder is gone."""
+        try:
             partial = self._folder / f".{self.rank}.{os.getpid()}"
-            partial.write_text(json.dumps(asdict(self._own)))
+            partial.write_text(json.dumps(asdict(self.own)))
             partial.replace(self._folder / str(self.rank))
+        except OSError:
+            return False
+        return True
 
     def _read(self, rank: int) -> RankState | None:
-        """What a rank has written, if it is of this job and not of an earlier one."""
+        """Read what a rank has written, if it is of this job and not of an earlier one."""
         if rank == self.rank:
-            return self._own
+            return self.own
         try:
-            written = json.loads((self._folder / str(rank)).read_text())
-            state = RankState(**written | {"files": tuple(map(str, written["files"]))})
-        except (OSError, ValueError, TypeError, KeyError):
+            state = RankState.parse((self._folder / str(rank)).read_text())
+        except (OSError, ValueError):
             return None
         last_ns = state.ended_ns or state.began_ns + _MAX_APART_NS
-        return state if state.rank == rank and last_ns >= self._own.began_ns else None
+        return state if state.rank == rank and last_ns >= self.own.began_ns else None
+
+
+def remove_stale(recordings: Path) -> None:
+    """Remove the folders of jobs whose ranks were killed before one of them could do it.
+
+    Args:
+        recordings: The folder of the recordings.
+    """
+    for folder in recordings.glob(f"{_FOLDERS}*"):
+        with contextlib.suppress(OSError):
+            if _is_stale(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_stale(folder: Path) -> bool:
+    """Return whether no process goes on of those that have written to the folder of a job.
+
+    Of ranks on other machines that is not known.
+    """
+    host = socket.gethostname()
+    states = [*_states(folder)]
+    if not states:
+        return time.time() - folder.stat().st_mtime > _MAX_EMPTY_S
+    return not any(state is None or state.host != host or is_alive(state.pid) for state in states)
+
+
+def _states(folder: Path) -> Iterator[RankState | None]:
+    """Read all states in the folder of a job; None is one that cannot be read."""
+    for path in folder.iterdir():
+        if path.name.isdigit():
+            try:
+                yield RankState.parse(path.read_text())
+            except ValueError:
+                yield None
+
+
+def _is_bad(state: RankState) -> bool:
+    """Return whether a rank has failed or died."""
+    return state.failure is not None or state.has_died

@@ -1,5 +1,9 @@
-"""How the ranks of a job end: one of them waits for the others, to report on all."""
+"""How the ranks of a job end: one of them reports on all, and none waits for who cannot end.
 
+What each does is decided in :mod:`profkit.capture.run.rank_actions`.
+"""
+
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,88 +12,100 @@ from typing import Final
 
 from profkit.capture.process import console, files, signals
 from profkit.capture.run.job import RankOfJob, RankState
+from profkit.capture.run.rank_actions import GOES_ON, RankAction, RankPhase, has_failed, next_action
+from profkit.capture.run.rank_failure import Failure, failure_of_exception, find_causes
+from profkit.dataclass import dataclass
+from profkit.folders import working_folder
+from profkit.names import short_path, visible
 from profkit.units import format_count
 
-MAX_WAIT_S: Final = 60.0
-"""How long the rank that reports waits after its own end; others may save a checkpoint then, or
-validate."""
-MAX_WAIT_KILLED_S: Final = 10.0
-"""The same when it is about to be killed: torchrun allows 30 s."""
+MAX_WAIT_S: Final = 2.0
+"""How long the first rank, which has ended well, waits for others on this machine before it leaves
+the report to the last one: they may need its end to fail."""
+MAX_WAIT_LONG_S: Final = 60.0
+"""The same for ranks on other machines, whose end may be seen late; and for the callback of a
+trainer, whose process goes on."""
+MAX_WAIT_FAILED_S: Final = 1.0
+"""The same when a rank has failed, for ranks on other machines."""
+MAX_START_S: Final = 30.0
+"""How long after this rank's start another one may start that has written nothing yet."""
 _TELL_AFTER_S: Final = 2.0
+_POLL_S: Final = 0.05
+_POLL_PAUSE: Final = 10
+"""A pause between two readings of the states takes at least this many times as long as one."""
+_MAX_CAUSES: Final = 3
+"""Ranks whose own errors are printed; the same error in all ranks has one cause."""
 _MAX_RANKS: Final = 64
 """Recordings of more ranks take too long at the end of a program."""
 
 
-def reports(rank: RankOfJob, *, is_killed: bool = False) -> bool:
-    """Whether this rank, which has ended, reports on the job: the first one, or one after its end.
+def note_failure(rank: RankOfJob, error: BaseException | None) -> None:
+    """Tell the other ranks why the program of this one has failed, if it has.
+
+    torchrun sends SIGTERM to all ranks as soon as one has failed, so that little time is left.
 
     Args:
-        is_killed: Whether this process is about to end by a signal.
+        error: The exception that the program raised, or None.
     """
-    return rank.reports() or takes_over(rank, is_killed=is_killed)
+    failure = failure_of_exception(error, time.time_ns())
+    if failure is not None:
+        rank.fail(failure)
 
 
-def takes_over(rank: RankOfJob, *, is_killed: bool) -> bool:
-    """Whether this rank, which ends while another one is to report, has to do it instead.
-
-    The last rank to end waits for that one: if it dies then, nobody else is left.
+def end_rank(
+    rank: RankOfJob,
+    recorded: Sequence[str],
+    why_not: str = "",
+    *,
+    is_killed: bool = False,
+    max_wait_s: float = MAX_WAIT_S,
+) -> list[RankState]:
+    """End this rank, whose files are written, and wait for others if it may have to report.
 
     Args:
-        is_killed: Whether this process is about to end by a signal.
+        recorded: Its files.
+        why_not: Why there are none, in one sentence, or empty.
+        is_killed: Whether SIGTERM is about to end this process.
+        max_wait_s: How long the first rank waits for others on this machine.
+
+    Returns:
+        What is known of each rank that has written anything, if this one reports; else nothing.
     """
-    if not rank.is_last():
-        rank.leave()
-        return False
-    # That one may end and remove everything between two looks.
-    rank.wait(lambda seconds, _: rank.is_removed or seconds > _limit_s(is_killed=is_killed))
-    return rank.reports()
+    if is_killed:
+        rank.fail(Failure(time.time_ns(), signal="SIGTERM"))
+    rank.end(recorded, why_not)
 
-
-def _limit_s(*, is_killed: bool) -> float:
-    """How long to wait for other ranks."""
-    return MAX_WAIT_KILLED_S if is_killed or signals.is_pending() else MAX_WAIT_S
-
-
-def wait_for_ranks(rank: RankOfJob, *, is_killed: bool) -> list[RankState]:
-    """Wait until the other ranks have ended too, and say which ones are missing.
-
-    Args:
-        is_killed: Whether this process is about to end by a signal.
-    """
-    limit_s = _limit_s(is_killed=is_killed)
-    told = False
-
-    def until(seconds: float, pending: list[int]) -> bool:
-        nonlocal told
-        if seconds > _TELL_AFTER_S and not told:
-            told = True
-            console.note(f"waiting for {_ranks(pending)} to end, for at most {limit_s:.0f} s.")
-        return seconds > _limit_s(is_killed=is_killed)
-
-    states = rank.wait(until)
-    seen = {state.rank: state for state in states}
-    unseen = [each for each in range(rank.world_size) if each not in seen]
-    states = [_with_files(state, rank.folder) if state.has_died else state for state in states]
-    died = [state.rank for state in states if state.has_died]
-    running = [state.rank for state in states if not state.ended_ns and state.rank not in died]
-    empty = [state for state in states if state.ended_ns and not state.files]
-    if unseen:
-        console.note(
-            f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun."
-        )
-    if died:
-        console.note(f"{_ranks(died)} died; what was recorded until then is in the report.")
-    if running:
-        console.note(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
-    for why in {state.why_not for state in empty}:
-        console.note(f"{_ranks([each.rank for each in empty if each.why_not == why])}: {why}")
-    if not running:
+    end = _wait_for_report(rank, max_wait_s) if rank.is_shared else _end_alone(rank)
+    if end is None:
+        return []
+    rank.leave()
+    if next_action(_kinds(rank.read()), rank.rank, is_reported=True) is RankAction.REMOVE:
         rank.remove()
+
+    seen = [state for state in end.states if state is not None]
+    states = [_with_files(state, rank.folder) if state.has_died else state for state in seen]
+    _tell_causes(states)
+    _tell_gaps(rank, states, end.limit_s)
     return states
 
 
+def drop_rank(rank: RankOfJob, failure: Failure | None = None) -> None:
+    """End this rank without a report, whatever the others do.
+
+    Args:
+        failure: Why its program has not run, or None.
+    """
+    if failure is not None:
+        rank.fail(failure)
+    rank.end(())
+    rank.leave()
+    action = next_action(_kinds(rank.read()), rank.rank, is_late=True)
+    if action in {RankAction.REPORT, RankAction.REMOVE}:
+        rank.remove()
+
+
 def files_of(states: Sequence[RankState]) -> list[tuple[str, ...]]:
-    """The files of each rank that has recorded; of too many ranks none, which a line says."""
+    """Return the files of each rank that has recorded; of too many ranks none, as a line says."""
     recorded = [state.files for state in states if state.files]
     if len(recorded) > _MAX_RANKS:
         folder = Path(recorded[0][0]).parent
@@ -99,17 +115,156 @@ def files_of(states: Sequence[RankState]) -> list[tuple[str, ...]]:
     return recorded
 
 
+@dataclass(frozen=True)
+class _JobEnd:
+    """What the rank that reports has read, in the order of the ranks, and how long it may wait."""
+
+    states: tuple[RankState | None, ...]
+    limit_s: float
+
+
+def _end_alone(rank: RankOfJob) -> _JobEnd | None:
+    """Return the end of a job whose ranks cannot write what they do."""
+    return _JobEnd((rank.own,), 0.0) if rank.rank == 0 else None
+
+
+def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
+    """Wait while this rank may have to report.
+
+    Args:
+        max_wait_s: As for :func:`end_rank`.
+
+    Returns:
+        The end of the job when this rank has claimed to report; None if it does not report.
+    """
+    began_s = time.monotonic()
+    is_told = False
+
+    while not rank.is_over:
+        look_s = time.monotonic()
+        if signals.is_pending() and rank.own.state is RankPhase.ENDED:
+            rank.leave()  # the job is ended from outside
+        is_reported = rank.is_reported
+        states = rank.read()
+        kinds = _kinds(states)
+        waited_s, limit_s = look_s - began_s, _limit_s(rank, kinds, max_wait_s)
+        is_late = waited_s >= limit_s
+
+        action = next_action(kinds, rank.rank, is_reported=is_reported, is_late=is_late)
+        if action is RankAction.WAIT:
+            is_told = is_told or _tell_wait(kinds, waited_s, limit_s)
+            time.sleep(max(_POLL_S, _POLL_PAUSE * (time.monotonic() - look_s)))
+        elif action is RankAction.REPORT:
+            if rank.claim_report():
+                return _JobEnd(tuple(states), limit_s)
+            if not rank.is_reported:
+                return None  # the folder is gone, or cannot be written any more
+        elif action is RankAction.LEAVE and rank.own.state is RankPhase.ENDED:
+            # Looks again: others may have left at the same time, because this one was there.
+            rank.leave()
+            _tell_who_reports(kinds, is_late=is_late)
+        else:
+            if action is RankAction.REMOVE:
+                rank.remove()
+            return None
+    return None
+
+
+def _kinds(states: Sequence[RankState | None]) -> list[RankPhase]:
+    """Return the state of each rank."""
+    return [RankPhase.UNSEEN if state is None else state.state for state in states]
+
+
+def _tell_wait(kinds: Sequence[RankPhase], waited_s: float, limit_s: float) -> bool:
+    """Say for which ranks this one waits, if it takes long; returns whether it was said."""
+    if waited_s <= _TELL_AFTER_S:
+        return False
+    pending = _ranks([number for number, kind in enumerate(kinds) if kind in GOES_ON])
+    console.note(f"waiting for {pending} to end, for at most {limit_s:.0f} s.")
+    return True
+
+
+def _tell_who_reports(kinds: Sequence[RankPhase], *, is_late: bool) -> None:
+    """Say that another rank reports than the first one, which has waited for its end."""
+    if is_late and not has_failed(kinds):
+        ranks = [number for number, kind in enumerate(kinds) if kind in GOES_ON]
+        who = _ranks(ranks) if len(ranks) == 1 else f"the last of {_ranks(ranks)} to end"
+        console.note(f"{who} will report on the job.")
+
+
+def _limit_s(rank: RankOfJob, kinds: Sequence[RankPhase], max_wait_s: float) -> float:
+    """Return how many seconds this rank may wait in all for what goes on in others."""
+    if has_failed(kinds):
+        return MAX_WAIT_FAILED_S
+    if RankPhase.RUNNING in kinds:
+        return max_wait_s
+    if RankPhase.ELSEWHERE in kinds:
+        return MAX_WAIT_LONG_S
+    runs_s = (rank.own.ended_ns - rank.own.began_ns) / 1e9
+    return max(MAX_START_S - runs_s, 0.0)
+
+
+def _tell_causes(states: Sequence[RankState]) -> None:
+    """Say why the job has failed, if it has."""
+    failures = {state.rank: state.failure for state in states if state.failure is not None}
+    died = [state.rank for state in states if state.has_died and state.failure is None]
+    failed_first, died_first = find_causes(failures, died)
+
+    for number in failed_first[:_MAX_CAUSES]:
+        failure = failures[number]
+        place = short_path(failure.file, str(working_folder()))
+        text = replace(failure, file=place).text
+        console.note(visible(f"the job failed: rank {number} {text}."))
+    if died_first:
+        console.note(
+            f"the job failed: {_ranks(died_first)} ended without a Python exception: killed, "
+            "crashed in native code, or os._exit."
+        )
+
+
+def _tell_gaps(rank: RankOfJob, states: Sequence[RankState], limit_s: float) -> None:
+    """Say what the report lacks.
+
+    Args:
+        states: Those of the ranks that were seen.
+        limit_s: How long this rank has waited at most.
+    """
+    seen = [state.rank for state in states]
+    unseen = [number for number in range(rank.world_size) if number not in seen]
+    died = [state.rank for state in states if state.has_died]
+    running = [state.rank for state in states if not state.ended_ns and state.rank not in died]
+    empty = [state for state in states if state.ended_ns and not state.files]
+
+    if unseen:
+        console.note(
+            f"{_ranks(unseen)} did not write to {rank.folder}: on another machine, or not begun."
+        )
+    if died:
+        console.note(f"{_ranks(died)} died; what was recorded until then is in the report.")
+    if running:
+        console.note(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
+    for why in {state.why_not: None for state in empty}:
+        ranks = _ranks([state.rank for state in empty if state.why_not == why])
+        console.note(f"{ranks}: {why}")
+
+
 def _with_files(state: RankState, folder: Path) -> RankState:
-    """What a rank that died has written before, by the names of the files."""
+    """Return a state with what a rank that died has written before, by the names of the files."""
     name = f"{files.safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
     with suppress(OSError):
-        found = sorted(folder.glob(name))
-        own = (path for path in found if path.stat().st_mtime_ns >= state.began_ns)
-        return replace(state, files=tuple(map(str, own)))
+        paths = sorted(folder.glob(name))
+        recent = (path for path in paths if path.stat().st_mtime_ns >= state.began_ns)
+        return replace(state, files=tuple(map(str, recent)))
     return state
 
 
 def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as words."""
     from profkit.engine.wording import the_ranks
 
     return the_ranks(ranks)
+
+
+def _go_on(_signal: str) -> bool:
+    """Leave a signal to its effect in the program."""
+    return True

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from profkit.capture.process import console, program
 from profkit.capture.process.torch_import import TorchImport
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from profkit.capture.live.last_steps import LastStepsRecorder
     from profkit.capture.live.listener import NotListening, ProgramListener
     from profkit.capture.memory.cuda.oom import OomMonitor
+    from profkit.capture.process.signals import Finisher
     from profkit.capture.run.step_detection import StepFinder
 
 
@@ -97,7 +98,7 @@ def run(
     target: ProgramTarget,
     plan: Plan,
     killed: Callable[[RunResult], None] | None = None,
-    ended: Callable[[], None] | None = None,
+    ended: Callable[[BaseException | None], None] | None = None,
     began: Callable[[], None] | None = None,
 ) -> RunResult:
     """Run a program in this process, record some of its steps and monitor its memory.
@@ -106,7 +107,8 @@ def run(
         target: The program.
         plan: What to record.
         killed: Called when SIGTERM is about to end the process, after all files are written.
-        ended: Called when the program has ended, before the files are written.
+        ended: Called when the program has ended, before the files are written, with the exception
+            that it raised or None.
         began: Called when the program has imported torch and recording has begun.
 
     Raises:
@@ -117,7 +119,8 @@ def run(
     try:
         error = target.run()
         if ended is not None:
-            ended()
+            with _warned(_NOT_FINISHED):
+                ended(error)
         running.end(error)
     except program.CannotStartError:
         running.drop()
@@ -143,6 +146,26 @@ def _warned(text: str) -> Iterator[None]:
         console.warn(text, error)
 
 
+@dataclass(frozen=True)
+class _StartingPoint:
+    """The process as a run finds it, before the program changes any of it.
+
+    Attributes:
+        pid: Its id, which a forked child does not share.
+        folder: Its working folder.
+        has_torch: Whether torch is imported already.
+    """
+
+    pid: int
+    folder: Path
+    has_torch: bool
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read it from this process."""
+        return cls(os.getpid(), working_folder(), "torch" in sys.modules)
+
+
 class ProgramRun:
     """One run and the files that it writes. Its errors become warnings.
 
@@ -165,19 +188,18 @@ class ProgramRun:
         self._killed = killed
         self._began = began
         self._needs_steps = needs_steps
-        self._pid = os.getpid()
-        self._cwd = working_folder()
-        self._has_torch = "torch" in sys.modules
+        self._start = _StartingPoint.read()
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
         self._flight: str | None = None
         self._listener: ProgramListener | NotListening | None = None
+        self._finisher: Finisher | None = None
         self._last_steps: LastStepsRecorder | None = None
 
     @property
     def is_parent(self) -> bool:
         """Whether this is the process that began the run, and not a forked child."""
-        return self._pid == os.getpid()
+        return self._start.pid == os.getpid()
 
     def begin(self) -> None:
         """Record once the program imports torch, or at once if it has."""
@@ -269,17 +291,15 @@ class ProgramRun:
         return str(self._last_steps.path) if self._last_steps is not None and is_left else None
 
     def _stop_listening(self) -> None:
-        """Listen to signals and to memory that runs out no more."""
+        """Stop listening for SIGTERM and out-of-memory errors."""
         self._end_last_steps(None)
-        if self._finder is None:
+        if self._finisher is None:
             return
         from profkit.capture.process import signals
-        from profkit.capture.recording import current
 
         if self._oom is not None:
             self._oom.__exit__(None, None, None)
-        current.on_killed = None
-        signals.remove(self._on_sigterm)
+        signals.remove(self._finisher)
 
     def _on_torch_import(self) -> None:
         if self.is_parent:
@@ -294,7 +314,7 @@ class ProgramRun:
         # Or else the imports set off a full collection of torch's objects, a tenth of a second.
         with garbage_collection_paused():
             from profkit.capture.memory.cuda.oom import OomMonitor
-            from profkit.capture.process import signals
+            from profkit.capture.process import environment, signals
             from profkit.capture.recording import current
             from profkit.capture.run.step_detection import StepFinder
         if not current.is_on:
@@ -310,27 +330,30 @@ class ProgramRun:
             self._last_steps = last_steps.begin(self._plan.name, self._folder())
         if not (self._plan.record_trace or self._plan.monitor_memory):
             return
-        current.on_killed = self._on_sigterm
-        if self._plan.monitor_memory and not self._plan.record_trace:
-            signals.on_sigterm(self._on_sigterm)
+        if environment.ranks()[1] not in {None, 1}:
+            signals.set_limit(signals.LIMIT_OF_RANK_S)
+        self._finisher = signals.Finisher(self._on_sigterm)
+        signals.on_sigterm(self._finisher)
         self._finder = StepFinder(self._plan)
-        self._finder.on_torch_import(is_first=not self._has_torch)
+        self._finder.on_torch_import(is_first=not self._start.has_torch)
         if self._plan.monitor_memory:
             quiet, folder = self._plan.options.quiet, str(self._folder().parent)
             self._oom = OomMonitor(folder, self._plan.name, quiet=quiet, stacks_of="alloc")
             self._oom.__enter__()
 
-    def _on_sigterm(self, signal: str) -> bool:
-        self._dump_collectives(signal)
-        if self._killed is not None and self.is_parent:
+    def _on_sigterm(self, signal: str) -> None:
+        """Write what there is, and report: the process is about to end."""
+        if not self.is_parent:
+            return
+        self._finish(signal)
+        if self._killed is not None:
             self._killed(self._result(None))
-        return True
 
     def _folder(self) -> Path:
         """The folder of the files, also for a program that has changed its working directory."""
         from profkit.capture.process import files
 
-        return self._cwd / files.trace_folder(self._plan.options.folder, self._plan.name)
+        return self._start.folder / files.trace_folder(self._plan.options.folder, self._plan.name)
 
     def _result(self, error: BaseException | None) -> RunResult:
         """How the run ended. Writes the monitored memory.
@@ -349,7 +372,7 @@ class ProgramRun:
             return RunResult(error, None, "No steps were found.")
         path = self._finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
-            path = str(self._cwd / path)
+            path = str(self._start.folder / path)
         memory = self._write_memory(self._finder, path)
         why_not = "" if path or memory else self._finder.why_less or "No trace was written."
         from profkit.capture.recording import session

@@ -7,13 +7,14 @@ libraries start is not recorded: workers of loaders and pools, servers of manage
 without steps: it helps others.
 
 Source: ``multiprocessing.context.SpawnProcess._Popen`` and ``multiprocessing.process.BaseProcess.
-_bootstrap``, the same in Python 3.10 to 3.14.
+_bootstrap``, the same in Python 3.11 to 3.14.
 """
 
 import contextlib
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profkit.capture.process import console
-from profkit.capture.process.files import trace_folder
+from profkit.capture.process.files import safe_name, trace_folder
+from profkit.capture.process.launch import is_alive
 from profkit.capture.run.plan import Plan
 from profkit.dataclass import dataclass
 
@@ -59,7 +61,9 @@ class SpawnedWorkers:
     def __init__(self, plan: Plan, folder: Path) -> None:
         recordings = folder / (plan.options.folder or os.environ.get("PROFKIT_DIR") or "traces")
         self._plan = replace(plan, options=replace(plan.options, folder=str(recordings)))
-        self._folder = trace_folder(str(recordings), plan.name) / f".workers-{os.getpid()}"
+        traces = trace_folder(str(recordings), plan.name)
+        self._folder = traces / f"{_folders_of_host()}{os.getpid()}"
+        _remove_stale(traces)
         self._pid = os.getpid()
         self._n_workers = 0
         self._originals: dict[Any, Any] = {}
@@ -126,6 +130,23 @@ class SpawnedWorkers:
             self._folder.mkdir(parents=True, exist_ok=True)
         self._n_workers += 1
         return _Order(self._plan, str(self._folder / str(self._n_workers - 1)))
+
+
+def _folders_of_host() -> str:
+    """Return how the names of the folders begin in which workers on this machine write."""
+    return f".workers-{safe_name(socket.gethostname())}_"
+
+
+def _remove_stale(traces: Path) -> None:
+    """Remove what the workers of programs have left that were killed with them.
+
+    Args:
+        traces: The folder of the recordings.
+    """
+    for folder in traces.glob(f"{_folders_of_host()}*"):
+        pid = folder.name.removeprefix(_folders_of_host())
+        if pid.isdigit() and not is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin(plan: Plan, file: str) -> _Order:

@@ -3,6 +3,7 @@
 torchrun itself only starts and watches processes; there is nothing to record in it.
 """
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,12 +33,15 @@ def is_torchrun(name: str, kind: str) -> bool:
         return False
 
 
-def run_on_every_rank(args: Sequence[str], options: Sequence[str]) -> BaseException | None:
+def run_on_every_rank(
+    args: Sequence[str], options: Sequence[str], folder: str | None
+) -> BaseException | None:
     """Run torchrun in this process, which starts ``profkit run`` with the program on every rank.
 
     Args:
         args: The arguments of torchrun, the program's included.
         options: Options of ``profkit run``.
+        folder: The folder for traces that the user has given, or None.
 
     Returns:
         The exception with which it ended, or None.
@@ -53,7 +57,23 @@ def run_on_every_rank(args: Sequence[str], options: Sequence[str]) -> BaseExcept
         main(words)
     except BaseException as error:  # noqa: BLE001  (however it ends)
         return error
+    finally:
+        _remove_stale(folder)
     return None
+
+
+def _remove_stale(folder: str | None) -> None:
+    """Remove what ranks have left that were killed before one of them could do it.
+
+    Args:
+        folder: The folder for traces that the user has given, or None.
+    """
+    from profkit.capture.process.files import trace_folder
+    from profkit.capture.run.job import remove_stale
+
+    with contextlib.suppress(OSError):
+        for recordings in trace_folder(folder, "any").parent.iterdir():
+            remove_stale(recordings)
 
 
 def with_profkit(args: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -1,0 +1,220 @@
+"""Carries out what is recorded of a run: its prelude, then some of its steps.
+
+What follows when is decided in :mod:`profkit.capture.run.run_states`.
+"""
+
+import time
+from dataclasses import replace
+from typing import Final
+
+from profkit.capture.process import environment, safe_points
+from profkit.capture.recording import current, session
+from profkit.capture.recording.recording_budget import RecordingBudget, StepBudget
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE, Phase
+from profkit.capture.recording.session import Session
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.prelude import Prelude
+from profkit.capture.run.run_states import (
+    RunAction,
+    RunState,
+    Stage,
+    after_new_kind,
+    after_step,
+)
+from profkit.model.capture_info import StepKind
+
+_NO_LIMIT: Final = 1 << 30
+
+
+class RunRecorder:
+    """Records a run.
+
+    Attributes:
+        program_profiler: The first profiler of the program itself, or empty.
+        state: Where the recording is.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.program_profiler = ""
+        self.state = RunState()
+        self._plan = plan
+        # Allocations are collected whatever else is muted.
+        options = replace(plan.options, stacks=False, memory=False)
+        self._prelude = Prelude(plan.name, options)
+        self._session: Session | None = None
+        self._paths: list[str] = []
+        self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
+        self._step_began_s = time.monotonic()
+        self._next_kind: tuple[StepKind, int] | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The trace file, once it is written."""
+        for recording in (self._session, self._prelude.session):
+            if recording is not None and recording.path is not None:
+                return recording.path
+        return self._paths[-1] if self._paths else None
+
+    @property
+    def flight(self) -> str | None:
+        """The dump of the FlightRecorder beside it, or None."""
+        return None if self._session is None else self._session.flight
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps were found, and not only the run as a whole."""
+        return self.state.kind is not None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a profiler records now, so that the current step must not be disturbed."""
+        is_session = self._session is not None and self._session.is_recording
+        return is_session or self._prelude.is_recording
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether stacks are sampled, as the steps are not known."""
+        return self._prelude.is_sampling
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is recorded, now or soon: a step with stacks may never be affordable."""
+        if not self._plan.record_trace or self.state.stage is Stage.YIELDED:
+            return True
+        if self._session is None:
+            return False
+        state = self._session.state
+        return state.is_done or (state.phase is Phase.REST and state.n_delayed > 0)
+
+    @property
+    def is_over_for_good(self) -> bool:
+        """Whether nothing is recorded any more, unless steps of another kind follow."""
+        if self.state.stage is Stage.YIELDED:
+            return True
+        is_done = self._session is not None and self._session.is_done
+        return is_done and self._next_kind is None
+
+    @property
+    def made_way(self) -> bool:
+        """Whether steps were recorded until a profiler of the program began."""
+        return self._session is not None and self._session.made_way
+
+    def begin(self) -> None:
+        """Begin with the prelude."""
+        if self._plan.record_trace and not self.program_profiler:
+            self._prelude.begin()
+
+    def module_called(self) -> None:
+        """Record from here on if what came before was too much; the first module is called."""
+        if self.state.kind is None and safe_points.is_safe():
+            self._prelude.begin_again_if_muted()
+
+    def use_kind(self, kind: StepKind, n_steps: int) -> None:
+        """Take another kind of step, from the end of step on that is reported next.
+
+        Args:
+            n_steps: Steps of the new kind that have ended already.
+        """
+        self._next_kind = (kind, n_steps)
+
+    def step_ended(self) -> None:
+        """End a step and begin the next one, where the program's own step ends.
+
+        At a place where no recording may begin or end, the step goes on.
+        """
+        if not self._plan.record_trace or self.is_over_for_good or not safe_points.is_safe():
+            return
+        now_s = time.monotonic()
+        if self._next_kind is not None:
+            self.state, actions = after_new_kind(self.state, *self._next_kind)
+            self._next_kind = None
+            self._carry_out(actions)
+
+        self.state, actions = after_step(
+            self.state,
+            self._plan.schedule,
+            last_step_s=now_s - self._step_began_s,
+            may_hasten=self._may_hasten(),
+        )
+        self._carry_out(actions)
+        self._step_began_s = time.monotonic()
+
+    def _may_hasten(self) -> bool:
+        """Return whether long steps may be recorded earlier: ranks record the same steps."""
+        is_alone = environment.ranks()[1] in {None, 1}
+        return is_alone and self._plan.schedule == DEFAULT_SCHEDULE
+
+    def yield_to(self, name: str) -> None:
+        """Record nothing more, as the program uses a profiler. The session ends itself."""
+        self.program_profiler = self.program_profiler or name
+        self._prelude.stop_sampling()
+        self.state = replace(self.state, stage=Stage.YIELDED)
+
+    def finish(self, stopped_by: str = "") -> None:
+        """End with the program, and write what was recorded.
+
+        Args:
+            stopped_by: The exception or signal that ended the program early, or empty.
+        """
+        recording = self._session
+        if recording is not None and not (recording.has_whole_step or recording.path):
+            # The program has ended within its first recorded step: its begin tells more.
+            self._drop_session()
+        elif recording is not None:
+            current.leave(recording, stopped_by, is_last=True)
+        if self.path is None:
+            self._prelude.finish(stopped_by)
+        else:
+            self._prelude.drop()
+
+    def drop(self) -> None:
+        """Write nothing."""
+        if self._session is not None:
+            self._session.abandon()
+            current.leave(self._session)
+            self._session = None
+        self._prelude.drop()
+
+    def _carry_out(self, actions: tuple[RunAction, ...]) -> None:
+        for action in actions:
+            if action is RunAction.STEP:
+                self._end_step()
+            elif action is RunAction.FREEZE_PRELUDE:
+                self._prelude.freeze()
+            elif action is RunAction.OPEN:
+                self._open()
+            elif action is RunAction.DROP:
+                self._drop_session()
+
+    def _open(self) -> None:
+        """Open the session for the steps."""
+        state = self.state
+        if self.program_profiler or state.schedule is None or state.kind is None:
+            return
+        is_default = self._plan.schedule == DEFAULT_SCHEDULE
+        opened = current.enter(
+            self._plan.name,
+            _NO_LIMIT,
+            self._plan.options,
+            state.schedule,
+            state.kind,
+            state.n_steps,
+            StepBudget(self._budget) if is_default else None,
+        )
+        self._session = opened if isinstance(opened, Session) else None
+
+    def _end_step(self) -> None:
+        if self._session is None:
+            return
+        self._session.step()
+        if self._session.path is not None:
+            self._prelude.drop()
+
+    def _drop_session(self) -> None:
+        """Leave a session of less reliable steps; a trace that it has written stays."""
+        if self._session is not None:
+            if self._session.path is not None:
+                self._paths.append(self._session.path)
+            self._session.abandon()
+            current.leave(self._session)
+            self._session = None
