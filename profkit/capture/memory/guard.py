@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, cast, overload
 
 from profkit.arguments import Arguments, whole
 from profkit.capture.memory.monitor.budget import Budget, Work
@@ -15,9 +15,6 @@ from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
 from profkit.model.live_memory import Leak
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ARGUMENTS: Final = Arguments("profkit.no_leak", allowed_bytes=whole())
@@ -25,20 +22,22 @@ _WORK: Final[tuple[Work, ...]] = (
     "first", "full", "young", "graphs", "evaluate", "inspection", "host", "lines", "collector",
     "classify", "workers",
 )  # fmt: skip
-_BUDGET: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
-"""Guards are used in tests, where certainty matters more than speed."""
+CERTAIN: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
+"""The budget of tests, where certainty matters more than speed."""
 _FIRST_CHECK: Final = 16
 """Calls of a guarded function before the first check; each later check after twice as many."""
 
 
-class NoLeak:
+class NoLeak(wrappers.CaptureBlock):
     """One use of ``profkit.no_leak``, as a context manager or a decorator."""
+
+    _function = "profkit.no_leak"
 
     def __init__(self, allowed_bytes: int) -> None:
         self._allowed_bytes = allowed_bytes
         self._steps: BlockSteps | None = None
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         self._steps = BlockSteps(_monitor)
         self._steps.begin()
         return self
@@ -63,7 +62,9 @@ class NoLeak:
         Raises:
             UsageError: If it is not a function.
         """
-        wrappers.require_function(function, "profkit.no_leak")
+        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+
+    def _wrapped(self, function: Function) -> Function:
         calls = _Calls(self._check)
         return wrappers.wrap(function, lambda: calls)
 
@@ -183,4 +184,4 @@ def no_leak(function: Any = None, /, *, allowed_bytes: int = 0) -> Any:
 
 
 def _monitor(source: StepSource) -> LeakMonitor:
-    return LeakMonitor("no_leak", source, _BUDGET)
+    return LeakMonitor("no_leak", source, CERTAIN)

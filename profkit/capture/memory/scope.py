@@ -5,22 +5,21 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, cast, overload
 
 from profkit.arguments import FLAG, NAME, PATH, Arguments, optional, whole
 from profkit.capture.memory.cuda import history, oom
+from profkit.capture.memory.monitor.budget import Budget
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import BlockSteps
 from profkit.capture.process import console, files, wrappers
 from profkit.capture.recording import current, reporting
 from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.sync_monitor import SyncCounter
+from profkit.dataclass import dataclass
 from profkit.errors import CaptureError
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, SyncSite
 from profkit.model.report import Report
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,9 +35,12 @@ class IdleMemory(wrappers.IdleContext):
 
     __slots__ = ()
 
+    _function = "profkit.memory"
+
     path: None = None
     snapshot: None = None
     report: None = None
+    n_steps: int = 0
     timeline: tuple[MemorySample, ...] = ()
     leaks: tuple[Leak, ...] = ()
     sync_sites: tuple[SyncSite, ...] = ()
@@ -57,13 +59,26 @@ _n_monitored: Final[dict[str, int]] = {}
 """How many blocks of each name were monitored."""
 
 
-class Memory:
+@dataclass(frozen=True)
+class _BlockOptions:
+    """The arguments of :func:`memory`, with the folder as text."""
+
+    name: str | None
+    limit: int
+    folder: str | None
+    quiet: bool
+    tracemalloc: bool
+
+
+class Memory(wrappers.CaptureBlock):
     """One use of ``profkit.memory``, as a context manager or a decorator.
 
     Attributes:
         path: The file, once the block has ended; None if nothing was monitored.
         snapshot: The CUDA memory snapshot with its history, or None.
     """
+
+    _function = "profkit.memory"
 
     def __init__(
         self,
@@ -76,11 +91,8 @@ class Memory:
     ) -> None:
         self.path: str | None = None
         self.snapshot: str | None = None
-        self._name = name
-        self._limit = limit
-        self._folder = folder
-        self._quiet = quiet
-        self._tracemalloc = tracemalloc
+        self._options = _BlockOptions(name, limit, folder, quiet, tracemalloc)
+        self._budget: Budget | None = None
         self._steps: BlockSteps | None = None
         self._live: LiveMemory | None = None
         self._report: Report | None = None
@@ -91,21 +103,27 @@ class Memory:
         file = self.path or self.snapshot
         state = "not started" if file is None else f"written to {file}"
         state = "open" if self._steps is not None else state
-        return reporting.as_text("profkit.memory", self._name, state)
+        return reporting.as_text("profkit.memory", self._options.name, state)
 
     _repr_html_ = reporting.as_html
 
-    def __enter__(self) -> "Self":
-        name = self._name or _DEFAULT_NAME
-        if current.is_on and _n_monitored.get(name, 0) < self._limit and self._steps is None:
+    def __enter__(self) -> Self:
+        options = self._options
+        name = options.name or _DEFAULT_NAME
+        if current.is_on and _n_monitored.get(name, 0) < options.limit and self._steps is None:
             _n_monitored[name] = _n_monitored.get(name, 0) + 1
-            self._cuda.enter_context(oom.OomMonitor(self._folder, name, quiet=self._quiet))
+
+            self._cuda.enter_context(oom.OomMonitor(options.folder, name, quiet=options.quiet))
             self._cuda.enter_context(history.HistoryRecording())
             sync_monitor.subscribe(self._syncs.count)
+
             self._steps = BlockSteps(
-                lambda source: LeakMonitor(name, source, tracemalloc=self._tracemalloc)
+                lambda source: LeakMonitor(
+                    name, source, self._budget, tracemalloc=options.tracemalloc
+                )
             )
             self._steps.begin()
+
         return self
 
     def __exit__(
@@ -131,12 +149,19 @@ class Memory:
         Raises:
             UsageError: If it is not a function.
         """
-        wrappers.require_function(function, "profkit.memory")
-        name = self._name or wrappers.name_of(function)
+        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+
+    def _wrapped(self, function: Function) -> Function:
+        options = self._options
+        name = options.name or wrappers.name_of(function)
 
         def for_call() -> Memory:
             return Memory(
-                name, self._limit, self._folder, quiet=self._quiet, tracemalloc=self._tracemalloc
+                name,
+                options.limit,
+                options.folder,
+                quiet=options.quiet,
+                tracemalloc=options.tracemalloc,
             )
 
         return wrappers.wrap(function, for_call)
@@ -145,6 +170,17 @@ class Memory:
         """End a step. Does nothing outside the block."""
         if self._steps is not None:
             self._steps.user_stepped()
+
+    def set_budget(self, budget: Budget) -> None:
+        """Limit the time that monitoring takes otherwise than by default, before the block."""
+        self._budget = budget
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps have ended so far."""
+        if self._steps is not None:
+            return self._steps.n_steps
+        return 0 if self._live is None else self._live.n_steps
 
     @property
     def timeline(self) -> tuple[MemorySample, ...]:
@@ -174,18 +210,19 @@ class Memory:
         return self._report
 
     def _write(self, live: LiveMemory) -> None:
-        trace = files.trace_file(files.trace_folder(self._folder, live.name))
+        trace = files.trace_file(files.trace_folder(self._options.folder, live.name))
         written = files.write_memory(live, trace, "the memory samples")
         if written is None:
             return
         self.path = written
         self._write_snapshot(trace)
-        console.note(f"monitored “{live.name}”; next: profkit analyze {written}", quiet=self._quiet)
+        hint = f"next: profkit analyze {written}"
+        console.note(f"monitored “{live.name}”; {hint}", quiet=self._options.quiet)
 
     def _write_without_steps(self, *, failed: bool) -> None:
         """Write the CUDA snapshot, which needs no steps, and warn that leaks need them."""
-        name = self._name or _DEFAULT_NAME
-        self._write_snapshot(files.trace_file(files.trace_folder(self._folder, name)))
+        name = self._options.name or _DEFAULT_NAME
+        self._write_snapshot(files.trace_file(files.trace_folder(self._options.folder, name)))
         if failed or _n_monitored.get(name) != 1:  # warn once only
             return
         hint = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
@@ -262,7 +299,8 @@ def memory(
     Raises:
         UsageError: If an argument is invalid.
     """
-    function = name if callable(name) else None
+    is_function = callable(name) or isinstance(name, classmethod)
+    function = name if is_function else None
     name = None if function is not None else name
     _ARGUMENTS.check(name=name, limit=limit, dir=dir, quiet=quiet, tracemalloc=tracemalloc)
     if not current.is_on:

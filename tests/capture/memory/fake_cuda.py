@@ -60,7 +60,7 @@ class FakeCuda:
                 }
             )
 
-    def snapshot(self, _pool: object) -> dict[str, Any]:
+    def snapshot(self, *_pool: object) -> dict[str, Any]:
         """Stands for ``_cuda_memorySnapshot``, which is recorded as well."""
         if self.is_on:
             self.entries.append({"action": "snapshot", "addr": 0, "size": 0, "stream": 0})

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from profkit.capture.process import signals
 from profkit.model.device_bytes import DeviceBytes
 
 NO_LIMITS: Final[Mapping[int, int]] = {}
@@ -31,8 +32,11 @@ def device_bytes(limits: Mapping[int, int] = NO_LIMITS) -> tuple[DeviceBytes, ..
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
         return ()
-    found = (_of(torch, device, limits) for device in range(torch.cuda.device_count()))
-    return tuple(each for each in found if each is not None)
+
+    # A handler of the program runs after the block, where what it raises is not caught.
+    with signals.held():
+        devices = [_of(torch, device, limits) for device in range(torch.cuda.device_count())]
+    return tuple(device for device in devices if device is not None)
 
 
 def _of(torch: Any, device: int, limits: Mapping[int, int]) -> DeviceBytes | None:  # noqa: ANN401  (the module)

@@ -4,7 +4,7 @@ A history that the program itself records is left alone: it is then written as i
 cleared nor turned off. If the program turns its own on while this one is, this one ends before, so
 that the program finds only what happened since; from then on none is recorded here.
 
-Source: ``torch.cuda.memory._record_memory_history`` and ``_snapshot``, which in torch 2.1 to 2.13
+Source: ``torch.cuda.memory._record_memory_history`` and ``_snapshot``, which in torch 2.6 to 2.14
 call ``torch._C._cuda_record_memory_history``, or for older arguments the same with ``_legacy``;
 ``c10/cuda/CUDACachingAllocator.cpp`` (``recordHistory``: turning it off clears the history).
 """
@@ -16,18 +16,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from isal import igzip
 
 from profkit.capture.memory.cuda.driver_bytes import NO_LIMITS, device_bytes
-from profkit.capture.process import console, files
+from profkit.capture.process import console, files, signals
 from profkit.capture.recording import current
 from profkit.errors import CaptureError
 from profkit.model.device_bytes import SNAPSHOT_KEY
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SUFFIX: Final = ".snapshot.pickle.gz"
 MAX_ENTRIES: Final = 100_000
@@ -70,7 +67,7 @@ class HistoryRecording:
         self._is_on = False
         self._unwatch: list[Callable[[], None]] = []
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         global _owner  # noqa: PLW0603  (the allocator has one history per process)
         torch = _cuda_torch()
         if torch is None or not current.is_on:
@@ -98,7 +95,7 @@ class HistoryRecording:
         torch, was_on = _cuda_torch(), self._is_on
         self._is_on = False
         if torch is not None and was_on and is_recording():
-            with suppress(Exception):
+            with signals.held(), suppress(Exception):
                 torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
 
     def _watch_program(self, extension: Any) -> None:  # noqa: ANN401  (torch._C)
@@ -134,17 +131,23 @@ class HistoryRecording:
         if _owner is not self or torch is None:
             return
         if not is_recording() and not _is_programs:
-            try:
-                torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
-                    "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
-                )
-                self._is_on = True
-                self._watch_program(torch._C)  # noqa: SLF001
-            except Exception as error:  # noqa: BLE001  (the program goes on without a history)
-                console.warn("the CUDA memory history is not recorded.", error)
+            # A handler of the program runs after the block, where what it raises is not caught.
+            with signals.held():
+                self._turn_on(torch)
         if is_recording():
             for function in self._started:
                 function()
+
+    def _turn_on(self, torch: Any) -> None:  # noqa: ANN401  (the module)
+        """Turn the allocator's history on, or warn that it is not recorded."""
+        try:
+            torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
+                "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
+            )
+            self._is_on = True
+            self._watch_program(torch._C)  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001  (the program goes on without a history)
+            console.warn("the CUDA memory history is not recorded.", error)
 
 
 def has_cuda() -> bool:
@@ -155,7 +158,7 @@ def has_cuda() -> bool:
 def is_recording() -> bool:
     """Whether the allocator records its history now, whoever turned it on."""
     torch = _cuda_torch()
-    with suppress(Exception):
+    with signals.held(), suppress(Exception):
         return torch is not None and bool(torch._C._cuda_isHistoryEnabled())  # noqa: SLF001
     return False
 

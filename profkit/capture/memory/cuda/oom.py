@@ -14,14 +14,11 @@ import sys
 import threading
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from profkit.capture.memory.cuda import history
-from profkit.capture.process import console, files
+from profkit.capture.process import console, files, signals
 from profkit.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _NO_SNAPSHOT: Final = "CUDA ran out of memory, and no snapshot was written."
 _attached: set[int] = set()
@@ -64,7 +61,7 @@ class OomMonitor:
         self._quiet = quiet
         self._open: _Open | None = None
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         if history.has_cuda():
             recording = history.HistoryRecording(started=self._begin, stacks_of=self._stacks_of)
             folder = files.trace_folder(self._folder, self._name)
@@ -107,11 +104,14 @@ def _attach() -> None:
     torch: Any = sys.modules["torch"]
     if os.getpid() in _attached:
         return
-    try:
-        torch._C._cuda_attach_out_of_memory_observer(_observe)  # noqa: SLF001  (no public way)
-        _attached.add(os.getpid())
-    except Exception as error:  # noqa: BLE001  (the program goes on without it)
-        console.warn("no snapshot will be written when CUDA runs out of memory.", error)
+
+    # A handler of the program runs after the block, where what it raises is not caught.
+    with signals.held():
+        try:
+            torch._C._cuda_attach_out_of_memory_observer(_observe)  # noqa: SLF001  (no public way)
+            _attached.add(os.getpid())
+        except Exception as error:  # noqa: BLE001  (the program goes on without it)
+            console.warn("no snapshot will be written when CUDA runs out of memory.", error)
 
 
 def _observe(device: int, _requested_bytes: int, limit_bytes: int, _free_bytes: int) -> None:

@@ -170,14 +170,20 @@ class GraphWalk:
         return self.n_nodes
 
     def saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
-        """Bytes of the storages saved by nodes reachable from ``roots``, as in ``graph_behind``."""
+        """Bytes of the storages saved by nodes reachable from ``roots``, as in ``graph_behind``.
+
+        0 where torch does not show them: a part of them would be taken for all.
+        """
+        if not shows_saved_tensors():
+            self.count(roots)
+            return 0
         return sum(self._saved_bytes_of(node, counted) for node in self.nodes(roots))
 
     def saved_values(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
         """What a node saves for backward, by name.
 
         Tensors, or what a user's hook packed in their place; of a custom function also the
-        attributes set on ``ctx``.
+        attributes set on ``ctx``. None in place of tensors where torch does not show them.
         """
         names, is_custom = self._describe(type(node))
         for name in names:
@@ -212,6 +218,18 @@ class GraphWalk:
             is_custom = issubclass(cls, torch.autograd.function.BackwardCFunction)
             known = self._classes[id(cls)] = tuple(names), is_custom
         return known
+
+
+@functools.cache
+def shows_saved_tensors() -> bool:
+    """Return whether torch shows what a node has saved without running the program's hooks.
+
+    Before ``SavedTensor.data``, which torch 2.9 does not have, a saved tensor can only be unpacked.
+    """
+    import torch
+
+    autograd = getattr(torch._C, "_autograd", None)  # noqa: SLF001  (torch has no public way)
+    return hasattr(getattr(autograd, "SavedTensor", None), "data")
 
 
 def safe_depth() -> int:

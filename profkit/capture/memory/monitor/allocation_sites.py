@@ -26,7 +26,7 @@ from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.memory.monitor.tracemalloc_lines import DEEP_FRAMES, user_stack
-from profkit.capture.process import program_profilers
+from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.compiling import has_compiled
 from profkit.capture.process.objects import is_exactly
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
@@ -173,7 +173,9 @@ class AllocationSampler:
     def _record(self, call: OperatorCall, _before: None) -> None:
         """Record an operator's outputs; errors must not reach the program."""
         stack: Stack | None = None
-        with contextlib.suppress(Exception), no_torch_function():
+
+        # A handler of the program runs after the block: what it raises is not suppressed.
+        with signals.held(), contextlib.suppress(Exception), no_torch_function():
             kept = [] if self._earlier is None else self._earlier_in(call.inputs, self._earlier)
             for tensor in tensors_in(call.outputs, _DEPTH):
                 storage = _storage_of(tensor)
@@ -211,6 +213,9 @@ def can_record() -> bool:
     import torch
 
     if program_profilers.is_recording():
+        return False
+    # A mode that is not certain to be the topmost one could not be removed again.
+    if not hasattr(torch._C, "_get_dispatch_stack_at"):
         return False
     # With ``torch.compile``, a mode would make the program run eagerly instead.
     return not (torch._C._len_torch_dispatch_stack() or has_compiled())

@@ -96,9 +96,8 @@ _GC_HEADER_BYTES: Final = 16
 _DICT_HEADER_BYTES: Final = 16
 """Of instances with managed attributes, which only ``sys.getsizeof`` adds too."""
 _MANAGED_DICT: Final = 1 << 4
-"""``Py_TPFLAGS_MANAGED_DICT``, since Python 3.11: attributes are in an array of their own until the
-``__dict__`` is used."""
-_HAS_VALUES: Final = (3, 11)
+"""``Py_TPFLAGS_MANAGED_DICT``: attributes are in an array of their own until the ``__dict__`` is
+used."""
 _VALUES_HEADER_BYTES: Final = 16
 _BASIC_SIZE: Final = type.__dict__["__basicsize__"]
 _REFERENCES_HERE: Final = 3
@@ -200,7 +199,7 @@ def scan_host_objects(
             map(_measured, tracked),
             (_measured(alike) for alike in certain if alike.kind is not np.ndarray),
             (_measured(alike, every) for alike in chosen if alike.kind is not np.ndarray),
-            # After those: since Python 3.10 arrays of the standard library are tracked.
+            # After those: arrays of the standard library are tracked too.
             _measured_leaves(untracked.leaves, n_certain_leaves, every),
         ):
             by_type[name] = totals.plus(by_type.get(name, TypeTotals()))
@@ -328,7 +327,7 @@ def _rounded(n_bytes: int) -> int:
 
 
 def _has_values(kind: type) -> bool:
-    return sys.version_info >= _HAS_VALUES and bool(_FLAGS.__get__(kind) & _MANAGED_DICT)
+    return bool(_FLAGS.__get__(kind) & _MANAGED_DICT)
 
 
 def _values_bytes(thing: object) -> int:

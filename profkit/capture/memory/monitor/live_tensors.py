@@ -23,7 +23,7 @@ from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import live_tensors, tensor_types
 from profkit.capture.memory.monitor.budget import Clock
-from profkit.capture.process import devices
+from profkit.capture.process import devices, signals
 from profkit.capture.process.objects import has_frozen_objects, instances
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -246,7 +246,12 @@ class LiveTensors:
         if n_seen > _MAX_SEEN or not self._clock.affords("collector"):
             self.n_missed += 1
             return
-        with contextlib.suppress(Exception), self._clock.spending("collector"), no_torch_function():
+        with (
+            signals.deferred(),
+            contextlib.suppress(Exception),
+            self._clock.spending("collector"),
+            no_torch_function(),
+        ):
             self._seen.append([_observe(one, {}) for one in self._young_tensors()])
 
     def _track_all(self, tensors: list[Any], step: int) -> None:

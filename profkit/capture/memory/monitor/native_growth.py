@@ -22,7 +22,7 @@ from profkit.capture.memory.monitor.allocation_sites import (
     recording_mode,
     tensors_in,
 )
-from profkit.capture.process import program_profilers
+from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.malloc_stats import Heap
 from profkit.capture.source.user_code import Place, UserCode
 
@@ -51,6 +51,58 @@ class NativeGrowth(NamedTuple):
     new_shapes: float
 
 
+class _HeapReadings:
+    """What the C heap has grown by at lines and in operators.
+
+    Attributes:
+        by_site: Bytes by line and operator.
+        new_shapes: Bytes in operators, for shapes that had not been there before.
+        n: Readings of the heap.
+        last_bytes: The last one at a line.
+        place: The line that is running.
+    """
+
+    def __init__(self) -> None:
+        self.by_site: dict[NativeSite, int] = {}
+        self.new_shapes = 0
+        self.n = 0
+        self.last_bytes = 0
+        self.place: Place | None = None
+        self._heap = Heap()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the C library reports the size of its heap."""
+        return self._heap.allocated() is not None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the heap was read so often that the rest is left out."""
+        return self.n > _MAX_READS
+
+    def read(self) -> int:
+        """Read the bytes on the C heap."""
+        self.n += 1
+        allocated = self._heap.allocated()
+        return 0 if allocated is None else allocated.bytes
+
+    def add(self, operator: str, n_bytes: int) -> None:
+        """Add what an operator, or the rest of a line, has allocated."""
+        if self.place is not None and n_bytes:
+            site = NativeSite(self.place, operator)
+            self.by_site[site] = self.by_site.get(site, 0) + n_bytes
+
+    def clear(self) -> None:
+        """Forget what was added: the first step shows what is allocated once."""
+        self.by_site.clear()
+        self.new_shapes = 0
+
+    def per_step(self, n_steps: int) -> NativeGrowth:
+        """Return the growth over some steps."""
+        by_site = {site: n_bytes / n_steps for site, n_bytes in self.by_site.items()}
+        return NativeGrowth(by_site, self.new_shapes / n_steps)
+
+
 class NativeSampler:
     """Measures a few steps.
 
@@ -62,43 +114,38 @@ class NativeSampler:
     def __init__(self) -> None:
         self.is_on = False
         self.growth: NativeGrowth | None = None
-        self._heap = Heap()
+        self._readings = _HeapReadings()
         self._user_code = UserCode()
         self._mode: Any = None
         self._first = 0
         self._is_in_operator = False
-        self._n_reads = 0
-        self._bytes = 0
-        self._at: Place | None = None
-        self._by_site: dict[NativeSite, int] = {}
-        self._new_shapes = 0
         self._known: set[object] = set()
         self._seen: set[object] = set()
 
     def begin(self, step: int) -> None:
         """Measure the steps after this one, unless the program uses what that needs."""
-        if sys.gettrace() is not None or not can_record() or self._heap.allocated() is None:
+        if sys.gettrace() is not None or not can_record() or not self._readings.is_possible:
             return
         self._first = step
         self._mode = recording_mode(self._after_operator, self._before_operator)
         self._mode.__enter__()
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
+
+        # From here on each call and each line of the user's code is seen.
         self._mark_frames(self._at_line)
-        self._bytes = self._read()
+        self._readings.last_bytes = self._readings.read()
         sys.settrace(self._at_call)
 
     def advance(self, step: int) -> bool:
-        """A step has ended. Returns whether it was the last one."""
+        """Note that a step has ended, and return whether it was the last one."""
         n_steps = step - self._first
         if n_steps == 1:
-            self._by_site.clear()
-            self._new_shapes = 0
+            self._readings.clear()
         self._known |= self._seen
-        if n_steps >= _N_STEPS or self._n_reads > _MAX_READS:
-            n = max(n_steps - 1, 1)
-            by_site = {site: size / n for site, size in self._by_site.items()}
-            self.growth = NativeGrowth(by_site, self._new_shapes / n)
+
+        if n_steps >= _N_STEPS or self._readings.is_exhausted:
+            self.growth = self._readings.per_step(max(n_steps - 1, 1))
             self.end()
         return not self.is_on
 
@@ -127,25 +174,20 @@ class NativeSampler:
             is_free = is_user and frame.f_trace is None
             if is_marked or (is_free and tracer is not None):
                 frame.f_trace = tracer
-            if self._at is None and is_free:
-                self._at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            if self._readings.place is None and is_free:
+                code = frame.f_code
+                self._readings.place = code.co_filename, frame.f_lineno, code.co_name
             frame = frame.f_back
 
-    def _read(self) -> int:
-        """Bytes on the C heap."""
-        self._n_reads += 1
-        allocated = self._heap.allocated()
-        return 0 if allocated is None else allocated.bytes
-
     def _at_call(self, frame: FrameType, _event: str, _arg: object) -> Any:  # noqa: ANN401
-        """A function begins; the tracer of its lines, or None for a library's."""
+        """Return the tracer of the lines of a function that begins; None for a library's."""
         if not self.is_on or not self._user_code.is_user_file(frame.f_code.co_filename):
             return None
         self._move_to(frame)
         return self._at_line
 
     def _at_line(self, frame: FrameType, event: str, _arg: object) -> Any:  # noqa: ANN401
-        """A line begins, or a function ends and its caller goes on."""
+        """Note that a line begins, or that a function ends and its caller goes on."""
         if event == "exception":
             self._is_in_operator = False
         if self.is_on and event in {"line", "return"}:
@@ -153,35 +195,38 @@ class NativeSampler:
         return self._at_line
 
     def _move_to(self, frame: FrameType | None) -> None:
-        if self._is_in_operator or self._n_reads > _MAX_READS:
+        """Add what the line before has allocated, and go on with another one."""
+        readings = self._readings
+        if self._is_in_operator or readings.is_exhausted:
             return
-        self._add("", self._read() - self._bytes)
-        self._at = self._user_code.innermost(frame)
-        self._bytes = self._read()
-
-    def _add(self, operator: str, n_bytes: int) -> None:
-        if self._at is not None and n_bytes:
-            site = NativeSite(self._at, operator)
-            self._by_site[site] = self._by_site.get(site, 0) + n_bytes
+        readings.add("", readings.read() - readings.last_bytes)
+        readings.place = self._user_code.innermost(frame)
+        readings.last_bytes = readings.read()
 
     def _before_operator(self) -> int:
+        """Return the bytes on the heap before an operator."""
         self._is_in_operator = True
-        return self._read()
+        return self._readings.read()
 
     def _after_operator(self, call: OperatorCall, before: int) -> None:
-        """Count what an operator has allocated beside its outputs."""
-        added = self._read() - before
+        """Count what an operator has allocated beyond its outputs."""
+        readings = self._readings
+        added = readings.read() - before
         self._is_in_operator = False
-        with contextlib.suppress(Exception), no_torch_function():
-            old = {storage[0] for one in tensors_in(call.inputs) if (storage := storage_of(one))}
-            new = {s[0]: s[1] for one in tensors_in(call.outputs) if (s := storage_of(one))}
-            beside = added - sum(n_bytes for key, n_bytes in new.items() if key not in old)
-            shapes = tuple((str(one.dtype), tuple(one.shape)) for one in tensors_in(call.inputs))
+
+        # A handler of the program runs after the block: what it raises is not suppressed.
+        with signals.held(), contextlib.suppress(Exception), no_torch_function():
+            inputs, outputs = list(tensors_in(call.inputs)), tensors_in(call.outputs)
+            old = {storage[0] for one in inputs if (storage := storage_of(one))}
+            new = {s[0]: s[1] for one in outputs if (s := storage_of(one))}
+            beyond = added - sum(n_bytes for key, n_bytes in new.items() if key not in old)
+
+            shapes = tuple((str(one.dtype), tuple(one.shape)) for one in inputs)
             name = str(call.operator).rpartition(".")[0]
             self._seen.add((name, shapes))
             if (name, shapes) in self._known:
-                self._add(name.replace(".", "::"), beside)
+                readings.add(name.replace(".", "::"), beyond)
             else:
-                self._new_shapes += beside
+                readings.new_shapes += beyond
         # The line has what the operators in it do not account for.
-        self._bytes += added
+        readings.last_bytes += added

@@ -5,7 +5,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
+from profkit.capture.memory.holders.autograd_graphs import (
+    GraphWalk,
+    grad_fns_of,
+    no_torch_function,
+    shows_saved_tensors,
+)
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
@@ -155,7 +160,7 @@ class Sampler:
             nodes = grad_fns_of(self._live_tensors.roots())
             walk = GraphWalk(MAX_NODES)
             n_bytes = None
-            if with_bytes:
+            if with_bytes and shows_saved_tensors():
                 self._bytes_step = step
                 counted = {address for address, _ in self._live_tensors.storages()}
                 n_bytes = walk.saved_bytes(nodes, counted)

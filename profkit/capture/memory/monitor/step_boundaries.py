@@ -3,6 +3,9 @@
 A step ends with an optimizer step; of several optimizers, with that of the leading one. Without an
 optimizer it ends with each batch of a DataLoader, and without both with a call of the first module.
 Steps that the program itself reports take precedence over all of them.
+
+The classes here carry out what :mod:`profkit.capture.memory.monitor.step_sources` and
+:mod:`profkit.capture.memory.monitor.optimizer_order` decide.
 """
 
 import contextlib
@@ -11,39 +14,41 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.optimizer_order import (
+    OptimizerOrder,
+    OptimizerStep,
+    OrderPhase,
+    next_order,
+)
+from profkit.capture.memory.monitor.step_sources import (
+    SourceState,
+    StepAction,
+    StepSource,
+    next_action,
+)
 from profkit.capture.process import program_profilers
 from profkit.capture.recording import current
 from profkit.model.live_memory import LiveMemory
 
-StepSource = Literal["module", "loader", "optimizer", "user"]
-"""What ends a step, the most reliable last."""
-
-_MIN_EVENTS: Final[dict[StepSource, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
-"""Events of a source before it is used, as a more reliable one may follow."""
-_ORDER: Final = tuple(_MIN_EVENTS)
-_MODULE_CALLS_BEFORE_STEP: Final = 1000
-"""Calls of a module, before they are used, while an optimizer exists that has not stepped: a policy
-or a cell is called many times in a step, and what its calls retain until then is no growth."""
-_FOREIGN_STEPS: Final = 8
-"""Consecutive steps of other optimizers after which the leading one is considered gone."""
+__all__ = ["BlockSteps", "LeadingOptimizer", "StepBoundaries", "StepMonitor", "StepSource"]
 
 
 class StepMonitor(Protocol):
     """Receives the steps: a leak monitor, for example."""
 
     def step(self) -> None:
-        """A step has ended."""
+        """Count a step that has ended."""
         ...
 
     def skip(self) -> None:
-        """A step has ended that must not be disturbed."""
+        """Count a step that has ended and must not be disturbed."""
         ...
 
     def discard(self) -> None:
-        """The steps so far were none: a more reliable source reports others from now on."""
+        """Forget the steps so far: they were none, and others are reported from now on."""
         ...
 
 
@@ -51,36 +56,62 @@ Monitor = TypeVar("Monitor", bound=StepMonitor)
 
 
 class LeadingOptimizer:
-    """The optimizer whose steps are those of the program: of several, the first one.
+    """The optimizer whose steps are those of the program.
 
-    One that was freed is gone, and so is one that has not stepped during :data:`_FOREIGN_STEPS`
-    steps of others; then the optimizer that steps leads.
+    Of several it is the outer one, which steps least often; see
+    :mod:`profkit.capture.memory.monitor.optimizer_order`. Optimizers are held by weak references.
+
+    Attributes:
+        begins_anew: Whether the step that has just ended is the first: those counted before were
+            parts of steps, such as the inner steps of MAML.
     """
 
     def __init__(self) -> None:
-        self._leader: weakref.ref[object] | None = None
-        self._n_foreign = 0
-        self._n_gone = 0
+        self.begins_anew = False
+        self._order = OptimizerOrder()
+        self._keys: dict[int, tuple[int, weakref.ref[object] | None]] = {}
+        self._freed: list[tuple[int, int]] = []
+        self._n_keys = 0
 
     @property
     def is_any(self) -> bool:
         """Whether optimizers come and go, so that a step of any of them counts."""
-        return self._n_gone > 1
+        return self._order.phase is OrderPhase.ANY
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether further steps of the leading optimizer alone need not be reported."""
+        return self._order.phase is OrderPhase.SETTLED
 
     def ends_step(self, optimizer: object) -> bool:
-        """Whether a step of this optimizer, which has ended, is a step of the program."""
-        leader = None if self._leader is None else self._leader()
-        if leader is optimizer or self.is_any:
-            self._n_foreign = 0
-            return True
-        self._n_foreign += 1
-        if leader is not None and self._n_foreign < _FOREIGN_STEPS:
-            return False
-        self._n_gone += self._leader is not None
-        self._n_foreign = 0
+        """Return whether a step of this optimizer, which has ended, is a step of the program."""
+        freed = self._take_freed() if self._freed else frozenset[int]()
+        self._order, step = next_order(self._order, self._key_of(optimizer), freed)
+        self.begins_anew = step is OptimizerStep.ENDS_FIRST
+        return step is not OptimizerStep.WITHIN
+
+    def _key_of(self, optimizer: object) -> int:
+        """Return the key of an optimizer, a new one if it has not stepped before."""
+        address = id(optimizer)
+        known = self._keys.get(address)
+        if known is not None and (known[1] is None or known[1]() is optimizer):
+            return known[0]
+
+        self._n_keys = key = self._n_keys + 1
+        reference = None
         with contextlib.suppress(TypeError):
-            self._leader = weakref.ref(optimizer)
-        return True
+            reference = weakref.ref(optimizer, lambda _: self._freed.append((address, key)))
+        self._keys[address] = key, reference
+        return key
+
+    def _take_freed(self) -> frozenset[int]:
+        """Return the keys of the optimizers that were freed since the last step, and drop them."""
+        freed, self._freed = self._freed, []
+        for address, key in freed:
+            # Another optimizer may have the address by now.
+            if self._keys.get(address, (0, None))[0] == key:
+                del self._keys[address]
+        return frozenset(key for _, key in freed)
 
 
 class StepBoundaries(Generic[Monitor]):
@@ -96,17 +127,16 @@ class StepBoundaries(Generic[Monitor]):
     def __init__(self, make_monitor: Callable[[StepSource], Monitor]) -> None:
         self.monitor: Monitor | None = None
         self._make_monitor = make_monitor
-        self._source: StepSource | None = None
-        self._n_events: dict[StepSource, int] = dict.fromkeys(_ORDER, 0)
+        self._state = SourceState()
         self._module: weakref.ref[object] | None = None
         self._had_optimizer = _has_optimizer()
 
     def counts(self, module: object) -> bool:
-        """Whether a call of this module may end a step: it is the first one, or there is none."""
+        """Return whether a call of this module may end a step: it is the first, or none is."""
         return self._module is None or self._module() is module
 
     def module_called(self, module: object, *, recorded: bool) -> bool:
-        """A module is called; only calls of the first one count. Returns whether this is it."""
+        """Report a call of a module, and return whether it is the first one, which alone counts."""
         if self._module is None:
             with contextlib.suppress(TypeError):
                 self._module = weakref.ref(module)
@@ -115,43 +145,50 @@ class StepBoundaries(Generic[Monitor]):
             self.step_ended("module", recorded=recorded)
         return is_first
 
-    def step_ended(self, source: StepSource, *, recorded: bool = False) -> None:
-        """A source reports the end of a step.
+    def expect_no_optimizer(self) -> None:
+        """Take calls of modules for steps although there is an optimizer.
+
+        Its steps are in hooks of gradients, which end no step.
+        """
+        self._had_optimizer = True
+
+    def step_ended(
+        self, source: StepSource, *, recorded: bool = False, begins_anew: bool = False
+    ) -> None:
+        """Report the end of a step.
 
         Args:
+            source: What reports it.
             recorded: Whether the step was traced and must not be disturbed.
+            begins_anew: Whether what this source reported until now were parts of steps.
         """
-        if source != self._source and not self._is_used_from_now_on(source):
+        self._state, action = next_action(
+            self._state,
+            source,
+            awaits_optimizer=self._awaits_optimizer(source),
+            begins_anew=begins_anew,
+        )
+        if action is StepAction.IGNORE:
             return
+        if action is StepAction.BEGIN:
+            if self.monitor is not None:
+                self.monitor.discard()
+            self.monitor = self._make_monitor(source)
         if self.monitor is not None:
             if recorded or program_profilers.is_active:
                 self.monitor.skip()
             else:
                 self.monitor.step()
 
-    def _is_used_from_now_on(self, source: StepSource) -> bool:
-        """Whether a source replaces the one before: it is more reliable, and not a chance event."""
-        if self._source is not None and _ORDER.index(source) < _ORDER.index(self._source):
-            return False
-        self._n_events[source] += 1
-        n_events = self._n_events[source]
-        if n_events <= _MIN_EVENTS[source]:
-            return False
-        if source == "module" and n_events <= _MODULE_CALLS_BEFORE_STEP and self._may_train():
-            return False
-        self._source = source
-        if self.monitor is not None:
-            self.monitor.discard()
-        self.monitor = self._make_monitor(source)
-        return True
-
-    def _may_train(self) -> bool:
-        """Whether the program has made an optimizer since the beginning."""
-        return _has_optimizer() and not self._had_optimizer
+    def _awaits_optimizer(self, source: StepSource) -> bool:
+        """Return whether calls of a module wait for the first step of an optimizer."""
+        # The search for optimizers is left out where its result does not matter.
+        is_open = source == "module" and self._state.source is None
+        return is_open and not self._had_optimizer and _has_optimizer()
 
 
 def _has_optimizer() -> bool:
-    """Whether the process has ever made an optimizer.
+    """Return whether the process has ever made an optimizer.
 
     Source: ``torch.optim.Optimizer._patch_step_function`` marks ``step`` of its class.
     """
@@ -184,6 +221,12 @@ class BlockSteps:
         """Whether no step has ended; False in a forked child."""
         return self._boundaries.monitor is None and self._process == os.getpid()
 
+    @property
+    def n_steps(self) -> int:
+        """How many steps have ended so far."""
+        monitor = self._boundaries.monitor
+        return 0 if monitor is None else monitor.n_steps
+
     def begin(self) -> None:
         """Listen for the ends of steps."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -192,16 +235,17 @@ class BlockSteps:
         self._remove_hook = register_optimizer_step_post_hook(self._on_optimizer).remove
 
     def end(self) -> LiveMemory | None:
-        """Stop listening; the result, or None without steps or in a forked child."""
+        """Stop listening, and return the result; None without steps or in a forked child."""
         with contextlib.suppress(ValueError):
             current.step_listeners.remove(self.user_stepped)
         if self._remove_hook is not None:
             self._remove_hook()
+
         monitor = self._boundaries.monitor
         return None if monitor is None or not monitor.is_own_process else monitor.finish()
 
     def user_stepped(self) -> None:
-        """The program itself reports the end of a step; other threads are ignored."""
+        """Report the end of a step by the program itself; other threads are ignored."""
         if self._thread == threading.get_ident():
             self._boundaries.step_ended("user")
 
@@ -209,4 +253,6 @@ class BlockSteps:
         if self._thread == threading.get_ident() and self._leader.ends_step(optimizer):
             session = current.session
             is_recording = session is not None and session.is_recording
-            self._boundaries.step_ended("optimizer", recorded=is_recording)
+            self._boundaries.step_ended(
+                "optimizer", recorded=is_recording, begins_anew=self._leader.begins_anew
+            )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from profkit.capture.memory.holders.garbage import find_garbage
 from profkit.capture.memory.holders.holder_chains import Holding, holdings
+from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 GRADIENT = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
 AMPLE_S = 60.0
@@ -63,6 +64,7 @@ def test_clearing_the_gradient_breaks_the_cycle() -> None:
     assert parameter() is None
 
 
+@needs_saved_tensors
 def test_tensors_saved_by_the_graph_of_a_cycle_are_kept_by_it() -> None:
     def leave() -> "weakref.ref[Tensor]":
         data = torch.ones(4)

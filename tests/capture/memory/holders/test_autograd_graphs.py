@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from profkit.capture.memory.holders import autograd_graphs
+from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 WIDTH = 8
 
@@ -47,6 +48,7 @@ def _many_of_one() -> torch.Tensor:
 MODELS = (_linear, _convolution, _recurrent, _attention, _many_of_one)
 
 
+@needs_saved_tensors
 @pytest.mark.parametrize("make", MODELS)
 def test_saved_bytes_are_those_that_torch_passes_to_a_saved_tensor_hook(
     make: Callable[[], torch.Tensor],
@@ -113,6 +115,7 @@ def test_a_running_sum_gains_the_nodes_of_each_step() -> None:
     assert sizes[0] == 4
 
 
+@needs_saved_tensors
 def test_a_hidden_state_that_is_never_detached_keeps_the_saved_bytes_of_each_step() -> None:
     cell = nn.RNNCell(WIDTH, WIDTH)
     hidden = torch.zeros(1, WIDTH)
@@ -129,6 +132,7 @@ def test_a_leaf_has_no_graph() -> None:
     assert (graph.n_nodes, graph.saved_bytes, graph.root) == (0, 0, "")
 
 
+@needs_saved_tensors
 def test_counted_storages_are_left_out_and_new_ones_are_added() -> None:
     weight = torch.ones(100, requires_grad=True)
     other = torch.ones(50)
@@ -141,6 +145,7 @@ def test_counted_storages_are_left_out_and_new_ones_are_added() -> None:
     assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == 0
 
 
+@needs_saved_tensors
 def test_a_storage_is_counted_once_however_many_views_of_it_are_saved() -> None:
     base = torch.ones(100)
     weight = torch.ones(10, requires_grad=True)
@@ -148,6 +153,7 @@ def test_a_storage_is_counted_once_however_many_views_of_it_are_saved() -> None:
     assert autograd_graphs.graph_behind([loss], counted=set()).saved_bytes == 400 + 40
 
 
+@needs_saved_tensors
 def test_a_shared_part_of_two_graphs_is_counted_once() -> None:
     weight = torch.ones(100, requires_grad=True)
     shared = weight.exp()
@@ -157,6 +163,7 @@ def test_a_shared_part_of_two_graphs_is_counted_once() -> None:
     assert autograd_graphs.graph_behind(losses, counted=counted).saved_bytes == 0
 
 
+@needs_saved_tensors
 def test_backward_frees_saved_tensors_and_leaves_the_nodes() -> None:
     weight = torch.ones(100, requires_grad=True)
     loss = weight.exp().sum()
@@ -180,11 +187,13 @@ class _Scale(torch.autograd.Function):
         return grads[0] * ctx.number
 
 
+@needs_saved_tensors
 def test_tensors_on_the_ctx_of_a_custom_function_are_counted() -> None:
     x = torch.ones(10, requires_grad=True)
     assert autograd_graphs.graph_behind([_Scale.apply(x)], counted=set()).saved_bytes == 40 + 120
 
 
+@needs_saved_tensors
 @pytest.mark.parametrize("packed", ["tensor", "tuple", "nested", "dict", "file name"])
 def test_no_user_hook_runs_and_packed_tensors_are_counted(packed: str) -> None:
     called = []
@@ -210,6 +219,24 @@ def test_no_user_hook_runs_and_packed_tensors_are_counted(packed: str) -> None:
     assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == (
         0 if packed == "file name" else 256
     )
+    assert called == []
+
+
+def test_where_torch_does_not_show_what_is_saved_no_hook_runs_and_no_part_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(autograd_graphs, "shows_saved_tensors", lambda: False)
+    called = []
+
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        called.append("unpack")
+        return tensor
+
+    weight = torch.ones(10, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        loss = _Scale.apply(weight).exp().sum()
+    graph = autograd_graphs.graph_behind([loss], counted=set())
+    assert (graph.n_nodes, graph.saved_bytes, graph.root) == (4, 0, "SumBackward0")
     assert called == []
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from profkit.capture.memory.holders.garbage import find_garbage, scan_reachability
 from profkit.capture.memory.holders.reference_cycles import components
+from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,7 @@ def test_live_storages_are_not_counted_and_shared_ones_are_counted_once() -> Non
     assert stays.numel() == 100
 
 
+@needs_saved_tensors
 def test_tensors_saved_by_an_unreachable_graph_are_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     data = torch.ones(50)
@@ -134,12 +136,14 @@ def test_gradients_of_live_tensors_are_not_garbage() -> None:
     assert garbage_bytes() == 0
 
 
+@needs_saved_tensors
 def test_tensors_that_only_an_unreachable_graph_keeps_are_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     _cycle(weight.exp().sum())
     assert garbage_bytes() == 400 + 4
 
 
+@needs_saved_tensors
 def test_tensors_that_a_live_graph_keeps_are_not_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     inner = weight.exp()

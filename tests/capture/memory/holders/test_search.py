@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from profkit.capture.memory.holders.holder_chains import chains
+from tests.capture.memory.saved_tensors import needs_saved_tensors
 from tests.capture.memory.worlds import World, of, text
 
 
@@ -135,6 +136,7 @@ def test_a_library_is_named_if_it_is_the_only_holder(world: World) -> None:
     assert module.ref() is None
 
 
+@needs_saved_tensors
 def test_a_hidden_state_of_an_earlier_step_is_held_by_the_graph_of_the_current_one(
     world: World,
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_hidden_state_of_an_earlier_step_is_held_by_the_graph_of_the_current_o
     assert module.ref() is None
 
 
+@needs_saved_tensors
 def test_a_saved_tensor_is_named_by_the_lasting_holder_and_not_by_a_variable_of_the_step(
     world: World,
 ) -> None:

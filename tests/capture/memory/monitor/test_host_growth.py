@@ -118,13 +118,13 @@ def test_growth_must_show_where_nothing_was_traced(
     monitor = LeakMonitor("test", "user")
     for step in (*range(1, 19), *range(26, last_step + 1)):
         heap = Allocated(step_bytes * step, 0)
-        monitor._series.add(Sample(step, 0, {}, n_nodes=0, heap=heap))
-    trend = monitor._host_trend(is_final=True)
+        monitor._instruments.series.add(Sample(step, 0, {}, n_nodes=0, heap=heap))
+    trend = monitor._instruments.host_trend(is_final=True)
     assert trend is not None
     assert trend.per_step == step_bytes
-    monitor._series.traced.append(TracedSteps(18, 26, tracing_bytes=80 * KIB))
-    assert (monitor._host_trend(is_final=True) == trend) is is_reported
-    assert monitor._host_trend() == trend  # it is still examined
+    monitor._instruments.series.traced.append(TracedSteps(18, 26, tracing_bytes=80 * KIB))
+    assert (monitor._instruments.host_trend(is_final=True) == trend) is is_reported
+    assert monitor._instruments.host_trend() == trend  # it is still examined
 
 
 def test_the_heap_is_read_as_often_as_the_budget_allows_and_over_the_whole_run(heap: Heap) -> None:

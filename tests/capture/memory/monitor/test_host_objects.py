@@ -149,8 +149,7 @@ def test_a_user_defined_sizeof_is_not_called() -> None:
     held = [Boastful(a=1, b=2) for _ in range(5)]
     name = next(name for name in scan_host_objects().by_type if name.endswith("Boastful"))
     n, n_bytes = _gained(before, scan_host_objects().by_type, name)
-    header = 32 if sys.version_info >= (3, 11) else 16
-    assert (n, n_bytes) == (5, 5 * (dict.__sizeof__(held[0]) + header))
+    assert (n, n_bytes) == (5, 5 * (dict.__sizeof__(held[0]) + 32))
     assert scan_host_objects().containers
     assert entry_bytes(held, 5) > 0
 

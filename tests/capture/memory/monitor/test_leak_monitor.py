@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import copy
 import functools
 import gc
@@ -11,7 +12,7 @@ import tracemalloc
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +27,7 @@ from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of
 from profkit.capture.memory.holders.search import Search
 from profkit.capture.memory.holders.untracked_containers import live_tensors
-from profkit.capture.memory.monitor import leak_classifier, leak_monitor, sampler
+from profkit.capture.memory.monitor import growth_inspections, leak_classifier, sampler
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
 from profkit.capture.memory.monitor.leak_classifier import Evidence
@@ -34,7 +35,9 @@ from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspec
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import Series
+from profkit.capture.process import signals
 from profkit.model.live_memory import Chain, Leak, LiveMemory, TensorShape
+from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 N_STEPS = 40
 KEPT: list[object] = []
@@ -228,6 +231,7 @@ def test_outputs_saved_by_their_own_nodes_are_reported_with_the_holder_of_the_ou
     assert leak.graph.saved_bytes == pytest.approx(n_walked * saved, rel=0.02)
 
 
+@needs_saved_tensors
 def test_a_running_total_is_reported_as_one_growing_graph() -> None:
     weight = torch.ones(100, requires_grad=True)
     total = torch.zeros(())
@@ -640,14 +644,14 @@ def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
     chain = Chain("module-global", ("__main__", ".kept"))
     before = Inspection(5, (("train.py", 3, "main"),), chains=(chain,))
     empty = Inspection(9)
-    assert leak_monitor._with_known(empty, before) == replace(before, step=9)
+    assert growth_inspections._with_known(empty, before) == replace(before, step=9)
     hidden = Inspection(9, is_hidden=True)
-    assert leak_monitor._with_known(hidden, before) is before
+    assert growth_inspections._with_known(hidden, before) is before
     in_cycle = Inspection(9, cycle=("Node", "Node"))
-    assert leak_monitor._with_known(in_cycle, before).chains == ()
+    assert growth_inspections._with_known(in_cycle, before).chains == ()
     closing = (("train.py", 8, "main"),)
     closed = replace(in_cycle, closed_at=closing)
-    assert leak_monitor._with_known(in_cycle, closed).closed_at == closing
+    assert growth_inspections._with_known(in_cycle, closed).closed_at == closing
 
 
 def test_tensors_of_one_line_have_a_shape_if_it_is_common() -> None:
@@ -790,6 +794,7 @@ def test_a_buffer_that_fills_and_stops_is_not_reported_if_samples_are_too_expens
     assert len(live.samples) < 20
 
 
+@needs_saved_tensors
 def test_what_graphs_save_is_measured_to_the_end_if_samples_are_too_expensive() -> None:
     monitor = LeakMonitor("test", "user", FREE)
     for _ in range(400):
@@ -834,12 +839,58 @@ def test_an_error_of_the_monitor_ends_monitoring_and_not_the_program(
 
     monitor = LeakMonitor("test", "user")
     monitor.step()
-    monkeypatch.setattr(leak_monitor, "suspected_kinds", broken)
+    monkeypatch.setattr(growth_inspections, "suspected_kinds", broken)
     for _ in range(5):
         monitor.step()
     live = monitor.finish()
     assert live.not_measured
     assert "stopped monitoring memory" in capsys.readouterr().err
+
+
+def test_what_a_signal_handler_of_the_program_raises_is_no_error_of_the_monitor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_signalled = False
+
+    @contextlib.contextmanager
+    def deferred() -> Iterator[None]:
+        """Stand for a signal that arrives in the block, and whose handler runs after it."""
+        yield
+        if is_signalled:
+            raise TimeoutError
+
+    monkeypatch.setattr(signals, "held", deferred)
+    monitor = LeakMonitor("test", "user", AMPLE)
+    monitor.step()
+    is_signalled = True
+    for act in (monitor.step, monitor.skip, monitor.leaks):
+        with pytest.raises(TimeoutError):
+            act()
+    is_signalled = False
+    monitor.step()
+    live = monitor.finish()
+    assert [sample.step for sample in live.samples] == [1, 2, 4]
+    assert live.not_measured == ()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_the_monitor_ends_what_it_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise KeyError("a bug")
+
+    monitor = LeakMonitor("test", "user", AMPLE)
+    for _ in range(N_STEPS):
+        KEPT.append(torch.zeros(4096))
+        monitor.step()
+        if monitor._instruments.sites.is_on:
+            break
+    assert torch._C._len_torch_dispatch_stack() == 1
+    monkeypatch.setattr(monitor._instruments.live_tensors, "scan", broken)
+    n_callbacks = len(gc.callbacks)
+    monitor.step()
+    assert torch._C._len_torch_dispatch_stack() == 0
+    monitor.discard()
+    assert len(gc.callbacks) == n_callbacks - 1
 
 
 def test_too_few_steps_are_not_evaluated() -> None:
@@ -868,19 +919,19 @@ def test_tracing_of_allocations_ends_before_a_step_is_recorded(*, is_recorded: b
     monitor = LeakMonitor("test", "user", AMPLE, is_tracing=lambda: is_due)
 
     def is_traced() -> bool:
-        return monitor._host.growth._tracing.is_on
+        return monitor._instruments.host.growth._tracing.is_on
 
     for step in range(60):
         KEPT.append([f"{step} {n}" * 400 for n in range(20)])
         monitor.step()
-        if monitor._host.is_sampling:
+        if monitor._instruments.host.is_sampling:
             break
     assert is_traced()
     is_due = True
     (monitor.skip if is_recorded else monitor.step)()
     assert not is_traced()
-    assert not monitor._host.is_sampling
-    (traced,) = monitor._series.traced
+    assert not monitor._instruments.host.is_sampling
+    (traced,) = monitor._instruments.series.traced
     assert (traced.first, traced.last) == (step + 1, step + 2)
     assert traced.tracing_bytes > 0
     for _ in range(20):

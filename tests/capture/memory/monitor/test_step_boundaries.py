@@ -1,5 +1,6 @@
 """A program's steps are detected from its optimizers, loaders and modules."""
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import (
+    BlockSteps,
     LeadingOptimizer,
     StepBoundaries,
     StepSource,
@@ -21,6 +23,7 @@ class Counter:
         self.n = 0
         self.skipped = 0
         self.discarded = False
+        self.is_own_process = True
 
     def step(self) -> None:
         self.n += 1
@@ -58,9 +61,18 @@ def test_of_several_optimizers_the_first_one_ends_steps() -> None:
 
 def test_an_optimizer_that_steps_no_more_is_replaced() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
-    n_steps = sum(leader.ends_step(one) for one in [first] * 5 + [second] * 20)
-    assert n_steps == 5 + 20 - 7
+    n_steps = sum(leader.ends_step(one) for one in [first] * 33 + [second] * 20)
+    assert n_steps == 33 + 20 - 7
     assert not leader.is_any
+
+
+def test_a_few_steps_of_one_optimizer_before_those_of_another_are_not_counted() -> None:
+    first, second, leader = Thing(), Thing(), LeadingOptimizer()
+    steps: list[Thing] = []
+    for optimizer in [first] * 5 + [second] * 20:
+        is_step = leader.ends_step(optimizer)
+        steps = ([] if leader.begins_anew else steps) + [optimizer] * is_step
+    assert steps == [second] * 20
 
 
 def test_an_optimizer_that_was_freed_is_replaced_at_once() -> None:
@@ -136,3 +148,78 @@ def test_calls_of_a_module_are_no_steps_while_an_optimizer_has_not_stepped(
     for _ in range(10):
         boundaries.module_called(module, recorded=False)
     assert [(one.source, one.n) for one in monitors] == [("module", 10)]
+
+
+def steps_of(program: Callable[[], None]) -> int:
+    """Return the number of steps of a block."""
+    monitors: list[Counter] = []
+
+    def make_monitor(source: StepSource) -> LeakMonitor:
+        monitors.append(Counter(source))
+        return cast("LeakMonitor", monitors[-1])
+
+    block = BlockSteps(make_monitor)
+    block.begin()
+    try:
+        program()
+    finally:
+        monitors[-1].is_own_process = False
+        block.end()
+    assert [monitor.discarded for monitor in monitors[:-1]] == [True] * (len(monitors) - 1)
+    return monitors[-1].n
+
+
+def weights() -> list[torch.Tensor]:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    return [parameter]
+
+
+@pytest.mark.parametrize("n_tasks", [1, 4])
+@pytest.mark.parametrize("is_scheduled", [False, True], ids=["plain", "with a scheduler"])
+def test_a_step_of_maml_is_one_of_the_outer_optimizer(n_tasks: int, *, is_scheduled: bool) -> None:
+    outer = torch.optim.Adam(weights())
+
+    def adapt() -> None:
+        inner = torch.optim.SGD(weights(), lr=0.1)
+        # A scheduler makes a cycle of the optimizer, which a garbage collection frees.
+        scheduler = torch.optim.lr_scheduler.StepLR(inner, 1) if is_scheduled else None
+        for _ in range(5):
+            inner.step()
+        if scheduler is not None:
+            scheduler.step()
+
+    def program() -> None:
+        for _ in range(60):
+            for _ in range(n_tasks):
+                adapt()
+            outer.step()
+
+    assert steps_of(program) == 60
+
+
+@pytest.mark.parametrize("n_critic", [1, 5])
+def test_a_step_of_a_gan_is_one_of_its_generator(n_critic: int) -> None:
+    critic, generator = torch.optim.Adam(weights()), torch.optim.Adam(weights())
+
+    def program() -> None:
+        for _ in range(60):
+            for _ in range(n_critic):
+                critic.step()
+            generator.step()
+
+    assert steps_of(program) == 60
+
+
+def test_a_step_of_accumulated_gradients_is_one_of_the_optimizer() -> None:
+    parameters = weights()
+    optimizer = torch.optim.Adam(parameters)
+
+    def program() -> None:
+        for batch in range(240):
+            parameters[0].square().sum().backward()
+            if batch % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert steps_of(program) == 60

@@ -1,0 +1,209 @@
+"""What the memory monitor measures with, and the samples so far."""
+
+import sys
+from typing import Final
+
+from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
+from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
+from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
+from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.sampler import Sampler
+from profkit.capture.memory.monitor.series import Series, TracedSteps, growth_of
+from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.index.trend import Trend
+from profkit.model.live_memory import Leak
+
+_SAMPLING: Final[tuple[Work, ...]] = ("young", "evaluate")
+_PASS_NS: Final = 15_000_000
+"""What a pass over all objects takes for those of torch,"""
+_NS_PER_BLOCK: Final = 11
+"""and more for each block of Python's allocator, some 2.6 per object."""
+_MAX_HOST_SCANS: Final = 4
+"""Scans of host objects, which cost more than anything else."""
+
+
+class Instruments:
+    """The parts of a monitor that measure; when they do is decided elsewhere.
+
+    Args:
+        budget: Limits of the overhead.
+        tracemalloc: Whether to attribute Python objects to source lines at all steps.
+
+    Attributes:
+        clock: The time spent so far.
+        live_tensors: The tensors that are alive.
+        sites: Where some of them were allocated.
+        lines: Where Python objects were allocated, if all steps are traced.
+        host: Growth of the host's memory that no tensor explains.
+        sampler: Takes samples.
+        series: The samples.
+        first_step: The first step at whose end a sample was taken; 0 before.
+    """
+
+    def __init__(self, budget: Budget | None = None, *, tracemalloc: bool = False) -> None:
+        self.clock = Clock(budget)
+        self.live_tensors = LiveTensors(self.clock)
+        self.sites = AllocationSampler()
+        self.lines = TracemallocLines(enabled=tracemalloc)
+        self.host = HostGrowthTracker(self.lines)
+        self.sampler = Sampler(self.clock, self.live_tensors, self.host.tracing_bytes)
+        self.series = Series()
+        self.first_step = 0
+        self._pass_ns = 0
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether sites are sampled, allocations traced or the heap measured in this step."""
+        return self.sites.is_on or self.host.is_sampling
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether samples have stayed within their share of the time."""
+        return all(map(self.clock.is_within_share, _SAMPLING))
+
+    def begin(self, step: int) -> None:
+        """Begin to track tensors at the end of the first step."""
+        self.first_step = step
+        self.lines.begin()
+        self.live_tensors.begin()
+        self._pass_ns = _PASS_NS + _NS_PER_BLOCK * sys.getallocatedblocks()
+
+    def is_sample_due(self, step: int) -> bool:
+        """Return whether a sample is affordable, or due regardless of its cost.
+
+        So samples always cover most of the run: some fifteen in a hundred steps, nine more in a
+        thousand.
+        """
+        affords = self.clock.affords("young") and self.clock.affords("evaluate")
+        return affords or step >= OVERDUE * self.series.samples[-1].step
+
+    def find_earlier(self, step: int) -> None:
+        """Find what existed before the first step, once that is affordable.
+
+        Among a million objects that takes as long as two steps of 20 ms. It has been alive all the
+        time, and so is added to the samples so far.
+        """
+        if self.live_tensors.has_earlier or not self.clock.affords("first", self._pass_ns):
+            return
+        with self.clock.spending("first"), self.sampler.excluding_own():
+            earlier = self.live_tensors.find_earlier(self.first_step, step)
+        self.series.add_earlier(earlier)
+
+    def sample(self, step: int, *, is_tracing: bool) -> None:
+        """Take a sample at the end of a step, of all objects if some were missed.
+
+        Args:
+            is_tracing: Whether a trace is being recorded, whose memory is not the program's.
+        """
+        is_needed = self.live_tensors.has_earlier and self.live_tensors.n_missed > 0
+        work: Work = "full" if is_needed and self.clock.affords("full") else "young"
+        n_samples = len(self.series.samples)
+        self.series.add(self.sampler.take(step, n_samples, work, is_tracing=is_tracing))
+
+    def existed(self, address: int) -> bool:
+        """Return whether a storage was there at the last sample."""
+        return self.live_tensors.storage(address) is not None
+
+    def is_recent(self, address: int) -> bool:
+        """Return whether a tracked storage was allocated since monitoring began."""
+        storage = self.live_tensors.storage(address)
+        return storage is not None and storage.first_step > self.first_step
+
+    def stop_recording(self, step: int) -> None:
+        """Stop what would disturb a trace: the step was recorded, or the next one will be."""
+        self.sites.end()
+        if self.host.growth.next_step:
+            self._note_traced(step, self.host.growth.own_bytes())
+        self.host.end()
+
+    def advance_tracing(self, step: int) -> bool:
+        """Note a step whose allocations were traced, and return whether tracing goes on."""
+        growth = self.host.growth
+        if growth.next_step <= step:
+            tracing_bytes = growth.own_bytes()
+            with self.clock.spending("lines"), self.sampler.excluding_own():
+                growth.advance(step)
+            if not growth.next_step:
+                self._note_traced(step, tracing_bytes)
+                self.sampler.exclude_jump(step, self.series)
+        return bool(growth.next_step)
+
+    def advance_measuring(self, step: int) -> bool:
+        """Note a step whose heap was measured, and return whether measuring goes on."""
+        with self.clock.spending("lines"), self.sampler.excluding_own():
+            is_done = self.host.native.advance(step)
+        if is_done:
+            self.sampler.exclude_jump(step, self.series)
+        return not is_done
+
+    def scan_host(self, step: int) -> bool:
+        """Scan Python's objects if the host's memory grows beyond its tensors.
+
+        Returns:
+            Whether they were scanned.
+        """
+        with self.clock.spending("evaluate"):
+            grows = self.host_trend() is not None or self.host.has_traced_growth
+        if self.host.n_scans >= _MAX_HOST_SCANS or not grows:
+            return False
+
+        with self.clock.spending("host"), self.sampler.excluding_own():
+            # Samples with equal amounts share one dict.
+            amounts = {id(sample.amounts): sample.amounts for sample in self.series.samples}
+            own = list(amounts.values())
+            self.host.scan(step, own, self.sampler.n_own_blocks)
+        return True
+
+    def can_trace_lines(self) -> bool:
+        """Return whether the lines of Python's allocations are unknown, and affordable."""
+        wants_lines = not self.lines.is_enabled and self.host.growth.per_step is None
+        return wants_lines and self.clock.affords("lines")
+
+    def is_native(self) -> bool:
+        """Return whether growth seems to be native, and its lines and operators are unknown."""
+        leak = self.host.leak(self.host_trend())
+        return leak is not None and leak.kind == "native" and self.host.native.growth is None
+
+    def trace_lines(self, step: int) -> bool:
+        """Trace Python's allocations, and return whether tracing has begun."""
+        self.host.growth.begin(step)
+        return bool(self.host.growth.next_step)
+
+    def measure_heap(self, step: int) -> bool:
+        """Measure the heap at each line and operator, and return whether measuring has begun."""
+        with self.clock.spending("lines"), self.sampler.excluding_own():
+            self.host.native.begin(step)
+        return self.host.native.is_on
+
+    def host_trend(self, *, is_final: bool = False) -> Trend | None:
+        """Return the growth of the heap beyond tensors and graphs, or None.
+
+        Args:
+            is_final: Whether it is reported, so that tracing must not have led to it.
+        """
+        host = self.series.host(self.host.block_bytes)
+        trend = growth_of(host, MIN_BYTES_PER_STEP)
+        if is_final and trend and not self.series.is_seen_without_tracing(host, trend):
+            return None
+        return trend
+
+    def host_leak(self, *, is_final: bool = False) -> Leak | None:
+        """Return the growth of the heap beyond tensors and graphs as a leak, or None."""
+        return self.host.leak(self.host_trend(is_final=is_final))
+
+    def stop(self) -> None:
+        """Stop sampling sites, tracing and measuring at the end of monitoring."""
+        self.sites.end()
+        self.host.end()
+
+    def release(self) -> None:
+        """Release all that is tracked."""
+        self.sites.retain(lambda _: False)
+        self.live_tensors.end()
+        self.lines.end()
+        self.host.end()
+
+    def _note_traced(self, step: int, tracing_bytes: int) -> None:
+        """Note the steps since the last sample, in which allocations were traced."""
+        first = self.series.samples[-1].step
+        self.series.traced.append(TracedSteps(first, step, tracing_bytes))

@@ -1,0 +1,8 @@
+"""Tests of what graphs save, which not every torch shows."""
+
+import pytest
+
+from profkit.capture.memory.holders.autograd_graphs import shows_saved_tensors
+
+REASON = "this torch shows saved tensors only by running the program's hooks"
+needs_saved_tensors = pytest.mark.skipif(not shows_saved_tensors(), reason=REASON)
