@@ -1,21 +1,27 @@
-"""CPU002 host-function: the GPU is idle while a Python function computes on the host.
+"""CPU002 host-function: the steps wait for a Python function.
 
 What it finds:
-    A function of the program during which the GPU is idle and the host runs no operator and waits
-    for nothing, a millisecond or more at a time, for a share of the steps: preparing data with
-    NumPy, tokenizing, copying objects, ``time.sleep``. The function that it spends this time in is
-    named too. Time that another finding explains (waits for data, compilation, checkpoints, output)
-    is not included.
+    A function of the program during which the GPU, if there is one, is idle and the host runs no
+    operator, a millisecond or more at a time, for a share of the steps: preparing data with NumPy,
+    tokenizing, ``torch.tensor`` of a list of arrays, ``gc.collect``, ``time.sleep``. What it calls
+    for most of this time is named too. Time that another finding explains (waits for data,
+    compilation, checkpoints, output) is not included.
+
+    The function is known from recorded Python calls, or from stacks that ``profkit run`` samples
+    over the steps: then also in a program without GPU, and with a share that is uncertain by a few
+    percent.
 
 Why it matters:
-    The GPU works only while the host launches work faster than the GPU does it. The cost is what
-    the steps take less in a replay of the recording without this time. Recording Python calls makes
-    them slower, up to twice as slow.
+    The GPU works only while the host launches work faster than the GPU does it, and without a GPU
+    the steps take as long as their functions. The cost is what the steps take less in a replay of
+    the recording without this time. Recording Python calls makes them slower, up to twice as slow;
+    sampling does not.
 
 How to fix it:
-    Move the work into the data set, where the workers of a ``DataLoader`` do it in parallel with
-    the GPU; or compute with tensors on the GPU; or prepare the next batch in a thread. Do it once
-    before the loop if it is the same in every step.
+    Move the preparation of data into the data set, where the workers of a ``DataLoader`` do it in
+    parallel with the steps; or compute with tensors; or prepare the next batch in a thread. Do it
+    once before the loop if it is the same in every step. Stack a list of arrays before it becomes a
+    tensor. Call ``gc.freeze()`` once before the loop instead of ``gc.collect()`` in each step.
 
 Example:
     ::
@@ -32,8 +38,9 @@ Use instead:
             train(x.to(device), y)
 
 Reads:
-    Calls of Python functions (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), operators and
-    runtime calls on the same thread, GPU busy time in nanoseconds, the steps.
+    Calls of Python functions (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), or sampled stacks
+    and source lines of operators; operators and runtime calls on the same thread, GPU busy time in
+    nanoseconds, the steps.
 
 When to ignore this:
     The function is the purpose of the step, such as a simulation that a policy acts in.
@@ -41,11 +48,15 @@ When to ignore this:
 Source:
     "Avoid unnecessary CPU-GPU synchronization" and "Enable asynchronous data loading and
     augmentation" in PyTorch's Performance Tuning Guide; ``torch.utils.data.DataLoader``
-    (``num_workers``) in PyTorch's documentation.
+    (``num_workers``) in PyTorch's documentation; ``gc.freeze`` in Python's; the warning of
+    ``torch.tensor`` in ``torch/csrc/utils/tensor_new.cpp``: "Creating a tensor from a list of
+    numpy.ndarrays is extremely slow".
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
+from typing import Final
 
 import numpy as np
 
@@ -62,6 +73,8 @@ from profkit.engine.families.python_calls import (
     innermost_callee,
     of_program,
 )
+from profkit.engine.families.sampled_python import named_places, python_time, step_samples
+from profkit.engine.families.sampled_texts import sampled_fix, sampled_message
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import marked
@@ -81,12 +94,25 @@ from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.units import format_share
 
+_NEARLY_ALL: Final = 0.9
+"""A function with this share of the long pauses has them to itself."""
+_DEVICE_WORK: Final = replace(
+    needs.DEVICE_WORK,
+    name="device work, or sampled stacks",
+    is_met=lambda ctx: ctx.has_device_work or step_samples(ctx) is not None,
+)
+_PYTHON_CALLS: Final = replace(
+    PYTHON_CALLS,
+    name="Python calls, or sampled stacks",
+    is_met=lambda ctx: PYTHON_CALLS.is_met(ctx) or step_samples(ctx) is not None,
+)
+
 INFO = RuleInfo(
     id="CPU002",
     name="host-function",
-    title="GPU waits for a Python function",
+    title="Steps wait for a Python function",
     severity="warning",
-    needs=(needs.OPERATORS, needs.DEVICE_WORK, PYTHON_CALLS),
+    needs=(needs.OPERATORS, _DEVICE_WORK, _PYTHON_CALLS),
     since="0.1.0",
 )
 
@@ -108,7 +134,54 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each function of the program that keeps the GPU idle."""
+    """Yield a finding for each function of the program that the steps wait for."""
+    if step_samples(ctx) is not None:
+        yield from _detect_sampled(ctx, thresholds)
+    else:
+        yield from _detect_called(ctx, thresholds)
+
+
+def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each sampled function whose time is outside of short gaps."""
+    rest = python_time(ctx)
+    is_long = rest.ends_ns - rest.starts_ns >= thresholds.min_pause_ns
+    pauses = Intervals(rest.starts_ns[is_long], rest.ends_ns[is_long])
+    places = [place for place in named_places(ctx) if place.share > place.operator_share]
+    if not len(pauses) or not places:
+        return
+
+    change = ProgramChange(host_time=pauses.pairs())
+    (saved,) = ctx.time_costs([change], "estimate")
+    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+    left_ns = pauses.total_ns
+    for place in places:
+        spent_ns = min(round(place.share * steps_ns), left_ns)
+        left_ns -= spent_ns
+        # The pauses are those of all functions, and only their total is known of each.
+        cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
+        if cost_ns < thresholds.min_saved_share * windows_ns(ctx):
+            continue
+        is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
+        yield INFO.finding(
+            confidence="medium",
+            message=sampled_message(ctx, place, spent_ns),
+            fix=sampled_fix(place),
+            locations=known_locations(place.location),
+            n=len(ctx.steps),
+            cost=saved if is_all else ctx.cost(cost_ns, basis="estimate"),
+            evidence={
+                "python_ns": spent_ns,
+                "callee": place.callee,
+                "samples": place.n_samples,
+                "waiting_share": place.waiting_share,
+            },
+            spans=pauses.pairs() if is_all else (),
+            change=change if is_all else None,
+        )
+
+
+def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each function in whose recorded calls the GPU is idle."""
     pauses = _pauses(ctx, thresholds)
     if not len(pauses):
         return

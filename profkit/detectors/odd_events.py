@@ -2,10 +2,11 @@
 
 What it finds:
     Entries that are no events, begins without an end, and events with invalid times: not a number,
-    a negative duration, a duration of more than a year, or one event that alone makes the trace
-    many times as long. Also a second trace or list of events after the first, and invalid parts of
-    what profkit recorded beside the events, such as source lines that refer to operators that do
-    not exist.
+    a negative duration, a duration of more than a year, one event that alone makes the trace many
+    times as long, or a kernel that contains many later ones of its stream. Also a second trace or
+    list of events after the first, and invalid parts of what profkit recorded beside the events,
+    such as source lines that refer to operators that do not exist. A note names operators and
+    regions within which the profiler was stopped.
 
 Why it matters:
     One kernel with a duration of years dominates every total and share. Such events are skipped
@@ -38,12 +39,19 @@ Source:
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import Category
 from profkit.model.finding import Finding
+from profkit.model.torch_names import STEP
 from profkit.model.trace import LoadNotes
+from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
@@ -93,6 +101,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             fix="Write each trace to a file of its own.",
         )
+    yield from _unfinished(ctx)
     n = notes.n_invalid + notes.n_skipped + notes.n_unpaired
     if not n:
         return
@@ -107,6 +116,39 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         fix="Record again with a newer PyTorch and driver.",
         n=n,
         evidence={"events": [each.position for each in notes.invalid]},
+    )
+
+
+def _unfinished(ctx: Context) -> Iterator[Finding]:
+    """Yield a note if the profiler was stopped within operators or regions of the program.
+
+    The step that the stop cut off is reported as incomplete, with what it contains.
+    """
+    events = ctx.events
+    rows = events.rows_of(Category.UNFINISHED)
+    capture = ctx.trace.capture
+    if not len(rows) or (capture is not None and capture.open_step):
+        return
+    steps = np.flatnonzero(rows_named(events, STEP, Category.UNFINISHED))
+    cut_ns = events.ts_ns[steps].min(initial=np.iinfo(np.int64).max)
+    rows = rows[events.ts_ns[rows] < cut_ns]
+    if not len(rows):
+        return
+    n = len(rows)
+    what = (
+        "One operator or region has" if n == 1 else f"{format_count(n)} operators and regions have"
+    )
+    example = f"`{visible(events.name_of(rows[0]))}`"
+    named = f", {example}, which is" if n == 1 else f", such as {example}; they are"
+    yield INFO.finding(
+        severity="note",
+        confidence="high",
+        message=(
+            f"{what} no known end, because the profiler was stopped within{named} in no figure."
+        ),
+        fix="Stop the profiler between two steps, outside of operators and `record_function`.",
+        n=n,
+        evidence={"events": event_ids(ctx, rows)},
     )
 
 

@@ -28,7 +28,7 @@ from profkit.index.host.nesting import CallTree, call_tree, own_ns, rows_open_at
 from profkit.index.host.source import NO_FRAME, SourceMap, forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
-from profkit.index.intervals import EMPTY, Intervals, union, unite
+from profkit.index.intervals import EMPTY, Intervals, subtract, union, unite
 from profkit.index.launches import Launches, join_launches
 from profkit.index.ranks.collectives import (
     communication_kernels,
@@ -199,6 +199,22 @@ class Context:
         return union(self.events.ts_ns[work], self.events.end_ns[work])
 
     @cached_property
+    def own_time(self) -> Intervals:
+        """Time in which the thread of the steps ran profkit and no device was busy: nobody's.
+
+        Without steps it is the thread with most operators.
+        """
+        events = self.events
+        rows, ops = events.rows_of(Category.PROFKIT), events.rows_of(Category.OP)
+        if not len(rows):
+            return EMPTY
+        lanes = distinct(events.lane[self.steps.rows]).tolist()
+        if not lanes and len(ops):
+            lanes = [int(np.bincount(events.lane[ops]).argmax())]
+        rows = rows[np.isin(events.lane[rows], lanes)]
+        return subtract(union(events.ts_ns[rows], events.end_ns[rows]), self.busy)
+
+    @cached_property
     def host_activity(self) -> dict[str, Intervals]:
         """Host time by what can leave a device idle, such as ``sync`` and ``data``."""
         return host_activity(self.events, self.launches)
@@ -258,8 +274,9 @@ class Context:
 
     @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
-        """The critical path of all steps."""
-        return critical_path(self.replay, self.path_activity)
+        """The critical path of all steps, without what profkit did in them."""
+        path = critical_path(self.replay, self.path_activity)
+        return path.without(self.events.category == Category.PROFKIT)
 
     @cached_property
     def data_waits(self) -> Rows:

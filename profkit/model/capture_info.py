@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 
-StepKind = Literal["user", "loader", "optimizer", "trainer", "entry", "whole"]
+StepKind = Literal["user", "loader", "optimizer", "trainer", "module", "entry", "whole"]
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,14 @@ class Compiles:
     n_left_out: int = 0
 
 
+SampledPart = Literal["", "backward", "data"]
+
+
 @dataclass(frozen=True)
 class SampledFunction:
     """A function of user code in which threads ran when they were sampled.
+
+    Of steps there is one for each line and what it calls, as operators are known by line.
 
     Attributes:
         place: Its file and name, and the line that most samples were at; ``("", 0, "")`` for
@@ -211,29 +216,45 @@ class SampledFunction:
         ns: Time that they stand for.
         library: The package or module that most of them were in, or empty if that is the function
             itself.
+        waiting_ns: Time within ``ns`` in which the thread waited: for a timer, a lock, I/O or
+            another process.
+        callee: What the line calls, as the program writes it, such as ``gc.collect``; empty where
+            the line itself runs, or that is not known.
+        part: ``backward``: below autograd's engine; ``data``: below a loader of torch; else empty.
     """
 
     place: CodePlace
     n: int
     ns: int
     library: str = ""
+    waiting_ns: int = 0
+    callee: str = ""
+    part: SampledPart = ""
 
 
 @dataclass(frozen=True)
 class SampledTime:
-    """Stacks sampled over a run without steps.
+    """Stacks sampled over a run without steps, or over some steps of a loop.
+
+    Of a run without steps all threads count while they run; of steps their thread alone, also while
+    it waits.
 
     Attributes:
-        interval_ns: Mean time between samples.
+        interval_ns: Mean time between samples; of steps where nothing delays them.
         n_samples: How often all threads were sampled.
-        running_ns: Time that the samples of running threads stand for, about their processor time.
+        running_ns: Time that the samples stand for: of a run without steps about the processor time
+            of its threads, of steps about their time.
         functions: The functions, most time first.
+        n_steps: Number of steps; 0 for a run without steps.
+        steps_ns: Time of these steps, without that of the recording itself.
     """
 
     interval_ns: int
     n_samples: int
     running_ns: int
     functions: list[SampledFunction]
+    n_steps: int = 0
+    steps_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -298,7 +319,8 @@ class CaptureInfo:
         mismatch: The operator that ended the program since its tensors are on different devices.
         processor: Name of the machine's processor, or None.
         revision: The git commit of the folder of the program, or None outside a repository.
-        sampled: Functions that ran during the whole run, or None where its steps are known.
+        sampled: Functions that ran during the whole run, or during some steps of a loop, recorded
+            or not; None where nothing was sampled.
     """
 
     version: str

@@ -18,9 +18,6 @@ PathKindName = Literal[
 ]  # fmt: skip
 """Kinds of segments in the report, see :class:`PathKind`."""
 
-PROFKIT_NAME: Final = "recording and monitoring by profkit"
-"""The name of segments that are none of the program's."""
-
 
 class PathKind(IntEnum):
     """What a segment of a critical path consists of."""

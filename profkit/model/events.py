@@ -59,6 +59,18 @@ class Category(IntEnum):
     """``cuda_sync``, barriers of ``xpu_sync``: a synchronization on the device's side; not work."""
     SPAN = 12
     """``Trace``: the whole recording."""
+    UNFINISHED = 13
+    """An operator or annotation without a known end, which torch closed when it stopped; its length
+    is 0, and it contains nothing."""
+    PROFKIT = 14
+    """What profkit did in a thread of the program, as its outermost call: nobody's time."""
+    CONCEALED = 15
+    """Calls within that, profkit's wrappers and threads, and what started the program. What a
+    wrapper calls is its caller's."""
+
+
+HIDDEN: Final = (Category.UNFINISHED, Category.PROFKIT, Category.CONCEALED)
+"""Categories that no graph, timeline or table shows."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ class EventTable:
         name: Index into ``names``.
         lane: Index into ``lanes``.
         ts_ns: Start in nanoseconds from the trace's start.
-        dur_ns: Duration in nanoseconds.
+        dur_ns: Duration in nanoseconds; 0 of an event without a known end.
         names: Each name once.
         lanes: Each (process, thread) pair once.
         correlation: Joins a runtime or driver call to the device work it launched.

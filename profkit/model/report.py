@@ -341,17 +341,23 @@ class LineSummary:
 
 @dataclass(frozen=True)
 class FunctionSummary:
-    """A function of user code in which a run without steps was when its stacks were sampled.
+    """A function of user code in which the program was when its stacks were sampled.
 
     Attributes:
         location: The function, with the line that most of its samples were at; without a file, the
             threads in no function of user code.
-        n_samples: Samples of running threads in which it was the innermost function of user code,
-            whatever it called: operators and libraries are included.
-        time_ns: Time that they stand for.
-        share: ``time_ns`` as a share of that of all samples of running threads.
+        n_samples: Samples in which it was the innermost function of user code. Of a run without
+            steps those of running threads, whatever it called: operators and libraries are
+            included.
+        time_ns: Time that they stand for; of steps that of the recorded steps, without operators.
+        share: ``time_ns`` as a share of that of all samples of running threads, or of the recorded
+            steps.
         library: The package or module that most of them were in, or empty if that is the function
             itself.
+        callee: Of steps what the line calls, such as ``gc.collect``; empty where the function
+            itself takes the time.
+        waiting_share: Of steps the share of this time in which the thread waits: for a timer, a
+            lock, I/O or another process.
     """
 
     location: Location
@@ -359,22 +365,29 @@ class FunctionSummary:
     time_ns: int
     share: float
     library: str = ""
+    callee: str = ""
+    waiting_share: float = 0.0
 
 
 @dataclass(frozen=True)
 class SampledSummary:
-    """Where a run without steps was, by stacks sampled over its whole length.
+    """Where the program was outside of operators, by sampled stacks.
+
+    Of a run without steps they were sampled over its whole length, and operators are included.
 
     Attributes:
         interval_ns: Mean time between samples.
         n_samples: How often the stacks of all threads were sampled. A thread counts if it used a
-            core then.
+            core then; of steps it is their thread, also while it waits.
         functions: The functions, most time first.
+        n_steps: Number of steps that were sampled, which are more than those recorded; 0 for a run
+            without steps.
     """
 
     interval_ns: int
     n_samples: int
     functions: tuple[FunctionSummary, ...]
+    n_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -673,7 +686,7 @@ class Summary:
         critical_path: What the steps waited for at each moment, or None without events, and in
             reports of earlier versions.
         n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
-        sampled: Functions of a run without steps, or None where it was not sampled.
+        sampled: Functions of the steps, or of a run without steps; None where nothing was sampled.
     """
 
     window_ns: int

@@ -27,6 +27,10 @@ DATA_WAITS: Final = regex(rf"^{re.escape(DATA_LOADER)}|^{re.escape(DATA_WAIT)}$"
 WORKER_DATA_WAIT: Final = regex(rf"^{re.escape(DATA_LOADER)}#_MultiProcessing")
 """A wait for a batch that worker processes prepare."""
 
+OWN_WORK_PREFIX: Final = "profkit: "
+"""Begin of the annotations that profkit writes around its own work within a recording, such as
+``profkit: start``: their time is in no step, no wait and no cost."""
+
 OPTIMIZER_STEP: Final = regex(r"^Optimizer\.step#")
 OPTIMIZER_ZERO_GRAD: Final = regex(r"^Optimizer\.zero_grad#")
 OPTIMIZER: Final = regex(r"^Optimizer\.(step|zero_grad)#")

@@ -246,7 +246,7 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     if report.summary.memory is not None:
         yield from report.summary.memory.not_measured
     if source.lines_from == "other-step":
-        yield "Times are from steps without stacks; source lines are from one warm-up step."
+        yield "Times are from steps without stacks; source lines are from another step."
     if report.summary.n_gpu_events_without_launch and everything:
         n = format_count(report.summary.n_gpu_events_without_launch)
         yield f"{n} kernels and copies were launched before recording began."

@@ -42,6 +42,7 @@ def flames(
 def _host(ctx: Context, *, by_line: bool) -> Flame | None:
     """Host time: along the stacks, or along the stacks below each source line."""
     rows = ctx.tree.rows
+    rows = rows[ctx.events.category[rows] != Category.PROFKIT]
     if not len(rows) or (by_line and not ctx.has_lines):
         return None
     sites, paths = FlameSiteTable(), Paths()

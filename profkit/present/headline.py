@@ -5,8 +5,8 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Final
 
+from profkit.engine.families.sampled_texts import call_text
 from profkit.engine.wording import counted
-from profkit.model.critical_path import PROFKIT_NAME
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import (
@@ -14,13 +14,17 @@ from profkit.model.report import (
     FunctionSummary,
     Report,
     SampledSummary,
+    TimePart,
 )
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import main_name, main_share, main_word, path_label
 from profkit.present.memory_text import (
+    NO_EXPLANATION,
+    NO_PROBLEMS,
     has_oom,
     memory_sentences,
+    no_explanation,
     no_memory_findings,
     no_problems,
 )
@@ -60,6 +64,8 @@ _MIN_PART_SHARE: Final = 0.1
 """A smaller part of the critical path is not in the headline."""
 MIN_SAMPLES: Final = 20
 """Fewer samples of running threads name no function in the headline, nor on a screen of text."""
+_MAJORITY: Final = 0.5
+"""Where no check explains at least as much, a report says so, and not that all is well."""
 _MIN_IDLE_SHARE: Final = 0.1
 """Less idle time is not explained in the headline."""
 _MIN_SKEW: Final = 1.5
@@ -219,10 +225,14 @@ def headline_sentences(report: Report) -> list[str]:
     sentences = [*job_headline(report), *(on_memory or [_time_and_work(report, breakdown)])]
     incomplete = _unrecorded_work(report, breakdown)
     sentences += [incomplete] if incomplete else []
-    sentences += _waiting(report)
+    function = main_function(report)
+    if function is None:
+        sentences += _waiting(report)
     if not (on_memory and has_oom(report)):
-        sentences += _largest_part(report)
-        sentences += _highest_costs(report) or [_without_costs(report)]
+        sentences += _largest_part(report) if function is None else [_takes(report, function)]
+        costs = _highest_costs(report, function)
+        is_explained = function is not None and not costs
+        sentences += costs or ([] if is_explained else [_without_costs(report)])
     faults = [each for each in report.health if each.severity != "note"]
     if faults and not incomplete:
         sentences.append(f"Figures are less reliable: {_inline(faults[0].title)}.")
@@ -245,8 +255,7 @@ def _largest_part(report: Report) -> list[str]:
         share = f"{format_share(cold_share)}{' of all steps' if per_step else ''}"
         cold = f"Cold start takes {format_ns(path.cold_start_ns)} ({share})"
         return [f"{cold}: launches that first load code and libraries."]
-    lines = (each for each in path.lines if each.main_name != PROFKIT_NAME)
-    line = next((each for each in lines if each.kind != "unrecorded"), None)
+    line = next((each for each in path.lines if each.kind != "unrecorded"), None)
     if line is None or line.share <= least or (line.kind == "python" and _waiting(report)):
         return []
     if line.kind == "kernel" and least > _MIN_PART_SHARE:
@@ -263,6 +272,31 @@ def _largest_part(report: Report) -> list[str]:
     return [f"Largest part of the critical path: {what}, {of_path}."]
 
 
+def main_function(report: Report) -> FunctionSummary | None:
+    """Return the sampled function that the critical path of the steps spends most time in.
+
+    None where something else takes longer, or no samples tell.
+    """
+    sampled, path = report.summary.sampled, report.summary.critical_path
+    if sampled is None or not sampled.n_steps or path is None or report.ranks:
+        return None
+    line = next(iter(path.lines), None)
+    if line is None or line.kind != "python" or line.share < _MIN_PART_SHARE:
+        return None
+    return next((each for each in sampled.functions if each.location == line.location), None)
+
+
+def _takes(report: Report, function: FunctionSummary) -> str:
+    """Return ``gc.collect(), called at train.py:18 in main, takes 612 ms per step (87%).``."""
+    path = report.summary.critical_path
+    lines = () if path is None else path.lines
+    line = next(line for line in lines if line.location == function.location)
+    call = visible(call_text(function.callee, function.location))
+    what = f"{call}, takes" if function.callee else f"{call} takes"
+    waits = ", in which it waits" if function.waiting_share >= _MIN_WAITING_SHARE else ""
+    return f"{what} {format_ns(line.mean_ns)} per step ({format_share(line.share)}){waits}."
+
+
 def _sampled_function(report: Report) -> str:
     """``tokenize at service.py:31 (62%)``; empty where no function stands out.
 
@@ -276,6 +310,11 @@ def _sampled_function(report: Report) -> str:
         return ""
     place = visible(first.location.place)
     return f"{function_name(first)} at {place} ({format_share(first.share)})"
+
+
+def sampled_title(sampled: SampledSummary) -> str:
+    """Return the title of the table of sampled functions."""
+    return "Python outside operators" if sampled.n_steps else "Functions of the whole run"
 
 
 def n_running(sampled: SampledSummary) -> int:
@@ -400,13 +439,19 @@ def _ns_and_bytes(finding: Finding) -> tuple[int, int]:
     return finding.cost.ns or 0, finding.cost.bytes or 0
 
 
-def _highest_costs(report: Report) -> list[str]:
+def _highest_costs(report: Report, function: FunctionSummary | None = None) -> list[str]:
     """The finding with the highest cost in time, and the one in memory.
 
     A note is named only where nothing else has a cost; where one costs more, the sentence says that
     notes are left out.
+
+    Args:
+        function: A function that was named already: a finding on it is left out.
     """
-    in_time = next((each for each in report.findings if _is_costly(report, each)), None)
+    costly = (each for each in report.findings if _is_costly(report, each))
+    in_time = next(costly, None)
+    if in_time is not None and function is not None and function.location in in_time.locations:
+        in_time = next(costly, None)
     of_memory = sorted(report.findings, key=lambda each: -(each.cost.bytes or 0))
     of_memory = [each for each in of_memory if each.cost.bytes]
     serious = [each for each in of_memory if each.severity != "note"]
@@ -420,6 +465,27 @@ def _highest_costs(report: Report) -> list[str]:
         aside = ", notes aside" if in_bytes is not of_memory[0] else ""
         sentences.append(f"Highest memory cost{aside}: {_summarized(report, in_bytes)}.")
     return sentences
+
+
+def is_majority_unexplained(report: Report) -> bool:
+    """Whether most of the time is in nothing that a rule checks.
+
+    It is Python without a known function, a wait of the host, or idle time of the device.
+    """
+    path, idle = report.summary.critical_path, _longest_idle(report.summary.breakdown)
+    python = [part for part in path.parts if part.kind == "python"] if path is not None else []
+    shares = [part.share for part in python] + [idle.share if idle is not None else 0.0]
+    return max(shares) >= _MAJORITY or bool(_waiting(report))
+
+
+def no_findings(report: Report) -> str:
+    """Return the sentence in place of a list of findings that is empty."""
+    return NO_EXPLANATION if is_majority_unexplained(report) else NO_PROBLEMS
+
+
+def _longest_idle(breakdown: Breakdown | None) -> TimePart | None:
+    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)] if breakdown else []
+    return max(idle, key=lambda part: part.ns, default=None)
 
 
 def _is_costly(report: Report, finding: Finding) -> bool:
@@ -453,13 +519,14 @@ def _without_costs(report: Report) -> str:
         return no_memory_findings(report)
     breakdown = report.summary.breakdown
     sentence = no_problems(report)
+    if is_majority_unexplained(report):
+        sentence = no_explanation(report)
     if any(finding.cost.ns is not None for finding in report.findings):
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         sentence = f"No finding exceeds 1% of {whole}."
     elif report.findings:
         sentence = "No finding has a measured cost."
-    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)] if breakdown else []
-    longest = max(idle, key=lambda part: part.ns, default=None)
+    longest = _longest_idle(breakdown)
     if longest is not None and longest.share >= _MIN_IDLE_SHARE:
         cause = idle_explanation(longest.kind)
         share = format_share(longest.share)

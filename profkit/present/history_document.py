@@ -3,7 +3,7 @@
 import math
 import posixpath
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final
 
 from profkit.comparison.messages import amount
@@ -65,7 +65,7 @@ def entry_label(entry: HistoryEntry) -> str:
 def _date(unix_ns: int | None) -> str:
     if unix_ns is None:
         return "?"
-    return datetime.fromtimestamp(unix_ns // 10**9, timezone.utc).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d")
 
 
 def _headline(history: History) -> str:

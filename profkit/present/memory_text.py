@@ -37,6 +37,8 @@ _USES: Final = {
     "communication": "communication",
     "unknown": "",
 }
+NO_PROBLEMS: Final = "No problems found."
+NO_EXPLANATION: Final = "No check explains most of this time."
 _MIN_USE_SHARE: Final = 0.05
 """A use of less memory is not in the headline."""
 _MAX_USE_LINES: Final = 2
@@ -310,11 +312,20 @@ def has_oom(report: Report) -> bool:
 
 def no_problems(report: Report) -> str:
     """The sentence for a report without findings."""
+    return f"{NO_PROBLEMS}{_skipped_checks(report)}"
+
+
+def no_explanation(report: Report) -> str:
+    """Return the sentence for a report without findings in which most time has no known cause."""
+    return f"{NO_EXPLANATION}{_skipped_checks(report)}"
+
+
+def _skipped_checks(report: Report) -> str:
     if not report.unchecked:
-        return "No problems found."
+        return ""
     n = len(report.unchecked)
     verb = "checks need" if n > 1 else "check needs"
-    return f"No problems found. {format_count(n)} {verb} more data."
+    return f" {format_count(n)} {verb} more data."
 
 
 def no_memory_findings(report: Report) -> str:

@@ -73,6 +73,7 @@ from profkit.present.headline import (
     n_running,
     part_label,
     ranking,
+    sampled_title,
     step_range,
     table_title,
 )
@@ -227,10 +228,12 @@ def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
     sampled = report.summary.sampled
     if sampled is None or (n_running(sampled) < MIN_SAMPLES and not options.verbose):
         return
+    if sampled.n_steps and not options.verbose:
+        return  # the critical path names the main ones
     shown = [each for each in sampled.functions if options.verbose or each.share >= _MIN_SHARE]
     rows = (
         (
-            Name(one_line(function_name(each))),
+            Name(one_line(each.callee or function_name(each))),
             format_count(each.n_samples),
             format_share(each.share),
             _place(each.location, options.base) or "",
@@ -241,7 +244,10 @@ def _sampled(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
     columns = columns_of("function", ("samples", "share"), ("source line", "most often in"))
     n_samples = counted(n_running(sampled), "sample")
     about = f"{n_samples} of running threads, every {format_ns(sampled.interval_ns)}"
-    yield from table_section(("Functions of the whole run", about), columns, rows)
+    if sampled.n_steps:
+        n_steps = counted(sampled.n_steps, "step")
+        about = f"{counted(sampled.n_samples, 'sample')} over {n_steps}; shares of the step"
+    yield from table_section((sampled_title(sampled), about), columns, rows)
 
 
 def _main_name(line: PathLine) -> Name | str:

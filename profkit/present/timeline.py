@@ -20,7 +20,16 @@ from profkit.index.launches import DEVICE_WORK
 from profkit.index.level_of_detail import levels_of, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
+from profkit.model.events import (
+    HIDDEN,
+    MISSING,
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Rows,
+)
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
@@ -94,7 +103,7 @@ class EventLane:
 
 def timeline(ctx: Context, report: Report) -> Timeline | None:
     """The timeline of a recording, or None if it has no events."""
-    if not len(ctx.events):
+    if not len(_shown_rows(ctx)):
         return None
     site, sites = _sites_of_events(ctx)
     drawn = DrawnLanes(sites)
@@ -264,12 +273,18 @@ def _add_events(drawn: DrawnLanes, ctx: Context, lane: EventLane, site: Int32s) 
 
 
 def lanes_of_events(ctx: Context) -> list[EventLane]:
-    """All lanes, each event in one: devices first, then threads, the one with the steps first."""
+    """All lanes, each event in one: devices first, then threads, the one with the steps first.
+
+    Events without a known end and those of profkit are in none.
+    """
     events = ctx.events
+    shown = _shown_rows(ctx)
+    if not len(shown):
+        return []
     group, device = _groups(ctx)
     n_lanes = len(events.lanes)
     key = (group * (int(device.max()) + 1) + device) * n_lanes + events.lane
-    order = np.argsort(key, kind="stable")
+    order = shown[np.argsort(key[shown], kind="stable")]
     bounds = np.flatnonzero(np.diff(key[order])) + 1
     every = np.split(order, bounds)
     every.sort(key=lambda rows: -len(rows))
@@ -281,6 +296,11 @@ def lanes_of_events(ctx: Context) -> list[EventLane]:
         label = f"{len(rest):,} more streams and threads"
         found.append(EventLane("other", label, together, None))
     return found
+
+
+def _shown_rows(ctx: Context) -> Rows:
+    """The events that are drawn, ascending."""
+    return np.flatnonzero(~np.isin(ctx.events.category, HIDDEN))
 
 
 def _groups(ctx: Context) -> tuple[Int64s, Int64s]:
@@ -398,10 +418,14 @@ def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     classes, module = _module_classes(ctx)
     n_classes = len(classes)
     named = (_kinds_of_events(ctx) * n_names + events.name) * n_classes + module
-    (what, where), site = numbered_pairs(named, (frame + 1) * (n_names + 1) + op_name + 1)
+    caused_at = (frame + 1) * (n_names + 1) + op_name + 1
+    shown = _shown_rows(ctx)
+    (what, where), shown_site = numbered_pairs(named[shown], caused_at[shown])
+    site = np.zeros(len(events), dtype=np.int64)
+    site[shown] = shown_site
     total = np.zeros(len(what), dtype=np.int64)
-    np.add.at(total, site, events.dur_ns)
-    n = np.bincount(site, minlength=len(what))
+    np.add.at(total, shown_site, events.dur_ns[shown])
+    n = np.bincount(shown_site, minlength=len(what))
     sites = []
     for number, (named_in, caused) in enumerate(zip(what.tolist(), where.tolist(), strict=True)):
         of_kind, within = divmod(named_in, n_classes)

@@ -238,3 +238,40 @@ def test_a_memory_event_without_bytes_is_not_an_allocation(tmp_path: Path) -> No
     trace = read(tmp_path, [event(0.0, name="[memory]"), {"ph": "I", "name": "[memory]", "ts": 1}])
     assert spans(trace) == [("[memory]", 0, 2_000)]
     assert len(trace.memory) == 0
+
+
+def kernels_of_a_stream(n: int, *, overlap_us: float = 0.0) -> list[dict[str, Any]]:
+    """Kernels of 80 µs, 20 µs apart unless they overlap."""
+    apart_us = 100.0 if not overlap_us else 80.0 - overlap_us
+    return [
+        event(number * apart_us, 80.0, cat="kernel", name="gemm", pid=0, tid=7)
+        for number in range(n)
+    ]
+
+
+def test_a_kernel_that_lasts_over_many_later_ones_of_its_stream_is_excluded(tmp_path: Path) -> None:
+    events = kernels_of_a_stream(300)
+    for number in (100, 170):
+        events[number]["dur"] = 1_600_000.0
+    notes = read(tmp_path, events).notes
+    assert [each.position for each in notes.invalid] == [100, 170]
+    assert {each.reason for each in notes.invalid} == {
+        "it contains many later kernels of its stream"
+    }
+
+
+def test_a_long_kernel_of_another_stream_is_valid(tmp_path: Path) -> None:
+    long_one = event(1_000, 20_000.0, cat="kernel", name="all_reduce", pid=0, tid=13)
+    assert not read(tmp_path, [*kernels_of_a_stream(300), long_one]).notes.invalid
+
+
+def test_a_kernel_that_overlaps_a_few_later_ones_is_valid(tmp_path: Path) -> None:
+    events = kernels_of_a_stream(300)
+    events[100]["dur"] = 4_000.0
+    assert not read(tmp_path, events).notes.invalid
+
+
+def test_long_kernels_of_a_stream_whose_kernels_overlap_are_valid(tmp_path: Path) -> None:
+    events = kernels_of_a_stream(300, overlap_us=10.0)
+    events[100]["dur"] = 8_000.0
+    assert not read(tmp_path, events).notes.invalid

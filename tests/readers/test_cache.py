@@ -304,7 +304,7 @@ def retyped(name: str, dtype: str) -> Callable[[dict[str, Any]], None]:
     "change",
     [
         out_of_range("name", 10_000), out_of_range("name", -1), out_of_range("lane", 99),
-        out_of_range("category", 13), out_of_range("ts_ns", -1), out_of_range("dur_ns", 1 << 62),
+        out_of_range("category", 16), out_of_range("ts_ns", -1), out_of_range("dur_ns", 1 << 62),
         out_of_range("ts_ns", (1 << 63) - 1), out_of_range("position", -1),
         out_of_range("memory.lane", 99), out_of_range("memory.ts_ns", 0),
         out_of_range("correlation.rows", 10_000), out_of_range("correlation.rows", 0),

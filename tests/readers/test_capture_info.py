@@ -279,6 +279,11 @@ def test_few_samples_are_shown_to_who_asks_for_all(tmp_path: Path) -> None:
         {"functions": [{"place": ["/a.py", 1, "f"], "n": 0, "ns": 5}]},
         {"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": -5}] * 2},
         {"functions": [{"place": "/a.py", "n": 1, "ns": 5}]},
+        {"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": 5, "waiting_ns": 6}]},
+        {"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": 5, "part": "forward"}]},
+        {"n_steps": 3},
+        {"steps_ns": 5},
+        {"n_steps": -1, "steps_ns": 5},
         {"functions": 7},
     ],
 )

@@ -5,8 +5,6 @@ import errno
 import gzip
 import io
 import os
-import pathlib
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -147,9 +145,6 @@ def test_each_call_that_fails_is_a_load_error(
     faults = Faults(recording)
     monkeypatch.setattr(io, "open", faults.wrapped(io.open))
     monkeypatch.setattr(os, "stat", faults.wrapped(os.stat))
-    if sys.version_info < (3, 11):  # pathlib has copied both
-        for name, function in (("open", io.open), ("stat", os.stat)):
-            monkeypatch.setattr(vars(pathlib)["_NormalAccessor"], name, staticmethod(function))
 
     def read() -> int:
         faults.n = 0

@@ -1,10 +1,11 @@
 """The traces of all ranks of a job as one."""
 
+import json
 from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 
-from profkit.api import render
+from profkit.api import analyze, render
 from tests import job_traces
 from tests.job_traces import KERNEL, LATE_NS, N_STEPS, REDUCE_NS
 from tests.renderers.trace_viewer import check, events_of, ours, slices_by_thread
@@ -53,3 +54,19 @@ def test_slices_of_a_thread_nest(tmp_path: Path) -> None:
         for i, (start, end) in enumerate(slices):
             for other, until in slices[i + 1 :]:
                 assert end <= other or until <= end or until <= start
+
+
+def test_calls_of_profkit_are_on_no_ranks_timeline(tmp_path: Path) -> None:
+    folder = job_traces.write_job(tmp_path / "job")
+    calls = ("profkit/capture/recording/profiler.py(9): start", "threading.py(1): start")
+    for path in folder.iterdir():
+        trace = json.loads(path.read_text())
+        first = trace["traceEvents"][0]
+        for name in calls:
+            call = {"cat": "python_function", "name": name, "args": {}}
+            trace["traceEvents"].append({**first, **call, "ts": -50.0, "dur": 20.0})
+        path.write_text(json.dumps(trace))
+    events = events_of(render(analyze(folder), "chrome"))
+    names = [event["name"] for event in events]
+    assert not set(calls) & set(names)
+    assert names.count("profkit: own work") == 2

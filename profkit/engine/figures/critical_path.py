@@ -1,14 +1,16 @@
 """What the critical path of the steps consists of, by kind, name and source line."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
 import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.families.sampled_python import SampledPlace
 from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
 from profkit.engine.figures.path_steps import path_steps
+from profkit.engine.figures.sampled_path import SampledPath, sampled_path
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
@@ -24,6 +26,8 @@ from profkit.model.critical_path import (
 )
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.location import Location
+
+_PathItem = TypeVar("_PathItem", PathLine, PathEntry)
 
 MAX_LINES: Final = 20
 MAX_ENTRIES: Final = 50
@@ -42,13 +46,23 @@ def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
     times = _Times(n_steps, total_ns)
     segments = path_segments(ctx, path)
     unexplained = path.unexplained_ns / total_ns
+    sampled = sampled_path(ctx, path, segments)
     return CriticalPathSummary(
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=times.per_step(total_ns),
         parts=tuple(_parts(path, segments, times)),
-        lines=tuple(_lines(ctx, segments, times)),
-        entries=tuple(_entries(ctx, segments, times)),
+        lines=_longest(
+            (*_lines(ctx, segments, sampled.ns_by_group, times), *_sampled_lines(sampled, times)),
+            MAX_LINES,
+        ),
+        entries=_longest(
+            (
+                *_entries(ctx, segments, sampled.ns_by_group, times),
+                *_sampled_entries(sampled, times),
+            ),
+            MAX_ENTRIES,
+        ),
         blocking=tuple(_blocking(ctx, path, times)),
         unexplained_ns=path.unexplained_ns,
         unexplained_share=unexplained,
@@ -114,35 +128,70 @@ def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int
     return {kind.report_name: each[kind] for kind in PathKind if total_ns[kind]}
 
 
-def _lines(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathLine]:
+def _longest(items: Iterable[_PathItem], limit: int) -> tuple[_PathItem, ...]:
+    """The items with the most time, the longest first."""
+    return tuple(sorted(items, key=lambda item: -item.ns)[:limit])
+
+
+def _sampled_lines(sampled: SampledPath, times: _Times) -> Iterator[PathLine]:
+    """What the samples say of the Python time on the path."""
+    for place, ns in sampled.places:
+        figures = times.figures(ns)
+        share = figures[-1]
+        yield PathLine("python", place.location, *figures, 0, _sampled_name(place), share)
+
+
+def _sampled_entries(sampled: SampledPath, times: _Times) -> Iterator[PathEntry]:
+    for place, ns in sampled.places:
+        yield PathEntry("python", _sampled_name(place), place.location, *times.figures(ns), 0)
+
+
+def _sampled_name(place: SampledPlace) -> str:
+    return f"{place.callee}()" if place.callee else place.location.place
+
+
+def _lines(
+    ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
+) -> Iterator[PathLine]:
+    """The recorded lines.
+
+    Args:
+        ns_by_group: Time of each group without what the samples say of it.
+    """
     keys, of = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
-    ns, n = _sums(of, segments.ns_by_group), _sums(of, segments.n_by_group)
+    ns, n = _sums(of, ns_by_group), _sums(of, segments.n_by_group)
     for i in _most(ns, MAX_LINES):
+        if not ns[i]:
+            continue
         frame, kind = divmod(int(keys[i]), len(PathKind))
         own = np.flatnonzero(of == i)
-        main = own[_most(segments.ns_by_group[own], 1)[0]]
+        main = own[_most(ns_by_group[own], 1)[0]]
         yield PathLine(
             PathKind(kind).report_name,
             ctx.source.frames[frame - 1].location if frame else Location(),
             *times.figures(int(ns[i])),
             int(n[i]),
             name_of_segment(ctx, kind, int(segments.name[main])),
-            int(segments.ns_by_group[main]) / times.total_ns,
+            int(ns_by_group[main]) / times.total_ns,
         )
 
 
-def _entries(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathEntry]:
+def _entries(
+    ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
+) -> Iterator[PathEntry]:
     most_ns, longest = np.zeros((2, len(segments.kind)), dtype=np.int64)
     np.maximum.at(most_ns, segments.group, segments.length_ns)
     is_longest = np.flatnonzero(segments.length_ns == most_ns[segments.group])
     longest[segments.group[is_longest]] = is_longest  # of several the last one
-    for i in _most(segments.ns_by_group, MAX_ENTRIES):
+    for i in _most(ns_by_group, MAX_ENTRIES):
+        if not ns_by_group[i]:
+            continue
         kind = int(segments.kind[i])
         yield PathEntry(
             PathKind(kind).report_name,
             name_of_segment(ctx, kind, int(segments.name[i])),
             ctx.location(int(segments.cause[longest[i]])),
-            *times.figures(int(segments.ns_by_group[i])),
+            *times.figures(int(ns_by_group[i])),
             int(segments.n_by_group[i]),
         )
 

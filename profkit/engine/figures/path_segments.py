@@ -9,21 +9,12 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.distinct import numbered_pairs
 from profkit.index.host.frames import parse_frame
-from profkit.index.host.source import NO_FRAME, starting_frames
+from profkit.index.host.source import NO_FRAME
 from profkit.index.replay.critical_path import CriticalPath
-from profkit.index.runtime_calls import rows_named
-from profkit.model.critical_path import PROFKIT_NAME, PathKind
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
-from profkit.patterns import regex
+from profkit.model.critical_path import PathKind
+from profkit.model.events import NO_ROW, Int32s, Int64s
 
 _NO_NAME: Final = -1
-_PROFKIT: Final = regex(
-    r"(^|[/\\])profkit[/\\]capture[/\\]"
-    r"((process|recording|run)[/\\])?"
-    r"(memory[/\\](monitor|holders)[/\\]|(session|cpu_time|run_window|step_limit)\.py|"
-    r"(step_detection|compiling|module_calls|signals)\.py\(\d+\): (unless_|_on_))"
-)
-"""Calls of profkit in a recorded program below which nothing of the program runs."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +23,8 @@ class PathSegments:
 
     Attributes:
         kind: A :class:`PathKind` value of each group. Shape ``(g,)``.
-        name: Number of each group's name, -1 for none, or the number of names for
-            :data:`PROFKIT_NAME`. Shape ``(g,)``; groups ascend by name, kind and frame.
+        name: Number of each group's name, or -1 for none. Shape ``(g,)``; groups ascend by name,
+            kind and frame.
         frame: The source line of each group, an index into the source map's frames. Shape ``(g,)``.
         group: The group of each segment. Shape ``(p,)``.
         length_ns: Shape ``(p,)``.
@@ -75,31 +66,12 @@ def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
     name_of[ctx.steps.annotations] = _NO_NAME
     frame_of = np.append(ctx.source.frame, np.int32(NO_FRAME))
     cause, name = cause_of[row], name_of[row]
-    by_profkit = np.append(_in_profkit(ctx), False)[row]
-    by_profkit &= path.kind == PathKind.PYTHON
-    name[by_profkit], cause[by_profkit] = len(events.names), NO_ROW
     name += 1
     name *= len(PathKind)
     name += path.kind
     (what, frame), group = numbered_pairs(name, frame_of[cause] + 1)
     numbers, kinds = np.divmod(what, len(PathKind))
     return PathSegments(kinds, numbers - 1, frame - 1, group, path.lengths_ns, cause)
-
-
-def _in_profkit(ctx: Context) -> Mask:
-    """Which rows are profkit's own Python calls, or below one. Shape ``(n,)``.
-
-    A call that began to record is none of them if its end was not recorded: it has that of its
-    caller then, and the program runs below it. What begins after the end of a call is not below it
-    either, but may be below a region that the call opened.
-    """
-    events, parent = ctx.events, ctx.tree.parent
-    own = rows_named(events, _PROFKIT, Category.PYTHON)
-    is_open = starting_frames(events, ctx.tree)
-    has_caller = parent != NO_ROW
-    is_open[has_caller] &= events.end_ns[has_caller] >= events.end_ns[parent[has_caller]]
-    nearest = ctx.tree.nearest(own & ~is_open)
-    return np.asarray((nearest != NO_ROW) & (events.ts_ns < events.end_ns[nearest]))
 
 
 def name_of_segment(ctx: Context, kind: int, name: int) -> str:
@@ -111,8 +83,6 @@ def name_of_segment(ctx: Context, kind: int, name: int) -> str:
     """
     if name == _NO_NAME:
         return ""
-    if name == len(ctx.events.names):
-        return PROFKIT_NAME
     text = ctx.events.names[name]
     on_host = kind in {PathKind.PYTHON, PathKind.DATA_WAIT}
     frame = parse_frame(text) if on_host else None

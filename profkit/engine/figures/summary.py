@@ -8,6 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import waits_of_host
+from profkit.engine.families.sampled_python import sampled_places, step_samples
 from profkit.engine.figures.categories import category_times
 from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
@@ -38,7 +39,6 @@ from profkit.index.distinct import united
 from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
-from profkit.model.capture_info import SampledTime
 from profkit.model.device_summary import DeviceSteps, DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Rows
 from profkit.model.location import Location
@@ -64,6 +64,7 @@ _STEP_LABELS = {
     "loader": "iterations of the loader",
     "optimizer": "optimizer steps",
     "trainer": "the steps of the trainer",
+    "module": "calls of the first module",
     "entry": "entries of the profiled block",
 }
 _MARKS = {
@@ -151,7 +152,7 @@ def summarize(ctx: Context) -> Summary:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
     release_free_memory()  # memory of the rules
     path = _released(critical_path_summary(ctx))
-    window = union(*windows(ctx))
+    window = subtract(union(*windows(ctx)), ctx.own_time)
     parts, work = _released(time_parts(ctx, window)), timed_work(ctx)
     return Summary(
         window_ns=ctx.window_ns,
@@ -176,7 +177,7 @@ def summarize(ctx: Context) -> Summary:
         else None,
         critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
-        sampled=None if ctx.trace.capture is None else _sampled(ctx.trace.capture.sampled),
+        sampled=_sampled(ctx),
     )
 
 
@@ -189,9 +190,13 @@ def _released(figures: _T) -> _T:
     return figures
 
 
-def _sampled(sampled: SampledTime | None) -> SampledSummary | None:
+def _sampled(ctx: Context) -> SampledSummary | None:
+    """The sampled functions: of the steps without their operators."""
+    sampled = None if ctx.trace.capture is None else ctx.trace.capture.sampled
     if sampled is None:
         return None
+    if sampled.n_steps:
+        return _sampled_steps(ctx)
     functions = (
         FunctionSummary(
             location=Location(*each.place) if each.place[0] else Location(),
@@ -203,6 +208,26 @@ def _sampled(sampled: SampledTime | None) -> SampledSummary | None:
         for each in sampled.functions
     )
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
+
+
+def _sampled_steps(ctx: Context) -> SampledSummary | None:
+    sampled = step_samples(ctx)
+    if sampled is None:
+        return None
+    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+    functions = (
+        FunctionSummary(
+            location=place.location,
+            n_samples=place.n_samples,
+            time_ns=round(place.share * steps_ns),
+            share=place.share,
+            library=place.library,
+            callee=place.callee,
+            waiting_share=place.waiting_share,
+        )
+        for place in sampled_places(ctx)
+    )
+    return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions), sampled.n_steps)
 
 
 def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
@@ -258,12 +283,14 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
         return ()
     starts_ns, ends_ns = windows(ctx)
     on_device = is_device_bound(ctx)
-    times = (ends_ns - starts_ns).tolist()
+    own_ns = covered_within(ctx.own_time, starts_ns, ends_ns)
+    times = (ends_ns - starts_ns - own_ns).tolist()
     busy = covered_within(ctx.busy, starts_ns, ends_ns).tolist()
     lost = covered_within(subtract(ctx.unrecorded, ctx.busy), starts_ns, ends_ns).tolist()
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
-    lengths = (steps.ends_ns - steps.starts_ns).tolist()
+    own_on_host_ns = covered_within(ctx.own_time, steps.starts_ns, steps.ends_ns)
+    lengths = (steps.ends_ns - steps.starts_ns - own_on_host_ns).tolist()
     by_step = parts_of_steps(starts_ns, ends_ns, parts)
     n_kernels, n_syncs = _kernels_by_step(ctx), _by_step(ctx, _sync_rows(ctx))
     return tuple(

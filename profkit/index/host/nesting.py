@@ -28,6 +28,7 @@ HOST: Final = (
     Category.PYTHON,
     Category.RUNTIME,
     Category.DRIVER,
+    Category.PROFKIT,
 )
 """Categories of host events, which can contain each other."""
 
@@ -128,6 +129,8 @@ def _own_rows(wanted: Mask) -> Int32s:
     return found
 
 
+_INTERNAL: Final = "aten::_"
+"""Begin of the names of operators that other operators call."""
 _MAX_TICKS: Final = 1 << 62
 """The threads' concatenated time axes must fit into 64 bits."""
 _CHUNK: Final = 1 << 18
@@ -138,13 +141,47 @@ def call_tree(events: EventTable) -> CallTree:
     """Derive the call trees."""
     parent = np.full(len(events), NO_ROW, dtype=np.int32)
     depth = np.zeros(len(events), dtype=np.int32)
-    rows = _in_order(events)
+    at_end = _at_end_of_caller(events)
+    rows = _in_order(events, at_end)
     if len(rows):
-        _fill(events, rows, parent, depth)
+        _fill(events, rows, at_end, parent, depth)
     return CallTree(rows, parent, depth, events.category == Category.OP)
 
 
-def _in_order(events: EventTable) -> Int32s:
+def _at_end_of_caller(events: EventTable) -> Mask:
+    """Find internal operators of no length that begin where the operator that calls them ends.
+
+    Times of old traces are whole microseconds, so that such an operator may as well have been
+    called after the other one. An internal one, whose name begins with an underscore, is called by
+    an operator: ``aten::_local_scalar_dense`` by ``aten::item``.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    found = np.zeros(len(events), dtype=np.bool_)
+    ops = events.rows_by_category[Category.OP]
+    short = ops[events.dur_ns[ops] == 0]
+    if not len(short):
+        return found
+    is_internal = np.array([name.startswith(_INTERNAL) for name in events.names], dtype=np.bool_)
+    short = short[is_internal[events.name[short]]]
+
+    # Where another operator begins at that moment, it is the caller, and ends later.
+    longer = ops[events.dur_ns[ops] > 0]
+    ends = _moments(events, longer, events.end_ns)
+    begins = _moments(events, longer, events.ts_ns)
+    moments = _moments(events, short, events.ts_ns)
+    found[short[np.isin(moments, ends) & ~np.isin(moments, begins)]] = True
+    return found
+
+
+def _moments(events: EventTable, rows: Int32s, times_ns: Int64s) -> Int64s:
+    """Number the moments of some rows over all threads. Shape of ``rows``."""
+    width = int(events.end_ns.max(initial=0)) + 1
+    return np.asarray(events.lane[rows].astype(np.int64) * width + times_ns[rows])
+
+
+def _in_order(events: EventTable, at_end: Mask) -> Int32s:
     """Host rows by thread, then start, longest first, then file order.
 
     Successive sorts by one key each need the least memory, and most rows are sorted by start.
@@ -158,7 +195,13 @@ def _in_order(events: EventTable) -> Int32s:
     tied[1:] |= same
     tied[:-1] |= same
     among = rows[tied]
-    order = (events.position[among], -events.dur_ns[among], events.ts_ns[among], events.lane[among])
+    order = (
+        events.position[among],
+        -events.dur_ns[among],
+        ~at_end[among],
+        events.ts_ns[among],
+        events.lane[among],
+    )
     rows[tied] = among[np.lexsort(order)]
     return rows
 
@@ -173,42 +216,44 @@ class _Axis:
         lane: Thread of every row. Shape ``(n,)``.
         start: Start of every row on its thread. Shape ``(n,)``.
         length: Shape ``(n,)``.
+        at_end: As :func:`_at_end_of_caller` returns it. Shape ``(n,)``.
         window: Exceeds the latest end.
     """
 
     lane: Int32s
     start: Int64s
     length: Int64s
+    at_end: Mask
     window: int
 
     def spans(self, rows: Int32s) -> tuple[Int64s, Int64s]:
         """Starts and ends of some rows in ticks. Shape of ``rows`` each."""
         starts = self.lane[rows].astype(np.int64)
         starts *= 2 * self.window
-        starts += 2 * self.start[rows]
+        starts += 2 * self.start[rows] - self.at_end[rows]
         # An event of no length is one tick long, any other ends a tick before the next can start.
         return starts, starts + np.maximum(2 * self.length[rows] - 1, 0)
 
 
-def _axis(events: EventTable, rows: Int32s) -> _Axis:
+def _axis(events: EventTable, rows: Int32s, at_end: Mask) -> _Axis:
     window = int(events.end_ns.max()) + 2
     if window < _MAX_TICKS // (2 * len(events.lanes)):
-        return _Axis(events.lane, events.ts_ns, events.dur_ns, window)
+        return _Axis(events.lane, events.ts_ns, events.dur_ns, at_end, window)
     # Invalid times, centuries apart: only their order matters here.
     begin, end = events.ts_ns[rows], events.end_ns[rows]
     ranks = np.unique(np.concatenate((begin, end)), return_inverse=True)[1]
     start, length = np.zeros((2, len(events)), dtype=np.int64)
     start[rows] = ranks[: len(rows)]
     length[rows] = ranks[len(rows) :] - ranks[: len(rows)]
-    return _Axis(events.lane, start, length, len(ranks) + 2)
+    return _Axis(events.lane, start, length, at_end, len(ranks) + 2)
 
 
-def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> None:
+def _fill(events: EventTable, rows: Int32s, at_end: Mask, parent: Int32s, depth: Int32s) -> None:
     """Fill in parents and depths of rows ordered by thread and start.
 
     Rows are processed in chunks; rows still open at the end of a chunk precede the next one.
     """
-    axis = _axis(events, rows)
+    axis = _axis(events, rows, at_end)
     still_open = rows[:0]
     overlapping: list[Int32s] = []
     first = 0

@@ -25,6 +25,7 @@ from profkit.model.events import (
     EventTable,
     Int32s,
     Mask,
+    Rows,
     are_equally_long,
     is_within,
 )
@@ -37,6 +38,8 @@ _STARTING: Final = regex(
     r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
 )
 """The innermost Python call when a recording begins."""
+_CALLS: Final = (Category.PYTHON, Category.PROFKIT, Category.CONCEALED)
+"""Python calls, also of profkit."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def python_frames(
     Numbers in ``table``, or -1. A frame that was open when recording began has no line.
     """
     python = events.category == Category.PYTHON
-    is_open = open_frames(events, tree)
+    is_open = open_frames(events)
     own = np.full(len(events), NO_FRAME, dtype=np.int32)
     for began_before in (False, True):
         by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
@@ -109,7 +112,7 @@ def python_frames(
     return _inherited(own, tree)
 
 
-def open_frames(events: EventTable, tree: CallTree) -> Mask:
+def open_frames(events: EventTable) -> Mask:
     """Python calls that were running when recording began. Shape ``(n,)``.
 
     The tracer writes all open frames of all threads before any call that is made later, with the
@@ -121,15 +124,13 @@ def open_frames(events: EventTable, tree: CallTree) -> Mask:
     interpreter's lock).
     """
     found = np.zeros(len(events), dtype=np.bool_)
-    python = np.flatnonzero(events.category == Category.PYTHON)
-    starting = np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON))
+    python = events.rows_of(*_CALLS)
+    starting = np.flatnonzero(rows_named(events, _STARTING, *_CALLS))
     if not len(starting):
         return found
     row = int(starting[np.argmin(events.ts_ns[starting])])
     lane, first_ns = events.lane[row], events.ts_ns[row]
-    while row != NO_ROW:
-        found[row] = True
-        row = int(tree.parent[row])
+    found[_calls_around(events, python, row)] = True
     rest = python[~found[python] & (events.lane[python] == lane)]
     if (events.ts_ns[rest] < first_ns).any():
         # Calls were recorded before: this is not the start of the recording.
@@ -139,15 +140,25 @@ def open_frames(events: EventTable, tree: CallTree) -> Mask:
     return found
 
 
-def starting_frames(events: EventTable, tree: CallTree) -> Mask:
+def starting_frames(events: EventTable) -> Mask:
     """Python calls around each start of a recording, which last until it ends. Shape ``(n,)``."""
     found = np.zeros(len(events), dtype=np.bool_)
-    for starting in np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON)).tolist():
-        row = starting
-        while row != NO_ROW:
-            found[row] = True
-            row = int(tree.parent[row])
+    starting = np.flatnonzero(rows_named(events, _STARTING, *_CALLS)).tolist()
+    python = events.rows_of(*_CALLS) if starting else np.zeros(0, dtype=np.intp)
+    for row in starting:
+        found[_calls_around(events, python, row)] = True
     return found
+
+
+def _calls_around(events: EventTable, python: Rows, row: int) -> Rows:
+    """Find the Python calls that contain one of them, itself included.
+
+    Times decide, since calls of profkit, which may have started the profiler, are in no call tree.
+    """
+    is_around = events.lane[python] == events.lane[row]
+    is_around &= events.ts_ns[python] <= events.ts_ns[row]
+    is_around &= events.end_ns[python] >= events.end_ns[row]
+    return np.asarray(python[is_around])
 
 
 def call_stack_frames(
@@ -188,7 +199,7 @@ def _in_library(events: EventTable, tree: CallTree, ownership: Ownership) -> Mas
         if frame is not None and is_library_function(frame.file, frame.function):
             functions[name] = True
             library[name] = not ownership.is_user(frame.file)
-    row = tree.nearest(python & functions[events.name] & ~starting_frames(events, tree))
+    row = tree.nearest(python & functions[events.name] & ~starting_frames(events))
     return np.asarray((row != NO_ROW) & library[events.name[row]])
 
 

@@ -19,6 +19,7 @@ from profkit.index.host.steps import (
     data_waits,
     optimizer_steps,
     outermost,
+    without_own_edges,
 )
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import Category, EventTable, Int32s, Int64s, Rows
@@ -54,8 +55,15 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
         open_step: As there.
     """
     named = annotated_steps(events, entry_name=entry_name, open_step=open_step)
-    if len(named):
-        return named
+    return without_own_edges(events, named if len(named) else _marked_steps(events, named))
+
+
+def _marked_steps(events: EventTable, named: Steps) -> Steps:
+    """Find the steps that marks of the loop delimit.
+
+    Args:
+        named: What the recording names: no complete step, but perhaps incomplete ones.
+    """
     work = Work.of(events)
     for find in (_by_loader_and_optimizer, _by_optimizer, _by_loader, _by_region, _by_module):
         found = find(events, work)

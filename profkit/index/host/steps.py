@@ -1,6 +1,7 @@
 """The steps of a recording, and the waits for data."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,14 @@ from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, OPTIMIZER_STEP
 
 NO_STEP: Final = -1
 _ANNOTATED: Final = ("profiler", "entry")
+_ACTIVITY: Final = (
+    Category.OP,
+    Category.ANNOTATION,
+    Category.PYTHON,
+    Category.RUNTIME,
+    Category.DRIVER,
+)
+"""What shows on a thread that the program runs."""
 _FEW: Final = 0.1
 """Share of the other steps' operators below which a short first or last step was cut off. The
 remnant that torch writes when a loop has ended contains a few at most."""
@@ -74,7 +83,7 @@ def annotated_steps(
     """
     rows = np.flatnonzero(rows_named(events, STEP, Category.ANNOTATION, Category.OP))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    n_recorded = len(rows)
+    n_recorded = len(rows) + int(np.count_nonzero(rows_named(events, STEP, Category.UNFINISHED)))
     is_whole = [events.name_of(row) != open_step for row in rows.tolist()]
     rows = rows[np.array(is_whole, dtype=np.bool_)]
     if entry_name is None:
@@ -85,6 +94,7 @@ def annotated_steps(
         entry = re.compile(rf"^{re.escape(entry_name)}\Z")
         origin = "entry"
         rows = outermost(events, np.flatnonzero(rows_named(events, entry, Category.ANNOTATION)))
+        n_incomplete += int(np.count_nonzero(rows_named(events, entry, Category.UNFINISHED)))
     return Steps(
         rows=rows,
         names=tuple(events.name_of(row) for row in rows.tolist()),
@@ -93,6 +103,50 @@ def annotated_steps(
         origin=origin,
         n_incomplete=n_incomplete,
     )
+
+
+def without_own_edges(events: EventTable, steps: Steps) -> Steps:
+    """Let steps begin after and end before what profkit did at their edges.
+
+    Within a step, profkit's time is excluded from the figures: see ``Context.own_time``.
+    """
+    is_own = events.category == Category.PROFKIT
+    if not is_own.any() or not len(steps):
+        return steps
+    starts_ns, ends_ns = steps.starts_ns.copy(), steps.ends_ns.copy()
+    is_activity = np.isin(events.category, _ACTIVITY)
+    is_activity[steps.annotations] = False
+    for lane in distinct(events.lane[steps.rows]).tolist():
+        own = np.flatnonzero(is_own & (events.lane == lane))
+        others = np.flatnonzero(is_activity & (events.lane == lane))
+        for i in np.flatnonzero(events.lane[steps.rows] == lane).tolist():
+            starts_ns[i], ends_ns[i] = _without_own_edges(
+                events, own, others, int(starts_ns[i]), int(ends_ns[i])
+            )
+    return replace(steps, starts_ns=starts_ns, ends_ns=ends_ns)
+
+
+def _without_own_edges(
+    events: EventTable, own: Rows, others: Rows, start_ns: int, end_ns: int
+) -> tuple[int, int]:
+    """Return a period without profkit's work at its edges.
+
+    Args:
+        own: Rows of profkit's work on the thread.
+        others: Rows of what the program does on the thread.
+    """
+    begins, ends = events.ts_ns[others], events.end_ns[others]
+    is_within = (begins >= start_ns) & (ends <= end_ns)
+    first_ns = int(begins[is_within].min(initial=end_ns))
+    last_ns = int(ends[is_within].max(initial=start_ns))
+    own_begins, own_ends = events.ts_ns[own], events.end_ns[own]
+    leading = (own_begins >= start_ns) & (own_ends <= first_ns)
+    trailing = (own_begins >= last_ns) & (own_ends <= end_ns)
+    trimmed = (
+        int(own_ends[leading].max(initial=start_ns)),
+        int(own_begins[trailing].min(initial=end_ns)),
+    )
+    return trimmed if trimmed[0] < trimmed[1] else (start_ns, end_ns)
 
 
 def outermost(events: EventTable, rows: Rows) -> Rows:

@@ -94,6 +94,17 @@ class CriticalPath:
             and is_within(self.step, 0, max(n_steps, 1) - 1)
         )
 
+    def without(self, is_left_out: Mask) -> "CriticalPath":
+        """Return the path without the host's time in some rows, such as profkit's own work.
+
+        Args:
+            is_left_out: Shape ``(n,)``, over all rows.
+        """
+        if not is_left_out.any():
+            return self
+        on_host = self.kind == PathKind.PYTHON
+        return _select(self, ~(on_host & np.append(is_left_out, False)[self.row]))
+
     @property
     def unexplained_ns(self) -> int:
         """All time without a known cause."""

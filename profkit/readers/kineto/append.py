@@ -6,8 +6,12 @@ from itertools import islice
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
+from profkit.dataclass import dataclass
 from profkit.errors import NotATraceError
+from profkit.model.events import Category, EventTable, Int32s
+from profkit.model.torch_names import OWN_WORK_PREFIX
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.decode import OURS_QUOTED, is_ours
 from profkit.readers.kineto.interning import OURS
@@ -27,12 +31,43 @@ _HEAD: Final = b'{"traceEvents":['
 _EVENTS_AT_ONCE: Final = 4096
 _UNREADABLE_EVENT: Final = b'{"ph":"M","name":"unreadable_event","pid":0,"tid":0,"args":{}}'
 """Replaces an entry that is not an event, so that the positions of later events do not change."""
+_CONCEALED_EVENT: Final = b'{"ph":"M","name":"concealed_event","pid":0,"tid":0,"args":{}}'
+"""Replaces an event of profkit itself: metadata of a kind that no viewer knows."""
+
+
+@dataclass(frozen=True)
+class OwnPositions:
+    """Positions in the file of the events of profkit itself, ascending.
+
+    Attributes:
+        concealed: Of those that are left out.
+        work: Of those that stand for the time of its work.
+    """
+
+    concealed: Int32s
+    work: Int32s
+
+    @classmethod
+    def of(cls, events: EventTable) -> "OwnPositions":
+        """Find the events of profkit in a recording."""
+        return cls(
+            *(
+                np.sort(events.position[events.rows_by_category[category]])
+                for category in (Category.CONCEALED, Category.PROFKIT)
+            )
+        )
+
+
+_NONE: Final[Int32s] = np.zeros(0, dtype=np.int32)
+NO_OWN: Final = OwnPositions(_NONE, _NONE)
 
 
 def with_events(
     place: Place,
     added: Callable[[int], Iterable[bytes]],
     limit_bytes: int | None = None,
+    *,
+    own: OwnPositions = NO_OWN,
 ) -> Iterator[bytes]:
     """Yield the text of a trace with events added, in pieces of a few MiB.
 
@@ -44,17 +79,19 @@ def with_events(
         added: Given the file's base time in nanoseconds since 1970, returns the events to add,
             each a JSON object of the category :data:`OURS`.
         limit_bytes: Maximum decompressed size, as for :func:`profkit.load`.
+        own: The events of profkit itself, in whose place viewers find nothing, or a mark.
 
     Raises:
         NotATraceError: The file has no list of events.
         LoadError: It cannot be read.
     """
+    recorded = RecordedText(own)
     limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
     text = TraceText()
     before: bytes | None = None
     with open_plain(place) as stream:
         for batch in split_batches(Chunks(stream, limit), text):
-            events = without_ours(batch, text)
+            events = recorded.events(batch, text)
             if events:
                 yield _head(text) if before is None else before
                 yield events
@@ -73,24 +110,69 @@ def with_events(
     yield _tail(text)
 
 
-def without_ours(batch: bytes, text: TraceText) -> bytes:
-    """The events of a batch (a JSON list) without brackets, and without those that we added."""
-    try:
-        events = CATEGORIES_ONLY.decode(batch)
-        # The decoder does not check the encoding of the values that it skips.
-        batch.decode()
-    except UNREADABLE:
-        salvaged = salvage(batch, text)
-        return _SEPARATOR.join(
-            _event_text(event, written)
-            for event, written in zip(salvaged.events, salvaged.texts, strict=True)
-            if not is_ours(event)
+class RecordedText:
+    """The recorded events of a trace as they are written, batch by batch from the first.
+
+    Args:
+        own: Events that are replaced, so that later ones keep their positions.
+    """
+
+    def __init__(self, own: OwnPositions = NO_OWN) -> None:
+        self._own = own
+        self._n_events = 0
+
+    def events(self, batch: bytes, text: TraceText) -> bytes:
+        """Return the events of a batch (a JSON list), without brackets and what profkit added."""
+        try:
+            events = CATEGORIES_ONLY.decode(batch)
+            # The decoder does not check the encoding of the values that it skips.
+            batch.decode()
+        except UNREADABLE:
+            salvaged = salvage(batch, text)
+            written = [
+                _event_text(event, written)
+                for event, written in zip(salvaged.events, salvaged.texts, strict=True)
+                if not is_ours(event)
+            ]
+            return _SEPARATOR.join(self._without_own(written))
+
+        has_ours = OURS_QUOTED in batch
+        if not has_ours and not self._replaces(len(events)):
+            self._n_events += len(events)
+            return batch[1:-1].strip()
+        raws = msgspec.json.decode(batch, type=list[msgspec.Raw])
+        written = [bytes(raw) for raw, event in zip(raws, events, strict=True) if event.cat != OURS]
+        return _SEPARATOR.join(self._without_own(written))
+
+    def _replaces(self, n: int) -> bool:
+        """Whether any of the next events is replaced."""
+        next_ones = (self._n_events, self._n_events + n)
+        bounds = (
+            np.searchsorted(each, next_ones) for each in (self._own.concealed, self._own.work)
         )
-    if OURS_QUOTED not in batch:
-        return batch[1:-1].strip()
-    raws = msgspec.json.decode(batch, type=list[msgspec.Raw])
-    recorded = [bytes(raw) for raw, event in zip(raws, events, strict=True) if event.cat != OURS]
-    return _SEPARATOR.join(recorded)
+        return any(first < last for first, last in bounds)
+
+    def _without_own(self, written: list[bytes]) -> list[bytes]:
+        """Replace events of profkit among the next ones."""
+        for positions, replace in (
+            (self._own.concealed, lambda _: _CONCEALED_EVENT),
+            (self._own.work, _marked),
+        ):
+            places = positions - self._n_events
+            for place in places[(places >= 0) & (places < len(written))].tolist():
+                written[place] = replace(written[place])
+        self._n_events += len(written)
+        return written
+
+
+def _marked(written: bytes) -> bytes:
+    """Return what profkit did as an annotation, which is read as such again."""
+    try:
+        event = msgspec.json.decode(written, type=dict[str, msgspec.Raw])
+    except UNREADABLE:
+        return _CONCEALED_EVENT
+    texts = {"cat": "user_annotation", "name": f"{OWN_WORK_PREFIX}own work"}
+    return msgspec.json.encode({**event, **texts, "args": {}})
 
 
 def _event_text(event: Any, written: str) -> bytes:  # noqa: ANN401  (any JSON value)

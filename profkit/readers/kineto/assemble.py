@@ -186,6 +186,12 @@ def _pair_begin_end(events: Columns) -> tuple[Columns, int]:
         events["category"][last] == Category.DRIVER
     )
     columns["category"] = np.where(is_call, Category.DRIVER, columns["category"])
+    # So may be that the end is not known.
+    is_unfinished = (columns["category"] == Category.UNFINISHED) | (
+        events["category"][last] == Category.UNFINISHED
+    )
+    columns["category"] = np.where(is_unfinished, Category.UNFINISHED, columns["category"])
+    columns["dur_ns"] = np.where(is_unfinished, 0, columns["dur_ns"])
     for key in SPARSE:
         later = events[key][last]
         columns[key] = np.where(later == MISSING, columns[key], later)

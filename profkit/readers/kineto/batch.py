@@ -84,6 +84,13 @@ _START: Final = attrgetter("ts")
 _DURATION: Final = attrgetter("dur")
 _ARGS: Final = attrgetter("args")
 _INT32: Final = np.iinfo(np.int32)
+_CAN_BE_UNFINISHED: Final = (Category.OP, Category.ANNOTATION)
+_UNFINISHED: Final = frozenset({"false", "0"})
+"""Values of ``finished``, as text in lower case, of events that torch closed when it stopped.
+
+Source: ``finished_`` in ``torch/csrc/profiler/collection.h``, and traces written by torch 2.13.
+Allocations, which are instants, have the argument as well; Python calls that are open at the stop
+do not: they end where the recording ends."""
 _ROUNDS_TO_0: Final = 0.32
 """0.5% of the 64 warps of the largest multiprocessors; an occupancy above it is written as 1."""
 _OF_CUPTI: Final = ("correlation", "device")
@@ -351,11 +358,14 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
         return [int(each) for each in at[places]]
     category = interned.categories(events)
     interned.recategorize_copy_kernels(names, category)
+    length_ns = to_ns(list(map(_DURATION, events)))
+    unfinished = _unfinished_rows(events, category)
+    category[unfinished], length_ns[unfinished] = Category.UNFINISHED, 0
     batch.complete = {
         **_common_columns(events, at, interned),
         "category": category,
         "name": names,
-        "dur_ns": to_ns(list(map(_DURATION, events))),
+        "dur_ns": length_ns,
     }
     parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]] = {}
     for kind, keys in COLUMNS_OF_CATEGORY.items():
@@ -376,6 +386,14 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
         order = np.argsort(rows, kind="stable")
         batch.sparse[key] = (rows[order], _narrowed(values[order]))
     return []
+
+
+def _unfinished_rows(events: list[Any], category: npt.NDArray[np.uint8]) -> Rows:
+    """Find the operators and annotations whose end is not known: the stop closed them."""
+    rows = np.flatnonzero(np.isin(category, _CAN_BE_UNFINISHED))
+    marks = [(each or NO_ARGS).finished for each in map(_ARGS, _chosen(events, rows))]
+    is_unfinished = [mark is not True and str(mark).lower() in _UNFINISHED for mark in marks]
+    return rows[np.array(is_unfinished, dtype=np.bool_)]
 
 
 def _add_values(
@@ -468,6 +486,7 @@ def _add_begin_end(batch: Batch, events: list[Any], at: Int32s, interned: Intern
     interned.recategorize_copy_kernels(names, category)
     kept = events[0].keeps_collectives
     args = [event.args or (NO_COLLECTIVE if kept else NO_ARGS) for event in events]
+    category[_unfinished_rows(events, category)] = Category.UNFINISHED
     keys = [key for key in SPARSE if kept or key not in OF_COLLECTIVES]
     batch.begin_end = {
         **_common_columns(events, at, interned),

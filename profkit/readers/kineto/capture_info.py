@@ -180,6 +180,10 @@ def _sampled_holds(sampled: SampledTime) -> bool:
         and 0 < sum(each.ns for each in functions) <= sampled.running_ns <= MAX_NS
         and all(_has_line(each.place) and each.ns >= 0 for each in functions)
         and all(0 < each.n <= _MAX_INT for each in functions)
+        and all(0 <= each.waiting_ns <= each.ns for each in functions)
+        and 0 <= sampled.n_steps <= _MAX_INT
+        and 0 <= sampled.steps_ns <= MAX_NS
+        and (sampled.n_steps > 0) == (sampled.steps_ns > 0)
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.model.events import MISSING, Int64s, Mask
+from profkit.model.events import MISSING, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.trace import InvalidEvent
 from profkit.readers.kineto.batch import Columns
 
@@ -17,12 +17,17 @@ _MAX_RATIO: Final = 10
 _MAX_DISTANCE_NS: Final = 600 * 10**9
 """A single event that makes a recording more than ten times and ten minutes longer has an invalid
 time: no kernel takes that long, and a real outermost call comes with others that end with it."""
+_MIN_CONTAINED: Final = 50
+"""Kernels of a stream run one after the other; so many later ones do not run within one of them."""
+_MAX_OVERLAPPING_SHARE: Final = 0.01
+"""On a stream where more kernels overlap, as those of CUDA graphs do, none of them is wrong."""
 _REASONS: Final = (
     "",
     "its start or duration is not a valid number",
     "its duration is negative",
     "it lasts more than a year",
     "it alone makes the recording more than ten times as long",
+    "it contains many later kernels of its stream",
 )
 
 
@@ -32,7 +37,8 @@ def find_invalid_times(
     """Find events with invalid times.
 
     Args:
-        columns: ``ts_ns``, ``dur_ns``, ``name`` and ``position``, each of shape ``(n,)``.
+        columns: ``ts_ns``, ``dur_ns``, ``category``, ``lane``, ``name`` and ``position``, each of
+            shape ``(n,)``.
 
     Returns:
         The invalid events, and a mask of the valid ones, of shape ``(n,)``.
@@ -42,6 +48,8 @@ def find_invalid_times(
     reason[lengths > MAX_NS] = 3
     reason[lengths < 0] = 2
     reason[(starts == MISSING) | (lengths == MISSING)] = 1
+    kernels = np.flatnonzero((columns["category"] == Category.KERNEL) & (reason == 0))
+    reason[_containing_kernels(kernels, columns["lane"], starts, lengths)] = 5
     outlier = _outlier(starts, lengths, reason == 0)
     if outlier is not None:
         reason[outlier] = 4
@@ -55,6 +63,28 @@ def find_invalid_times(
         for row in np.flatnonzero(reason).tolist()
     )
     return invalid, np.asarray(reason == 0)
+
+
+def _containing_kernels(kernels: Rows, lanes: Int32s, starts: Int64s, lengths: Int64s) -> Rows:
+    """Find kernels with an overflowed duration, which lasts over many later ones of their stream.
+
+    Args:
+        kernels: Rows with valid times.
+    """
+    kernels = kernels[np.lexsort((starts[kernels], lanes[kernels]))]
+    found = []
+    for rows in np.split(kernels, np.flatnonzero(np.diff(lanes[kernels])) + 1):
+        begins = starts[rows]
+        n_later = np.searchsorted(begins, begins + lengths[rows]) - np.arange(len(rows)) - 1
+        is_containing = n_later >= _MIN_CONTAINED
+        if not is_containing.any():
+            continue
+        others = rows[~is_containing]
+        ends = np.maximum.accumulate(starts[others] + lengths[others])
+        n_overlapping = int(np.count_nonzero(starts[others][1:] < ends[:-1]))
+        if n_overlapping <= _MAX_OVERLAPPING_SHARE * len(others):
+            found.append(rows[is_containing])
+    return np.concatenate(found) if found else kernels[:0]
 
 
 def _outlier(starts: Int64s, lengths: Int64s, valid: Mask) -> int | None:

@@ -15,7 +15,7 @@ import msgspec
 from profkit.dataclass import dataclass
 from profkit.errors import NotATraceError
 from profkit.readers.kineto import metadata
-from profkit.readers.kineto.append import without_ours
+from profkit.readers.kineto.append import NO_OWN, OwnPositions, RecordedText
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
 
@@ -39,6 +39,7 @@ class RankFile:
         corrected: Moments of its clock on the common one, both in nanoseconds since 1970.
         added: Further events, each a JSON object, given the process id that is free for them.
         limit_bytes: Maximum decompressed size; None for the default.
+        own: Returns which events are those of profkit itself.
     """
 
     place: Place
@@ -46,6 +47,7 @@ class RankFile:
     corrected: Callable[[int], int]
     added: Callable[[int], Iterable[bytes]] | None = None
     limit_bytes: int | None = None
+    own: Callable[[], OwnPositions] | None = None
 
 
 def merged(files: Iterable[RankFile], start_ns: int) -> Iterator[bytes]:
@@ -72,12 +74,13 @@ def merged(files: Iterable[RankFile], start_ns: int) -> Iterator[bytes]:
 def _events_of(file: RankFile, number: int, start_ns: int) -> Iterator[bytes]:
     """The events of a file, moved and with ids of their own."""
     limit = default_limit_bytes(file.place) if file.limit_bytes is None else file.limit_bytes
-    text, moved = TraceText(), None
+    own = NO_OWN if file.own is None else file.own()
+    text, recorded, moved = TraceText(), RecordedText(own), None
     with open_plain(file.place) as stream:
         for batch in split_batches(Chunks(stream, limit), text):
             if moved is None:
                 moved = _Moved(file, number, start_ns, _base_ns(file.place, text, limit))
-            written = without_ours(batch, text)
+            written = recorded.events(batch, text)
             yield b",\n".join(filter(None, map(moved.event, _EVENTS.decode(b"[" + written + b"]"))))
     if not text.found_events:
         message = f"{file.place} has no traceEvents."

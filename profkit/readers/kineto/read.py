@@ -12,6 +12,8 @@ from profkit.readers.kineto.assemble import TraceTables, assemble
 from profkit.readers.kineto.capture_info import read_capture
 from profkit.readers.kineto.flows import flow_correlation, need_flows
 from profkit.readers.kineto.interning import WITHOUT_WORK
+from profkit.readers.kineto.main_thread import with_main_thread_named
+from profkit.readers.kineto.own_work import without_own_work
 from profkit.readers.kineto.parallel import (
     PartialRead,
     join_workers,
@@ -137,7 +139,7 @@ def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: Lo
     rank, world_size = metadata.distributed(header)
     return Trace(
         path=str(place),
-        events=tables.events,
+        events=with_main_thread_named(without_own_work(tables.events, capture), capture),
         memory=tables.memory,
         base_ns=metadata.base_time_ns(header) + tables.start_ns,
         devices=metadata.devices(header),

@@ -55,6 +55,7 @@ class Args(msgspec.Struct, gc=False):
     cupti_correlation: int = msgspec.field(default=MISSING, name="correlationId")
     from_device: int = msgspec.field(default=MISSING, name="fromDevice")
     to_device: int = msgspec.field(default=MISSING, name="toDevice")
+    finished: Any = True
 
 
 NO_ARGS: Final = Args()

@@ -1,11 +1,13 @@
 """The recording as a trace for Perfetto and Chrome, with the findings on its timeline.
 
-The events of the recording are copied unchanged. A process ``profkit`` is added: a row of the
-steps; a slice for each finding, with its message, fix and cost as arguments; the segments of the
-critical path; the idle time of each device by cause; counters of device utilization, queued
-launches and memory. The events that a finding refers to have a marker, and an arrow from the
-finding. All added events have the category ``profkit``, which profkit ignores, so that the product
-can be analyzed and exported again.
+The events of the recording are copied unchanged, except for those of profkit itself: its threads,
+its calls in the program's threads, and what started the program are left out, and its time in the
+program's threads is marked. A process ``profkit``
+is added: a row of the steps; a slice for each finding, with its message, fix and cost as arguments;
+the segments of the critical path; the idle time of each device by cause; counters of device
+utilization, queued launches and memory. The events that a finding refers to have a marker, and an
+arrow from the finding. All added events have the category ``profkit``, which profkit ignores, so
+that the product can be analyzed and exported again.
 
 Without a trace the added rows are the whole product. The traces of the ranks of a job become one,
 on one clock, in which each rank has its processes and one more with its collectives.
@@ -18,7 +20,7 @@ from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
-from profkit.readers.kineto.append import with_events
+from profkit.readers.kineto.append import OwnPositions, with_events
 from profkit.readers.stream import default_limit_bytes, place_of
 
 __all__ = ["INFO", "Options", "pieces", "render", "render_last_steps"]
@@ -72,6 +74,7 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
             report, context, options.base, origin_ns=trace.base_ns - base_ns
         ),
         _limit_bytes(trace),
+        own=OwnPositions.of(trace.events),
     )
 
 

@@ -6,6 +6,8 @@ from functools import partial
 from profkit.model.rank_lanes import JobLanes, RankLane
 from profkit.names import visible
 from profkit.present.rank_timeline import call_name, lane_label
+from profkit.readers.kineto.append import OwnPositions
+from profkit.readers.kineto.cached import read_trace
 from profkit.readers.kineto.merge import RankFile, merged, process_events
 from profkit.readers.stream import place_of
 from profkit.renderers.chrome._event_writer import EventWriter
@@ -24,10 +26,16 @@ def job_pieces(job: JobLanes) -> Iterator[bytes]:
             name=visible(lane_label(lane)),
             corrected=lane.clock.corrected,
             added=partial(_added, lane, job),
+            own=partial(_own_positions, lane),
         )
         for lane in job.lanes
     )
     return merged(files, job.start_ns)
+
+
+def _own_positions(lane: RankLane) -> OwnPositions:
+    """Read which events of a rank are profkit's own: its lane has only what is drawn."""
+    return OwnPositions.of(read_trace(place_of(lane.file)).events)
 
 
 def _added(lane: RankLane, job: JobLanes, pid: int) -> Iterable[bytes]:

@@ -16,7 +16,12 @@ from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
-from profkit.present.headline import cost_text, ranking
+from profkit.present.headline import (
+    cost_text,
+    is_majority_unexplained,
+    no_findings,
+    ranking,
+)
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import line_that_adds_to, source_snippet
 from profkit.renderers.html._options import Options
@@ -45,6 +50,7 @@ def section(report: Report, options: Options) -> Section:
     rest = _rest(report, options)
     body = fill("findings.html.j2", cards=cards, rest=rest, n=len(report.findings),
                 notes_last=ranking(report.findings).partition("first")[2],
+                statement=no_findings(report), is_explained=not is_majority_unexplained(report),
                 n_unchecked=len(report.unchecked))  # fmt: skip
     charts = [chart for card in cards for chart in card["growth"]]
     data: dict[str, Any] = {"growth": charts} if charts else {}

@@ -16,7 +16,13 @@ from profkit.model.report import (
 )
 from profkit.names import short_kernel, short_path
 from profkit.present.facts import busiest_kernels, busiest_ops
-from profkit.present.headline import categories_title, function_name, idle_explanation, table_title
+from profkit.present.headline import (
+    categories_title,
+    function_name,
+    idle_explanation,
+    sampled_title,
+    table_title,
+)
 from profkit.present.modules import module_label
 from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
@@ -328,17 +334,16 @@ def _syncs(report: Report) -> SortableTable:
 
 def _functions(report: Report, options: Options) -> SortableTable:
     columns = (
-        SortableColumn("Function", "name", function_name),
+        SortableColumn("Function", "name", lambda e: e.callee or function_name(e)),
         _line(options, "the line that most of its samples were at"),
         SortableColumn("Most often in", "name", "library", "the library that it called"),
         SortableColumn("Samples", "count", "n_samples", "of threads that used a core"),
-        SortableColumn("Share", "share", "share", "of the time that threads ran"),
+        SortableColumn("Share", "share", "share", "of the time that threads ran, or of the steps"),
     )
     sampled = report.summary.sampled
     functions = () if sampled is None else sampled.functions
-    return table(
-        "functions", "Functions of the whole run, sampled", columns, functions, sorted_by="Share"
-    )
+    title = "Functions" if sampled is None else sampled_title(sampled)
+    return table("functions", f"{title}, sampled", columns, functions, sorted_by="Share")
 
 
 def _sync_sites(report: Report) -> SortableTable:

@@ -95,7 +95,7 @@ def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path:
         assert (first.kind, first.name, first.ns) == ("python", name, 50_000)
 
 
-def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> None:
+def test_monitoring_within_the_recording_is_not_on_it(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.step(), builder.frame("serve.py", 3, "serve"):
         monitor = builder.frame("profkit/capture/run/step_detection.py", 9, "_on_module")
@@ -108,12 +108,11 @@ def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> Non
             builder.compute("aten::mm", 10_000)
     lines = summary_of(builder, tmp_path).lines
     assert [(line.kind, line.location.file, line.main_name, line.ns) for line in lines] == [
-        ("python", None, "recording and monitoring by profkit", 30_000),
         ("operator", "serve.py", "aten::mm", 10_000),
     ]
 
 
-def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> None:
+def test_the_start_of_the_recording_is_not_on_it(tmp_path: Path) -> None:
     builder = TraceBuilder(stacks=True)
     with builder.step(), builder.frame("serve.py", 3, "serve"):
         with builder.frame("profkit/capture/recording/session.py", 9, "begin"):
@@ -125,7 +124,6 @@ def test_the_start_of_the_recording_is_none_of_the_program(tmp_path: Path) -> No
         builder.compute("aten::mm", 10_000)
     lines = summary_of(builder, tmp_path).lines
     assert [(line.kind, line.location.file, line.main_name, line.ns) for line in lines] == [
-        ("python", None, "recording and monitoring by profkit", 51_000),
         ("operator", "serve.py", "aten::mm", 10_000),
     ]
 
@@ -141,9 +139,7 @@ def test_a_region_that_profkit_opens_outlives_the_call_that_opens_it(tmp_path: P
             builder.advance(30_000)
         region.__exit__(None, None, None)
     lines = summary_of(builder, tmp_path).lines
-    assert [(line.main_name, line.ns) for line in lines] == [
-        ("answer (serve.py:5)", 30_000), ("recording and monitoring by profkit", 1_000),
-    ]  # fmt: skip
+    assert [(line.main_name, line.ns) for line in lines] == [("answer (serve.py:5)", 30_000)]
 
 
 def test_a_call_without_an_end_that_began_to_record_encloses_the_program(tmp_path: Path) -> None:

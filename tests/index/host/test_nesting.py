@@ -150,3 +150,43 @@ def test_operators_python_and_calls_of_a_thread_share_one_tree(tmp_path: Path) -
         chain.append(events.name_of(row))
         row = int(found.parent[row])
     assert chain == ["cudaLaunchKernel", "aten::mm", "train.py(3): train", "ProfilerStep#0"]
+
+
+def item_and_read(*, length_ns: int, name: str = "aten::_local_scalar_dense") -> TraceBuilder:
+    """``Tensor.item`` in whole microseconds, whose read begins where it ends."""
+    builder = TraceBuilder(device_names=())
+    for _ in range(3):
+        with builder.op("aten::item"):
+            builder.advance(1_000)
+        with builder.op(name):
+            builder.advance(length_ns)
+        builder.advance(9_000)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("name", "length_ns", "is_within"),
+    [
+        ("aten::_local_scalar_dense", 0, True),
+        ("aten::_local_scalar_dense", 1_000, False),
+        ("aten::view", 0, False),
+    ],
+)
+def test_an_internal_operator_of_no_length_is_in_the_one_that_ends_there(
+    tmp_path: Path, name: str, length_ns: int, *, is_within: bool
+) -> None:
+    path = item_and_read(length_ns=length_ns, name=name).write(tmp_path / "t.pt.trace.json")
+    events = load(path).events
+    assert call_tree(events).parent.tolist() == [NO_ROW, 0 if is_within else NO_ROW] + [
+        part for row in (2, 4) for part in (NO_ROW, row if is_within else NO_ROW)
+    ]
+
+
+def test_an_internal_operator_of_no_length_is_in_the_one_that_begins_there(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=())
+    builder.compute("aten::mm", 1_000)
+    with builder.op("aten::item"):
+        builder.compute("aten::_local_scalar_dense", 0)
+        builder.advance(1_000)
+    events = load(builder.write(tmp_path / "t.pt.trace.json")).events
+    assert call_tree(events).parent.tolist() == [NO_ROW, NO_ROW, 1]

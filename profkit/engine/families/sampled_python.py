@@ -1,0 +1,250 @@
+"""Python time of the steps by function, from stacks that were sampled over them.
+
+The recorded operators say how much of a step is Python outside of operators, exactly. The samples
+say where the thread was, with an error, in operators too. So the operators of each line are taken
+from the samples of that line, and what remains is at most the recorded Python time.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from math import sqrt
+from typing import Final
+
+import numpy as np
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.engine.families.compile import compile_times
+from profkit.index.host.source import NO_FRAME
+from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
+from profkit.model.capture_info import SampledFunction, SampledTime
+from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.location import MODULE_LEVEL, Location
+
+MIN_SHARE: Final = 0.05
+"""A function that takes less of the steps is not named: with a hundred samples, as many as that may
+be there by chance."""
+_N_ERRORS: Final = 2
+"""Standard errors by which a share has to exceed it."""
+_MOST: Final = 0.8
+"""What a line calls with this share of a function's time is where the time is spent."""
+_MIN_OPERATORS: Final = 0.1
+"""A function with less operator time per Python time computes one thing, such as a batch; another
+one is a loop of steps, of which each call is a cause of its own."""
+_TORCH: Final = "torch"
+
+_FileLine = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class SampledPlace:
+    """Python time of a function, or of what one function calls.
+
+    Attributes:
+        location: The function, with the line that most of its samples were at.
+        callee: What that line calls, as the program writes it; empty where the function itself
+            takes the time.
+        library: The package that the time is in, or empty if that is the program or a function in
+            C.
+        n_samples: Number of samples there.
+        share: Share of the steps, outside of operators.
+        waiting_share: Share of this time in which the thread waits.
+        operator_share: Share of the steps in operators at the same lines.
+    """
+
+    location: Location
+    callee: str
+    library: str
+    n_samples: int
+    share: float
+    waiting_share: float
+    operator_share: float
+
+    def is_certain(self, n_samples: int) -> bool:
+        """Whether so many samples in all show that it takes a share of note."""
+        error = sqrt(max(0.0, self.share * (1 - self.share)) / max(1, n_samples))
+        return self.share - _N_ERRORS * error >= MIN_SHARE
+
+
+def step_samples(ctx: Context) -> SampledTime | None:
+    """Return the samples of the recorded steps; None without them, or where all calls are known."""
+    capture = ctx.trace.capture
+    sampled = None if capture is None else capture.sampled
+    if sampled is None or not sampled.n_steps or not len(ctx.steps):
+        return None
+    has_calls = bool((ctx.events.category == Category.PYTHON).any())
+    return None if has_calls else sampled
+
+
+def python_time(ctx: Context) -> Intervals:
+    """Return the time of the steps in which their thread is outside of operators and waits."""
+    events = ctx.events
+    is_known = _is_recorded_work(ctx) | (
+        _on_step_thread(ctx) & _is_category(ctx, Category.OVERHEAD)
+    )
+    is_known[ctx.data_waits] = True
+    known = reduce(unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows))
+    known = unite(known, ctx.path_activity.collectives)
+    known = unite(known, covered_by(events, np.flatnonzero(is_known)))
+    return subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), known)
+
+
+def sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
+    """Return where the steps spend Python time, most first; none without samples of the steps.
+
+    Their shares add up to at most that of :func:`python_time`.
+    """
+    sampled = step_samples(ctx)
+    if sampled is None:
+        return ()
+    shares = _python_shares(sampled, _operator_shares(ctx))
+    by_function: dict[tuple[str, str], list[_Share]] = defaultdict(list)
+    for share in shares:
+        by_function[share.function.place[0], share.function.place[2]].append(share)
+    places = [place for group in by_function.values() for place in _places(group)]
+
+    steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+    python_share = python_time(ctx).total_ns / max(1, steps_ns)
+    total = sum(place.share for place in places)
+    scale = min(1.0, python_share / total) if total else 0.0
+    scaled = (_scaled(place, scale) for place in places if place.share)
+    return tuple(sorted(scaled, key=lambda place: -place.share))
+
+
+def named_places(ctx: Context) -> tuple[SampledPlace, ...]:
+    """Return those of :func:`sampled_places` that take a share of note, beyond chance."""
+    sampled = step_samples(ctx)
+    n_samples = 0 if sampled is None else sampled.n_samples
+    return tuple(
+        place
+        for place in sampled_places(ctx)
+        if place.location.file and place.is_certain(n_samples)
+    )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A sampled line with its shares of the steps.
+
+    Attributes:
+        python: Outside of operators.
+        operators: In operators.
+    """
+
+    function: SampledFunction
+    python: float
+    operators: float
+
+
+def _python_shares(sampled: SampledTime, operators: Mapping[_FileLine, float]) -> list[_Share]:
+    """Return the sampled lines without the operators' time at each.
+
+    Operators of the backward pass and batches of a loader are recorded as a whole.
+    """
+    at_line: dict[_FileLine, float] = defaultdict(float)
+    functions = [function for function in sampled.functions if not function.part]
+    for function in functions:
+        at_line[function.place[:2]] += function.ns / sampled.running_ns
+    shares = []
+    for function in functions:
+        line, share = function.place[:2], function.ns / sampled.running_ns
+        in_operators = min(1.0, operators.get(line, 0.0) / at_line[line]) if at_line[line] else 0.0
+        shares.append(_Share(function, share * (1 - in_operators), share * in_operators))
+    return shares
+
+
+def _places(shares: list[_Share]) -> Iterable[SampledPlace]:
+    """Return the places of one function: itself, or in a loop of steps each thing that it calls."""
+    python = sum(share.python for share in shares)
+    operators = sum(share.operators for share in shares)
+    calls_torch = any(share.function.library == _TORCH for share in shares)
+    is_loop = calls_torch or operators >= _MIN_OPERATORS * python
+    if not is_loop:
+        yield _place(shares)
+        return
+    by_callee: dict[str, list[_Share]] = defaultdict(list)
+    for share in shares:
+        by_callee[share.function.callee].append(share)
+    for group in by_callee.values():
+        yield _place(group)
+
+
+def _place(shares: list[_Share]) -> SampledPlace:
+    """Return some lines of one function as one place."""
+    python = sum(share.python for share in shares)
+    by_line: dict[int, float] = defaultdict(float)
+    by_callee: dict[str, float] = defaultdict(float)
+    by_library: dict[str, float] = defaultdict(float)
+    for share in shares:
+        by_callee[share.function.callee] += share.python
+    callee = max(by_callee, key=by_callee.__getitem__)
+    callee = callee if by_callee[callee] >= _MOST * python else ""
+    for share in shares:
+        if not callee or share.function.callee == callee:
+            by_line[share.function.place[1]] += share.python
+            by_library[share.function.library] += share.python
+    file, _, function = shares[0].function.place
+    waiting = sum(
+        share.python * share.function.waiting_ns / max(1, share.function.ns) for share in shares
+    )
+    return SampledPlace(
+        location=Location(
+            file=file or None,
+            line=max(by_line, key=by_line.__getitem__) if file else None,
+            function=function or None,
+            precision="line" if callee or function == MODULE_LEVEL else "function",
+        ),
+        callee=callee,
+        library=max(by_library, key=by_library.__getitem__),
+        n_samples=sum(share.function.n for share in shares),
+        share=python,
+        waiting_share=waiting / python if python else 0.0,
+        operator_share=sum(share.operators for share in shares),
+    )
+
+
+def _scaled(place: SampledPlace, factor: float) -> SampledPlace:
+    return SampledPlace(
+        place.location,
+        place.callee,
+        place.library,
+        place.n_samples,
+        place.share * factor,
+        place.waiting_share,
+        place.operator_share,
+    )
+
+
+def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
+    """Return the share of the steps in operators and calls outside of them, by source line.
+
+    Without those of the backward pass, which have the lines of the forward pass.
+    """
+    events, frame = ctx.events, ctx.source.frame
+    is_work = _is_recorded_work(ctx)
+    is_outermost = is_work & (ctx.tree.enclosing(is_work) == NO_ROW)
+    rows = np.flatnonzero(is_outermost & (ctx.forward_ops == NO_ROW) & (frame != NO_FRAME))
+    rows = rows[ctx.step_of(rows) >= 0]
+    steps_ns = max(1, int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum()))
+
+    spent_ns = np.bincount(frame[rows], events.dur_ns[rows], len(ctx.source.frames))
+    shares: dict[_FileLine, float] = defaultdict(float)
+    for number in np.flatnonzero(spent_ns).tolist():
+        place = ctx.source.frames[number]
+        shares[place.file, place.line or 0] += float(spent_ns[number]) / steps_ns
+    return shares
+
+
+def _is_recorded_work(ctx: Context) -> Mask:
+    """Which rows are operators or runtime calls on the thread of the steps. Shape ``(n,)``."""
+    return _on_step_thread(ctx) & _is_category(ctx, Category.OP, Category.RUNTIME, Category.DRIVER)
+
+
+def _is_category(ctx: Context, *categories: Category) -> Mask:
+    return np.isin(ctx.events.category, categories)
+
+
+def _on_step_thread(ctx: Context) -> Mask:
+    rows: Rows = ctx.steps.rows
+    return np.isin(ctx.events.lane, np.unique(ctx.events.lane[rows]))

@@ -1,0 +1,99 @@
+"""Sentences on a function that the steps spend Python time in: what it does, and what to do."""
+
+import posixpath
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.engine.families.sampled_python import SampledPlace
+from profkit.engine.windows import windows_ns
+from profkit.engine.wording import time_per_step
+from profkit.model.location import MODULE_LEVEL, Location, numbered_line
+from profkit.patterns import regex
+from profkit.units import format_share
+
+_MIN_WAITING: Final = 0.5
+"""A function that waits for less of its time computes."""
+_COLLECT: Final = regex(r"(^|\.)collect$|^gc\.")
+_SLEEP: Final = regex(r"(^|\.)sleep$")
+_TENSOR: Final = regex(
+    r"(^|\.)(tensor|as_tensor|asarray|Tensor|(Float|Double|Half|Long|Int|Bool)Tensor)$"
+)
+_WITH_TORCH: Final = regex(r"^(torch|th)\.")
+_PREPARES: Final = regex(
+    r"(?i)batch|collat|augment|transform|preproc|prepar|token|encod|decod|crop|resiz|shuffl"
+    r"|dataset|load_|_data|^data|__getitem__|sampl"
+)
+"""Names of functions that make the input of a step."""
+
+
+def waits(place: SampledPlace) -> bool:
+    """Whether a function waits for most of its time: for a timer, a lock, I/O or a process."""
+    return place.waiting_share >= _MIN_WAITING or bool(_SLEEP.search(place.callee))
+
+
+def call_text(callee: str, location: Location, quote: str = "") -> str:
+    """Return ``gc.collect(), called at train.py:18 in main``; without a callee the function.
+
+    Such as ``make_batch (train.py:10)``, or ``train.py:10`` at the top level of a file.
+
+    Args:
+        quote: What code is put in, such as a backtick.
+    """
+    function = "" if location.function in {None, MODULE_LEVEL} else f"{location.function}"
+    file = posixpath.basename((location.file or "").replace("\\", "/"))
+    line = numbered_line(file, location.line)
+    if callee:
+        within = f" in {function}" if function else ""
+        return f"{quote}{callee}(){quote}, called at {line}{within}"
+    return f"{quote}{function}{quote} ({line})" if function else line
+
+
+def sampled_message(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
+    """Return ``The program spends 612 ms per step (87%) in `f` (train.py:18).``, or waits."""
+    time = f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))})"
+    where = call_text(place.callee, place.location, "`")
+    gpu = ", while the GPU is idle" if ctx.has_device_work else ""
+    return f"The program {'waits' if waits(place) else 'spends'} {time} in {where}{gpu}."
+
+
+def sampled_fix(place: SampledPlace) -> str:
+    """Return what to do about a function, by what it does."""
+    callee, function = place.callee, place.location.function or ""
+    if _COLLECT.search(callee) and not place.library:
+        return (
+            "Leave out the collection: Python collects by itself. If that takes long because of "
+            "many objects that stay, call `gc.freeze()` once before the loop."
+        )
+    if _SLEEP.search(callee):
+        return (
+            "Leave out the sleep, or wait for the event itself in another thread, so that the next "
+            "step does not wait for a timer."
+        )
+    if _TENSOR.search(callee) and not place.library and not waits(place):
+        torch = callee.rpartition(".")[0] or "torch"
+        torch = torch if _WITH_TORCH.match(callee) else "torch"
+        return (
+            "Make one array of the list first: of arrays "
+            f"`{torch}.from_numpy(np.stack(arrays))`, of tensors `{torch}.stack(tensors)`."
+        )
+    if waits(place):
+        return (
+            f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
+            "so that the step does not wait for it."
+        )
+    if _PREPARES.search(function) or _PREPARES.search(callee):
+        return (
+            f"Do the work of {_name(place)} in the data set, with "
+            "`DataLoader(..., num_workers=4)`, or compute it with whole arrays instead of one "
+            "element at a time."
+        )
+    return (
+        f"Call {_name(place)} less often, or once before the loop if its result stays the same, or "
+        "compute it with whole arrays or tensors."
+    )
+
+
+def _name(place: SampledPlace) -> str:
+    """The function to change; at the top level of a file the line."""
+    name = place.callee or place.location.function or ""
+    return "this" if name in {"", MODULE_LEVEL} else f"`{name}`"

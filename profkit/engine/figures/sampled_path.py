@@ -1,0 +1,68 @@
+"""The Python time on the critical path, by the functions that were sampled over the steps."""
+
+import numpy as np
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.engine.families.sampled_python import SampledPlace, named_places, python_time
+from profkit.engine.figures.path_segments import PathSegments
+from profkit.index.intervals import covered_within
+from profkit.index.replay.critical_path import CriticalPath
+from profkit.model.critical_path import PathKind
+from profkit.model.events import NO_ROW, Category, Int64s, Mask
+
+
+@dataclass(frozen=True)
+class SampledPath:
+    """The time of a critical path, with that of sampled functions apart.
+
+    Attributes:
+        ns_by_group: Time of each group of segments without that of the functions. Shape ``(g,)``.
+        places: The functions, and their time on the path.
+    """
+
+    ns_by_group: Int64s
+    places: tuple[tuple[SampledPlace, int], ...] = ()
+
+
+def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
+    """Return the time of each group of segments, and that of the sampled functions.
+
+    Where the path is on a device for a part of the Python time, each function has the same share of
+    what is left.
+    """
+    places = named_places(ctx)
+    is_python = _is_unnamed(ctx, path, segments)
+    python_ns = int(path.lengths_ns[is_python].sum())
+    if not places or not python_ns:
+        return SampledPath(segments.ns_by_group)
+
+    steps = ctx.steps
+    steps_ns = int((steps.ends_ns - steps.starts_ns).sum())
+    host_ns = int(covered_within(python_time(ctx), steps.starts_ns, steps.ends_ns).sum())
+    on_path = min(1.0, python_ns / max(1, host_ns))
+    shown = tuple((place, round(place.share * steps_ns * on_path)) for place in places)
+    taken_ns = min(python_ns, sum(ns for _, ns in shown))
+
+    # Each group loses the same share; rounding is made up for in the largest.
+    by_group = np.zeros(len(segments.kind), dtype=np.int64)
+    np.add.at(by_group, segments.group[is_python], path.lengths_ns[is_python])
+    removed = by_group * taken_ns // python_ns
+    removed[np.argmax(by_group)] += taken_ns - removed.sum()
+    return SampledPath(np.maximum(segments.ns_by_group - removed, 0), shown)
+
+
+def _is_unnamed(ctx: Context, path: CriticalPath, segments: PathSegments) -> Mask:
+    """Which segments are Python of the steps, in no recorded function. Shape ``(p,)``.
+
+    Regions that the program or torch marks say less than a function and its line.
+    """
+    category = np.append(ctx.events.category, Category.ANNOTATION)[path.row]
+    step_lanes = ctx.events.lane[ctx.steps.rows]
+    is_profkits = segments.name[segments.group] == len(ctx.events.names)
+    return np.asarray(
+        (path.kind == PathKind.PYTHON)
+        & ((path.row == NO_ROW) | (category == Category.ANNOTATION))
+        & np.isin(path.lane, step_lanes)
+        & ~is_profkits
+    )

@@ -1,0 +1,142 @@
+"""host-function names functions that were sampled over the steps."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from profkit.model.capture_info import SampledFunction
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+from tests.sampled_steps import MS, busy_python, function, op_lines, recording
+
+RULE = "host-function"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+MAIN_OPS = op_lines(aten__mm=20)
+MODEL = partial(function, "main", 20, library="torch", callee="net")
+
+
+def test_a_collection_in_each_step_is_named_with_its_line_and_share(found: Found) -> None:
+    functions = [function("main", 18, 90, callee="gc.collect"), MODEL(10)]
+    (finding,) = found(recording(functions, busy_python(9, 1), MAIN_OPS), RULE)
+    assert finding.message == (
+        "The program spends 9.00 ms per step (90%) in `gc.collect()`, called at train.py:18 in "
+        "main."
+    )
+    assert "gc.freeze()" in finding.fix
+    assert (finding.cost.per_step_ns, finding.cost.basis) == (9 * MS, "estimate")
+    assert (finding.locations[0].line, finding.severity) == (18, "warning")
+
+
+@pytest.mark.parametrize(
+    ("sampled", "words"),
+    [
+        (function("main", 9, 90, callee="torch.tensor"), "`torch.from_numpy(np.stack(arrays))`"),
+        (function("main", 9, 90, callee="th.as_tensor"), "`th.from_numpy(np.stack(arrays))`"),
+        (function("poll", 9, 90, callee="time.sleep", waits=True), "Leave out the sleep"),
+        (function("poll", 9, 90, callee="results.get", waits=True), "Start `results.get` in a th"),
+        (function("make_batch", 9, 90), "`DataLoader(..., num_workers=4)`"),
+        (function("main", 9, 90, callee="tokenizer.encode", library="tok"), "num_workers=4"),
+        (function("simulate", 9, 90), "Call `simulate` less often"),
+        (function("<module>", 9, 90), "Call this less often"),
+        (function("main", 9, 90, callee="stats.collect", library="stats"), "Call `stats.collect`"),
+    ],
+)
+def test_the_fix_fits_what_the_function_does(
+    found: Found, sampled: SampledFunction, words: str
+) -> None:
+    (finding,) = found(recording([sampled, MODEL(10)], busy_python(9, 1), MAIN_OPS), RULE)
+    assert words in finding.fix
+    assert ("waits" in finding.message) == (sampled.waiting_ns > 0)
+
+
+def test_the_lines_of_one_function_are_one_finding_at_the_line_with_most(found: Found) -> None:
+    functions = [
+        function("make_batch", 10, 20),
+        function("make_batch", 11, 40, callee="random.choice", library="random"),
+        function("make_batch", 14, 15, callee="torch.tensor"),
+        MODEL(25),
+    ]
+    (finding,) = found(recording(functions, busy_python(7.5, 2.5), MAIN_OPS), RULE)
+    assert "7.50 ms per step (75%) in `make_batch` (train.py:11)." in finding.message
+
+
+def test_each_call_in_the_loop_of_steps_has_a_finding(found: Found) -> None:
+    functions = [
+        function("main", 18, 50, callee="gc.collect"),
+        function("main", 19, 40, callee="time.sleep", waits=True),
+        MODEL(10),
+    ]
+    findings = found(recording(functions, busy_python(9, 1), MAIN_OPS), RULE)
+    assert [finding.locations[0].line for finding in findings] == [18, 19]
+    assert [finding.cost.per_step_ns for finding in findings] == [5 * MS, 4 * MS]
+
+
+def test_the_operators_of_a_line_are_not_its_python_time(found: Found) -> None:
+    functions = [function("main", 20, 60), function("main", 21, 40, callee="loss.backward")]
+    assert found(recording(functions, busy_python(0.9, 9), MAIN_OPS), RULE) == ()
+
+
+def test_operators_of_the_backward_pass_and_batches_of_a_loader_do_not_count(found: Found) -> None:
+    def step(b: TraceBuilder) -> None:
+        b.load(5 * MS)
+        b.advance(1 * MS)
+        b.compute("aten::mm", 4 * MS)
+
+    functions = [
+        function("__getitem__", 5, 50, part="data"),
+        function("main", 21, 40, callee="loss.backward", library="torch", part="backward"),
+        function("main", 22, 10),
+    ]
+    assert found(recording(functions, step, MAIN_OPS), RULE) == ()
+
+
+def test_python_between_short_operators_is_no_function(found: Found) -> None:
+    def step(b: TraceBuilder) -> None:
+        for _ in range(50):
+            b.advance(round(0.2 * MS))
+            b.compute("aten::mm", 10_000)
+
+    functions = [function("forward", 30, 95), MODEL(5)]
+    assert found(recording(functions, step), RULE) == ()
+
+
+@pytest.mark.parametrize(("n", "of", "python_ms"), [(4, 100, 0.4), (2, 4, 5)])
+def test_little_python_time_and_few_samples_are_silent(
+    found: Found, n: int, of: int, python_ms: float
+) -> None:
+    functions = [function("make_batch", 10, n), MODEL(of - n)]
+    step = busy_python(python_ms, 10 - python_ms)
+    assert found(recording(functions, step, MAIN_OPS), RULE) == ()
+
+
+def test_while_the_gpu_works_the_time_costs_nothing(found: Found) -> None:
+    def step(b: TraceBuilder) -> None:
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=20 * MS)
+        b.advance(9 * MS)
+        b.synchronize()
+
+    functions = [function("make_batch", 10, 90), MODEL(10)]
+    assert found(recording(functions, step, MAIN_OPS), RULE) == ()
+
+
+def test_with_recorded_calls_the_samples_are_not_used(found: Found) -> None:
+    def step(b: TraceBuilder) -> None:
+        with b.frame("train.py", 10, "make_batch"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=10_000)
+            b.advance(9 * MS)
+
+    findings = found(recording([function("make_batch", 10, 100)], step), RULE)
+    assert len(findings) == 1
+    assert "GPU is idle" in findings[0].message
+
+
+def test_without_samples_or_a_gpu_it_says_what_is_missing(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    with b.step():
+        b.compute("aten::mm", 1 * MS)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.rule == "CPU002"

@@ -1,0 +1,108 @@
+"""Functions sampled over the steps are on the critical path, in the headline and the tables."""
+
+from pathlib import Path
+
+import pytest
+
+from profkit import analyze, render
+from profkit.model.capture_info import SampledFunction
+from profkit.model.report import Report
+from profkit.present.headline import headline
+from profkit.present.tables import table
+from profkit.testing import TraceBuilder
+from tests.sampled_steps import MS, busy_python, function, op_lines, recording
+
+COLLECT = [
+    function("main", 18, 80, callee="gc.collect"),
+    function("main", 20, 20, library="torch", callee="net"),
+]
+
+
+def report_of(tmp_path: Path, b: TraceBuilder) -> Report:
+    return analyze(b.write(tmp_path / "t.json"))
+
+
+def collected(tmp_path: Path) -> Report:
+    return report_of(tmp_path, recording(COLLECT, busy_python(8, 2), op_lines(aten__mm=20)))
+
+
+def test_the_critical_path_has_the_function_its_line_and_its_share(tmp_path: Path) -> None:
+    path = collected(tmp_path).summary.critical_path
+    assert path is not None
+    line = path.lines[0]
+    assert (line.kind, line.location.place, line.main_name) == (
+        "python",
+        "train.py:18",
+        "gc.collect()",
+    )
+    assert line.per_step_ns == 8 * MS
+    assert line.share == pytest.approx(0.8)
+    assert sum(each.ns for each in path.lines) == path.total_ns
+    assert sum(each.ns for each in path.entries) == path.total_ns
+
+
+def test_the_rest_of_the_python_time_keeps_no_name(tmp_path: Path) -> None:
+    functions = [function("main", 18, 40, callee="gc.collect"), function("", 0, 60)]
+    path = report_of(tmp_path, recording(functions, busy_python(8, 2))).summary.critical_path
+    assert path is not None
+    python = [line for line in path.lines if line.kind == "python"]
+    assert sum(line.ns for line in python) == 3 * 8 * MS
+
+
+def test_the_headline_says_what_takes_the_step_once(tmp_path: Path) -> None:
+    text = headline(collected(tmp_path))
+    assert "gc.collect(), called at train.py:18 in main, takes 8.00 ms per step (80%)." in text
+    assert "Highest cost" not in text
+    assert "No problems found" not in text
+
+
+@pytest.mark.parametrize(
+    ("sampled", "sentence"),
+    [
+        (function("make_batch", 7, 90), "make_batch (train.py:7) takes 9.00 ms per step (90%)."),
+        (
+            function("poll", 7, 90, callee="time.sleep", waits=True),
+            "time.sleep(), called at train.py:7 in poll, takes 9.00 ms per step (90%), in which",
+        ),
+    ],
+)
+def test_the_headline_names_a_function_or_a_wait(
+    tmp_path: Path, sampled: SampledFunction, sentence: str
+) -> None:
+    functions = [sampled, function("main", 20, 10, library="torch", callee="net")]
+    b = recording(functions, busy_python(9, 1), op_lines(aten__mm=20))
+    assert sentence in headline(report_of(tmp_path, b))
+
+
+def test_the_functions_are_in_the_tables_of_the_steps(tmp_path: Path) -> None:
+    report = collected(tmp_path)
+    sampled = report.summary.sampled
+    assert sampled is not None
+    assert (sampled.n_steps, sampled.functions[0].callee) == (20, "gc.collect")
+    assert table(report, "functions").rows[0][1:3] == (80, 24 * MS)
+    text = render(report, "text", verbose=True).decode()
+    assert "Python outside operators" in text
+    assert "100 samples over 20 steps" in text
+    assert "Python outside operators, sampled" in render(report, "html").decode()
+
+
+def test_python_without_a_known_function_is_not_called_free_of_problems(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            busy_python(9, 1)(b)
+    report = report_of(tmp_path, b)
+    assert "No problems found" not in headline(report)
+    assert "No check explains most of this time." in headline(report)
+    assert "No problems found" not in render(report, "html").decode()
+    assert '<p class="none partly">No check explains' in render(report, "html").decode()
+
+
+def test_a_recording_full_of_operators_has_no_problems(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            busy_python(1, 9)(b)
+    report = report_of(tmp_path, b)
+    assert "No problems found" in headline(report)
+    assert "No problems found" in render(report, "html").decode()
