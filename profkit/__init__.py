@@ -49,6 +49,15 @@ _MODULES: Final = {
 }
 """Each public name and the module that defines it."""
 
+_BLOCKS: Final = {
+    "allow_sync": 'profkit.allow_sync("reason")',
+    "memory": 'profkit.memory("epoch")',
+    "no_leak": "profkit.no_leak()",
+    "no_sync": "profkit.no_sync()",
+    "trace": 'profkit.trace("step")',
+}
+"""The functions that open a block, and how they are called."""
+
 __all__ = [
     "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "check",
     "compare", "history", "listen", "load", "memory", "no_leak", "no_sync", "render", "steps",
@@ -67,8 +76,21 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (a function, class or string
             from profkit.capture.live.listener import begin_if_wanted
 
             begin_if_wanted()
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = _public(name, getattr(module, name))
     return value
+
+
+def _public(name: str, value: Any) -> Any:  # noqa: ANN401  (a function, class or string)
+    """A public function so that it says how it is used where it is misused."""
+    if isinstance(value, type) or not callable(value):
+        return value
+
+    from profkit.arguments import PublicBlock, PublicFunction
+
+    full_name = f"{__name__}.{name}"
+    if name in _BLOCKS:
+        return PublicBlock(value, full_name, _BLOCKS[name])
+    return PublicFunction(value, full_name)
 
 
 def __dir__() -> list[str]:

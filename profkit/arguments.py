@@ -4,13 +4,17 @@ An argument of the wrong type would otherwise fail later, far from the line that
 all: a limit of ``"3"`` in a comparison, an unknown option as a missing attribute.
 """
 
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from profkit.errors import UsageError
 from profkit.names import middle_cut, visible
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _MAX_SHOWN: Final = 60
 """Characters of a value in an error's message."""
@@ -33,11 +37,13 @@ class Kind(NamedTuple):
 FLAG: Final = Kind("True or False", lambda value: isinstance(value, bool))
 NAME: Final = Kind("a string", lambda value: isinstance(value, str))
 REASON: Final = Kind(
-    "a reason, a string", lambda value: isinstance(value, str) and bool(value.strip())
+    "a reason, a string",
+    lambda value: isinstance(value, str) and bool(value.strip()),
+    'Write it as in profkit.allow_sync("the loss is logged").',
 )
 PATH: Final = Kind("a path", lambda value: isinstance(value, (str, os.PathLike)))
 ITERABLE: Final = Kind(
-    "something to loop over",
+    "an iterable",
     lambda value: any(hasattr(type(value), name) for name in ("__iter__", "__getitem__")),
 )
 CALLABLE: Final = Kind("a function", callable)
@@ -105,10 +111,36 @@ class Arguments:
         """Check some arguments.
 
         Raises:
-            UsageError: One is of the wrong type, or its value is not allowed.
+            UsageError: There is none of that name, one is of the wrong type, or its value is not
+                allowed.
         """
+        require_names(self._function, given, self._kinds)
         for name, value in given.items():
             require(self._kinds[name], value, f"{self._function}: {name}")
+
+
+def require_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Check the names of arguments.
+
+    Args:
+        function: The public name of their function.
+        known: All names that it has.
+
+    Raises:
+        UsageError: A name is unknown; the error lists all, those of similar spelling first.
+    """
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
+
+    from difflib import get_close_matches  # noqa: PLC0415  (only for this error)
+
+    likely = [match for name in unknown for match in get_close_matches(name, known, n=1)]
+    names = list(dict.fromkeys([*likely, *known]))
+    question = f"Did you mean {' and '.join(dict.fromkeys(likely))}? " if likely else ""
+    takes = f"It takes {', '.join(names)}." if names else "It takes none by name."
+    shown = ", ".join(middle_cut(visible(name), _MAX_SHOWN) for name in unknown)
+    raise UsageError(f"{function} has no argument {shown}.", question + takes)
 
 
 def require(kind: Kind, value: object, what: str) -> None:
@@ -118,7 +150,7 @@ def require(kind: Kind, value: object, what: str) -> None:
         UsageError: It is not of this kind.
     """
     if not kind.accepts(value):
-        raise UsageError(f"{what} must be {kind.text}, not {_shown(value)}.", kind.hint)
+        raise UsageError(f"{what} must be {kind.text}, not {shown(value)}.", kind.hint)
 
 
 def numbers_in(numbers: Iterable[int], what: str) -> tuple[int, ...]:
@@ -149,10 +181,113 @@ def names_in(names: Iterable[str], what: str) -> tuple[str, ...]:
     return found
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value of a built-in type as its literal, any other by its type: ``repr`` is user code."""
     if type(value) in {str, bytes}:
         return middle_cut(visible(repr(value[: _MAX_SHOWN + 1])), _MAX_SHOWN)  # type: ignore[index]
     if type(value) in {int, float, bool, type(None)}:
         return middle_cut(repr(value), _MAX_SHOWN)
     return f"an object of type {visible(type(value).__qualname__)}"
+
+
+class PublicFunction(functools.partial[Any]):
+    """A public function as programs see it: where it is misused, it says how it is used.
+
+    It looks like the function, to editors, ``help()`` and ``inspect``. It can be pickled by name.
+
+    Args:
+        function: The function.
+        name: Its public name, such as ``profkit.memory``.
+    """
+
+    __qualname__: str
+
+    def __new__(cls, function: Callable[..., Any], name: str) -> Self:
+        """Make it of C's ``partial``, as a call in Python would take a block twice its time."""
+        self = super().__new__(cls, _with_checked_names(function, name))
+        functools.update_wrapper(self, function)
+        self.__module__, _, self.__qualname__ = name.rpartition(".")
+        return self
+
+    def __repr__(self) -> str:
+        return f"<function {self.__module__}.{self.__qualname__}>"
+
+    def __reduce__(self) -> str:
+        """Be pickled by name."""
+        return str(self.__qualname__)
+
+    def __get__(self, instance: object, _owner: type | None = None) -> Any:  # noqa: ANN401
+        """Become a method in a class, as functions do; ``help()`` knows them by that."""
+        return self if instance is None else functools.partial(self, instance)
+
+
+class PublicBlock(PublicFunction):
+    """A public function whose result opens a block: in ``with profkit.trace:``, it is not called.
+
+    Args:
+        function: The function.
+        name: Its public name.
+        example: A call of it.
+    """
+
+    _example: str
+
+    def __new__(cls, function: Callable[..., Any], name: str, example: str) -> Self:
+        """Make it as any other one."""
+        self = super().__new__(cls, function, name)
+        self._example = example
+        return self
+
+    def __enter__(self) -> NoReturn:
+        """Refuse to be opened.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"`with {self.__module__}.{self.__qualname__}:` lacks the call.",
+            f"Write `with {self._example}:`.",
+        )
+
+    def __exit__(self, *_error: object) -> None:
+        """Python looks for it before it opens a block."""
+
+    __aenter__ = __enter__
+    __aexit__ = __exit__
+
+
+def _with_checked_names(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Have the names of arguments checked before a call, unless the function does that itself."""
+    import inspect  # noqa: PLC0415  (the command line, which starts fast, needs it not)
+
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return function
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = tuple(parameter.name for parameter in parameters if parameter.kind in by_name)
+    known = frozenset(names)
+    positional = {
+        parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
+    }
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if not known.issuperset(kwargs):
+            require_positional(name, kwargs, positional)
+            require_names(name, kwargs, names)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def require_positional(function: str, given: Iterable[str], positional: Collection[str]) -> None:
+    """Check that arguments without a name are not given by name.
+
+    Raises:
+        UsageError: One is.
+    """
+    for name in given:
+        if name in positional:
+            raise UsageError(
+                f"{function} takes its {name} without `{name}=`.", "Give it as the first argument."
+            )

@@ -2,14 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from accelerate import Accelerator
 
 from profkit.integrations.training import RecordsTraining, harmless
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class ProfkitProfile(RecordsTraining):
@@ -28,7 +25,7 @@ class ProfkitProfile(RecordsTraining):
         super().__init__(name, **options)
         self._accelerator = accelerator
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         self._begin()
         return self
 

@@ -20,8 +20,9 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 import profkit
 from profkit.capture.memory.scope import IdleMemory, Memory
 from profkit.capture.recording import current
-from profkit.capture.recording.trace import Idle, TraceCapture
+from profkit.capture.recording.trace import Idle
 from profkit.errors import ProfkitError
+from profkit.integrations.cell_recording import CellRecording, new_recording
 from profkit.model.report import Report
 from profkit.patterns import regex
 
@@ -35,7 +36,9 @@ class ProfkitMagics(Magics):
 
     @magic_arguments()
     @argument("-n", "--name", default=_DEFAULT_NAME, help="Name of the recording and its folder.")
-    @argument("-m", "--memory", action="store_true", help="Monitor memory over steps instead.")
+    @argument(
+        "-m", "--memory", action="store_true", help="Monitor memory alone, and record no trace."
+    )
     @argument(
         "-d", "--dir", default=None, help="Folder for files; default: $PROFKIT_DIR or traces."
     )
@@ -74,10 +77,11 @@ class ProfkitMagics(Magics):
                 _show(recording)
 
 
-def _recording(arguments: Any) -> TraceCapture | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+def _recording(arguments: Any) -> CellRecording | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+    if not arguments.memory:
+        return new_recording(arguments.name, arguments.dir)
     # Through the package, which gives captures the function that makes their report.
-    record = profkit.memory if arguments.memory else profkit.trace
-    return record(arguments.name, limit=sys.maxsize, dir=arguments.dir, quiet=True)
+    return profkit.memory(arguments.name, limit=sys.maxsize, dir=arguments.dir, quiet=True)
 
 
 def _compiled(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPython's shell)
@@ -167,9 +171,10 @@ def _awaits(tree: ast.AST) -> bool:
     )
 
 
-def _show(recording: TraceCapture | Idle | Memory | IdleMemory) -> None:
+def _show(recording: CellRecording | Idle | Memory | IdleMemory) -> None:
     """Show the report, if there is one; capture itself warns if nothing was recorded."""
-    if recording.path is None:
+    files = recording.files if isinstance(recording, CellRecording) else [recording.path]
+    if not any(files):
         return
     try:
         report = recording.report

@@ -9,22 +9,26 @@ import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import profkit
+from profkit.arguments import FLAG, NAME, Arguments
 from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
 from profkit.capture.process import console, environment, files, program_profilers
-from profkit.capture.recording import current, profiler, reporting
+from profkit.capture.recording import current, reporting
+from profkit.capture.recording.region import Region
 from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
-from profkit.capture.recording.trace import TraceCapture
+from profkit.capture.recording.trace import OPTIONS, TraceCapture
 from profkit.capture.run import job_end
-from profkit.capture.run.job import RankOfJob
+from profkit.capture.run.job import RankOfJob, RankState
+from profkit.capture.run.rank_failure import failure_of_exception
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
 from profkit.model.torch_names import DATA_WAIT
@@ -32,6 +36,8 @@ from profkit.present.main_figures import main_figures
 
 _STEPS: Final = "trainer"
 """What a step is, in the recording."""
+_OWN_ARGUMENTS: Final = {"name": NAME, "leaks": FLAG, "last_steps": FLAG}
+"""The arguments of callbacks that :func:`profkit.trace` does not have."""
 _TURNED_OFF: Final = "the callback failed; the training goes on without it."
 
 LogFigures = Callable[[dict[str, float]], None]
@@ -70,6 +76,7 @@ class Training:
         self._files: list[str] = []
         self._report: Report | None = None
         self._n = 0
+        self._is_part = False
         # Through the package, which gives captures the function that makes their report.
         profkit.trace(name, **self._options)
 
@@ -83,7 +90,8 @@ class Training:
     def begin(self) -> None:
         """The training begins. One that was left by an exception has ended."""
         self.end(None)
-        if current.session is not None:
+        self._is_part = current.session is not None
+        if self._is_part:
             console.note(f"“{self._name}” is part of another recording.", quiet=self._quiet)
             return
         block = profkit.trace(self._name, **{**self._options, "quiet": True})
@@ -103,6 +111,9 @@ class Training:
         """A step has ended, and the next one begins with the wait for its data."""
         if self._open is not None:
             self._open.step()
+        elif self._is_part:
+            # What records, such as `profkit run`, takes the trainer's word for what a step is.
+            current.step_ended()
 
     def pause(self) -> None:
         """The trainer does something else than steps, such as a validation."""
@@ -117,7 +128,7 @@ class Training:
     def wait_begins(self) -> None:
         """The step waits for its data, which torch does not annotate."""
         if self._open is not None and self._open.block.is_recording:
-            self._open.wait = profiler.region(DATA_WAIT)
+            self._open.wait = Region(DATA_WAIT)
             self._open.wait.__enter__()
 
     def wait_ends(self) -> None:
@@ -138,9 +149,11 @@ class Training:
         atexit.unregister(self._end_at_exit)
         self._report, self._files = None, opened.end(error)
         self.path = opened.block.path
-        if not opened.reports():
-            return
-        self._report = opened.job_report()
+        states = opened.end_job()
+        if states is not None:
+            if not states:
+                return
+            self._report = _job_report(states)
         report = self.report
         if report is None:
             console.note(f"nothing of “{self._name}” was recorded.", quiet=self._quiet)
@@ -156,6 +169,7 @@ class Training:
         if opened is not None and opened.is_own_process:
             atexit.unregister(self._end_at_exit)
             opened.end(None)
+            opened.leave_job()
 
     def _end_at_exit(self) -> None:
         """End with the program; Python has stored the exception that ends it."""
@@ -192,6 +206,7 @@ class _OpenTraining:
         self._folder = Path.cwd() / files.trace_folder(folder, name)
         self._program_profiler = ""
         self._rank = _rank_of_job(self._folder, number)
+        self._recorded: list[str] = []
         self._closing = contextlib.ExitStack()
         self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
@@ -232,6 +247,9 @@ class _OpenTraining:
     def end(self, error: BaseException | None) -> list[str]:
         """End it, and return the files that were written."""
         self.wait_ends()
+        failure = failure_of_exception(error, time.time_ns())
+        if self._rank is not None and failure is not None:
+            self._rank.fail(failure)
         if self._last_steps is not None:
             self._last_steps.end(error)
         with self._closing:
@@ -239,24 +257,30 @@ class _OpenTraining:
             memory = self._write_memory()
             snapshot = None if self._oom is None else self._oom.path
         written = [file for file in (self.block.path, memory, snapshot) if file is not None]
-        if self._rank is not None:
-            flight = self.block.flight
-            shared = written if flight is None else [*written, flight]
-            self._rank.end(shared, "Nothing was recorded.")
+        flight = self.block.flight
+        self._recorded = written if flight is None else [*written, flight]
         return written
 
-    def reports(self) -> bool:
-        """Whether this process reports: it is the only one, or that of the job."""
-        return self._rank is None or job_end.reports(self._rank)
+    def end_job(self) -> list[RankState] | None:
+        """End this rank of a job, and wait for the others if it may have to report on them.
 
-    def job_report(self) -> Report | None:
-        """The report on all ranks of a job, or None if no other one has recorded the same steps."""
+        Returns:
+            What the ranks have written, if this one reports; empty if another one does; None if
+            this process is not a rank.
+        """
         if self._rank is None:
             return None
-        from profkit.api import report_on_ranks
+        return job_end.end_rank(
+            self._rank,
+            self._recorded,
+            "Nothing was recorded.",
+            max_wait_s=job_end.MAX_WAIT_LONG_S,
+        )
 
-        files = job_end.files_of(job_end.wait_for_ranks(self._rank, is_killed=False))
-        return report_on_ranks(files, {}) if files else None
+    def leave_job(self) -> None:
+        """End this rank of a job without a report."""
+        if self._rank is not None:
+            job_end.drop_rank(self._rank)
 
     def _write_memory(self) -> str | None:
         """Write the monitored memory beside the trace."""
@@ -285,6 +309,14 @@ def _rank_of_job(folder: Path, number: int) -> RankOfJob | None:
     if rank is None or world_size is None or world_size == 1:
         return None
     return RankOfJob(folder, f"{files.job_name()}-{number}", rank, world_size)
+
+
+def _job_report(states: list[RankState]) -> Report | None:
+    """Return the report on all ranks, or None if fewer than two have recorded the same steps."""
+    from profkit.api import report_on_ranks
+
+    recorded = job_end.files_of(states)
+    return report_on_ranks(recorded, {}) if recorded else None
 
 
 def _print_report(report: Report) -> None:
@@ -339,6 +371,8 @@ class RecordsTraining:
         last_steps: bool = False,
         **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
     ) -> None:
+        takes = Arguments(type(self).__name__, **_OWN_ARGUMENTS, **OPTIONS)
+        takes.check(name=name, leaks=leaks, quiet=quiet, last_steps=last_steps, **options)
         self.training = Training(name, options, leaks=leaks, quiet=quiet, last_steps=last_steps)
 
     @property
@@ -357,16 +391,16 @@ class RecordsTraining:
 
 
 Callback = TypeVar("Callback", bound=RecordsTraining)
-Arguments = ParamSpec("Arguments")
+Given = ParamSpec("Given")
 
 
 def harmless(
-    hook: Callable[Concatenate[Callback, Arguments], None],
-) -> Callable[Concatenate[Callback, Arguments], None]:
+    hook: Callable[Concatenate[Callback, Given], None],
+) -> Callable[Concatenate[Callback, Given], None]:
     """A hook of a callback, whose error becomes a warning and turns the callback off."""
 
     @functools.wraps(hook)
-    def wrapper(self: Callback, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+    def wrapper(self: Callback, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
         try:
             hook(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (no error of ours may end the user's training)

@@ -11,7 +11,9 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import profkit
+from profkit.capture.recording import current
 from profkit.integrations import notebook
+from profkit.model.live_memory import LiveMemory
 from profkit.testing import TraceBuilder
 from tests.docs.blocks import ROOT, blocks
 
@@ -170,6 +172,65 @@ for _ in range(12):
     result, seen = ran(shell, cell)
     assert result.success
     assert "12 steps" in " ".join(seen.outputs[0].data["text/plain"].split())
+
+
+def n_monitored(shell: InteractiveShell) -> int:
+    """The number of steps over which the memory of the last cell was monitored."""
+    live = profkit.load(shell.user_ns["kept"].memory)
+    assert isinstance(live, LiveMemory)
+    return live.n_steps
+
+
+LOOP = """%%profkit -o kept
+losses = []
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for _ in range({n}):
+    optimizer.zero_grad()
+    loss = net(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    {after}"""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 40])
+def test_the_steps_of_a_cell_are_those_of_its_optimizer(shell: InteractiveShell, n: int) -> None:
+    result, seen = ran(shell, LOOP.format(n=n, after="pass"))
+    assert result.success
+    report = shell.user_ns["kept"].report
+    if n == 40:
+        assert [step.name for step in report.summary.steps] == [
+            "ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"
+        ]  # fmt: skip
+        assert n_monitored(shell) == 40
+        assert not [each for each in report.findings if each.rule.startswith("MEM")]
+    else:  # with fewer than four, the cell itself is what is reported
+        assert len(report.summary.steps) == (2 if n == 4 else 1)
+        assert "no complete step" not in seen.outputs[0].data["text/plain"]
+
+
+def test_a_leak_of_a_cell_is_found_without_an_option(shell: InteractiveShell) -> None:
+    result, _ = ran(shell, LOOP.format(n=40, after="losses.append(loss + torch.zeros(10_000))"))
+    assert result.success
+    (leak,) = [each for each in shell.user_ns["kept"].report.findings if each.rule == "MEM004"]
+    assert "retained by `losses`" in leak.message
+    ran(shell, "losses.clear()")
+
+
+def test_steps_that_a_cell_marks_are_its_steps(shell: InteractiveShell) -> None:
+    cell = """%%profkit -o kept
+import profkit
+for _ in profkit.steps(range(20), "loop"):
+    net(batch)"""
+    result, _ = ran(shell, cell)
+    assert result.success
+    assert len(shell.user_ns["kept"].report.summary.steps) == 3
+    assert n_monitored(shell) == 20
+
+
+def test_a_cell_leaves_its_optimizer_as_it_was(shell: InteractiveShell) -> None:
+    ran(shell, LOOP.format(n=8, after="pass"))
+    assert "step" not in vars(shell.user_ns["optimizer"])
+    assert current.step_listeners == []
 
 
 @pytest.mark.parametrize(

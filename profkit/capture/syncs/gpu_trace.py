@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture.process import console
+
 _OPERATIONS: Final = (
     ("DeviceSynchronizationCallbacks", "a device synchronization"),
     ("StreamSynchronizationCallbacks", "a stream synchronization"),
@@ -33,8 +35,14 @@ def start(report: Callable[[str, FrameType], None]) -> None:
     """
     if _registered:
         return
-    import torch
-    from torch.cuda import _gpu_trace
+    try:
+        import torch
+        from torch.cuda import _gpu_trace
+
+        activate = torch._C._activate_gpu_trace  # noqa: SLF001
+    except (ImportError, AttributeError) as error:
+        console.warn("syncs in extensions are not reported with this version of torch.", error)
+        return
 
     for name, operation in _OPERATIONS:
         registry = getattr(_gpu_trace, name, None)
@@ -42,7 +50,7 @@ def start(report: Callable[[str, FrameType], None]) -> None:
             callback = _callback(report, operation)
             registry.callback_list.append(callback)
             _registered.append((registry.callback_list, callback))
-    torch._C._activate_gpu_trace()  # noqa: SLF001
+    activate()
 
 
 def stop() -> None:

@@ -8,7 +8,7 @@ import linecache
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar, cast, overload
 
 from profkit.arguments import FLAG, REASON, Arguments
 from profkit.capture.process import wrappers
@@ -18,9 +18,6 @@ from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.sync_monitor import Sync, SyncCounter
 from profkit.errors import HostSyncError, UsageError
 from profkit.model.live_memory import SyncSite
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,19 +38,23 @@ class IdleGuard(wrappers.IdleContext):
 
     __slots__ = ()
 
+    _function = "profkit.no_sync"
+
     lines: tuple[SyncSite, ...] = ()
 
 
 IDLE: Final = IdleGuard()
 
 
-class NoSync:
+class NoSync(wrappers.CaptureBlock):
     """One use of ``profkit.no_sync``, as a context manager or a decorator.
 
     Args:
         raises: Whether a sync is an error; else it is only counted.
         extensions: Whether syncs in extensions are reported.
     """
+
+    _function = "profkit.no_sync"
 
     def __init__(self, *, raises: bool, extensions: bool) -> None:
         self._raises = raises
@@ -62,7 +63,7 @@ class NoSync:
         self._raise_at_end: Sync | None = None
         self._token: Token[object] | None = None
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         if self._token is not None:
             raise UsageError("This profkit.no_sync is already open: use a new one for each block.")
         sync_monitor.subscribe(self._on_sync, extensions=self._extensions)
@@ -89,7 +90,9 @@ class NoSync:
         Raises:
             UsageError: If it is not a function.
         """
-        wrappers.require_function(function, "profkit.no_sync")
+        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+
+    def _wrapped(self, function: Function) -> Function:
         return wrappers.wrap(function, self._again)
 
     def _again(self) -> "NoSync":
@@ -123,7 +126,15 @@ class NoSync:
         return sync.guard is self
 
 
-def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGuard:
+@overload
+def no_sync(function: Function, /) -> Function: ...
+
+
+@overload
+def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGuard: ...
+
+
+def no_sync(function: Any = None, /, *, raises: bool = True, extensions: bool = False) -> Any:
     """Raise an error at the line where the host waits for a CUDA device.
 
     ::
@@ -131,7 +142,7 @@ def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGu
         with profkit.no_sync():
             train_step(batch)
 
-        @profkit.no_sync()
+        @profkit.no_sync
         def train_step(batch): ...
 
     These synchronize: ``.item()``, ``float(t)``, ``if t:``, ``.cpu()``, ``.tolist()``, ``nonzero``
@@ -147,34 +158,44 @@ def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGu
     warnings. ``profkit.trace`` records all of these.
 
     Args:
+        function: The function that a bare ``@profkit.no_sync`` decorates.
         raises: False only counts: ``lines`` has one entry per source line.
         extensions: Detect syncs in operators of ``torch.ops`` and in extensions too, by torch's
             GPU trace. Their error is raised at the end of the block. The trace can't be switched
             off again: every device allocation is slower for the rest of the process.
 
     Returns:
-        A context manager and decorator with ``lines``.
+        A context manager and decorator with ``lines``. A bare ``@profkit.no_sync`` returns the
+        decorated function.
 
     Raises:
         HostSyncError: Where the host waits: with the line and the operation.
         UsageError: If an argument is invalid.
     """
     _NO_SYNC.check(raises=raises, extensions=extensions)
-    return NoSync(raises=raises, extensions=extensions) if current.is_on else IDLE
+    guard = NoSync(raises=raises, extensions=extensions) if current.is_on else IDLE
+    if function is None:
+        return guard
+    wrappers.require_function(function, "profkit.no_sync")
+    return guard(function)
 
 
-class AllowSync:
+class AllowSync(wrappers.CaptureBlock):
     """One use of ``profkit.allow_sync``, as a context manager or a decorator."""
+
+    _function = "profkit.allow_sync"
 
     def __init__(self, why: str) -> None:
         self._why = why
         self._tokens: list[Token[str | None]] = []
 
-    def __enter__(self) -> "Self":
+    def __enter__(self) -> Self:
         self._tokens.append(sync_monitor.allowed_reason.set(self._why))
         return self
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
+        if not self._tokens:
+            raise wrappers.not_open(self._function)
         _reset(sync_monitor.allowed_reason, self._tokens.pop())
 
     def __call__(self, function: Function) -> Function:
@@ -183,7 +204,9 @@ class AllowSync:
         Raises:
             UsageError: If it is not a function.
         """
-        wrappers.require_function(function, "profkit.allow_sync")
+        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+
+    def _wrapped(self, function: Function) -> Function:
         return wrappers.wrap(function, lambda: AllowSync(self._why))
 
 

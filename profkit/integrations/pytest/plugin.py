@@ -5,26 +5,43 @@ It is imported with every run of pytest, so it imports nothing until a test or a
 With pytest-xdist, tests are recorded and compared in the workers. What was found travels to the
 controller as an attribute of each test's report; the controller shows it and saves it.
 
+It is also imported with every version of pytest that is installed, so nothing at its top level may
+need a recent one: with pluggy before 1.2, which has no ``wrapper`` hooks, the plugin is off.
+
 Source: ``pytest_runtest_makereport``, ``pytest_make_collect_report`` and ``TestReport._to_json``,
-which sends every attribute of a report, in pytest 8.0 to 9.0.
+which sends every attribute of a report, in pytest 7.0 to 9.0.
 """
 
 import contextlib
+import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
     from profkit.integrations.pytest.recorder import Recorder
     from profkit.integrations.pytest.suite import Suite
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 _MARK: Final = "profkit"
 _FIXTURE: Final = "profkit_trace"
 _recorder: Final = pytest.StashKey["Recorder"]()
 _plugin: Final = pytest.StashKey["_Plugin"]()
+_HAS_WRAPPERS: Final = "wrapper" in inspect.signature(type(pytest.hookimpl).__call__).parameters
+"""Whether this pluggy has hooks that wrap others as a generator's ``yield`` does."""
+
+
+def _wrapper(*, first: bool = False, last: bool = False) -> Callable[[Hook], Hook]:
+    """Mark a hook that wraps those of other plugins; a plain function without such hooks."""
+    if not _HAS_WRAPPERS:
+        return lambda hook: hook
+    return pytest.hookimpl(wrapper=True, tryfirst=first, trylast=last)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,6 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{_MARK}(step_ms, gpu_ms, kernels, syncs, graph_breaks, recompiles, peak, growth, "
         "findings): record the test, and fail it if a figure exceeds its limit.",
     )
+    if not _HAS_WRAPPERS:
+        return
     plugin = _Plugin(config)
     plugin.check_options()
     config.stash[_plugin] = plugin
@@ -86,6 +105,8 @@ def profkit_trace(request: pytest.FixtureRequest) -> "Recorder":
             for batch in profkit_trace.steps(loader):
                 train_step(batch)
     """
+    if not _HAS_WRAPPERS:
+        pytest.fail("profkit_trace needs pluggy 1.2 or newer.", pytrace=False)
     recorder = _new_recorder(request.node)
     request.node.stash[_recorder] = recorder
     return recorder
@@ -138,7 +159,7 @@ class _Plugin:
         if self._limits_text() or is_saved or _path(self._config, "profkit_compare"):
             self._read_suite()
 
-    @pytest.hookimpl(wrapper=True)
+    @_wrapper()
     def pytest_make_collect_report(
         self,
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -166,7 +187,7 @@ class _Plugin:
         if any(map(self._records, session.items)):
             _ = self.suite
 
-    @pytest.hookimpl(wrapper=True, trylast=True)
+    @_wrapper(last=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Record a test, inside of what other plugins do, and compare it with its limits."""
         is_whole = not _records_itself(item)
@@ -177,14 +198,14 @@ class _Plugin:
             return (yield)
         suite = self.suite
         limits = suite.limits_of(item)
-        with recorder.recording(limits, is_whole=is_whole):
+        with recorder.recording(limits, item.runtest if is_whole else None):
             value = yield
         failure = recorder.evaluate(limits, suite.before(item.nodeid))
         if failure:
             pytest.fail(failure, pytrace=False)
         return value
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @_wrapper(first=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -204,7 +225,7 @@ class _Plugin:
         if found is not None:
             self._results[report.nodeid] = found
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "TerminalReporter") -> None:
         """Save the figures and show them."""
         if self._results:
             self.suite.summarize(self._results, terminalreporter)

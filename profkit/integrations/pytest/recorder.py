@@ -1,11 +1,13 @@
 """Records one test, compares its figures with its limits, and removes what it wrote."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import pytest
 
 import profkit
 from profkit.api import study
@@ -13,6 +15,7 @@ from profkit.budgets.baseline import Baseline, baseline_of
 from profkit.budgets.check import check
 from profkit.budgets.figures import GROWTH
 from profkit.budgets.limits import BudgetLimit
+from profkit.capture.memory.guard import CERTAIN
 from profkit.capture.memory.scope import IdleMemory, Memory
 from profkit.capture.recording.session import OTHER_PROFILER
 from profkit.capture.recording.steps import StepLoop
@@ -20,6 +23,7 @@ from profkit.capture.recording.trace import Idle, TraceCapture
 from profkit.dataclass import dataclass
 from profkit.engine.wording import at
 from profkit.folders import working_folder
+from profkit.model.check import BudgetResult
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.names import short_path
@@ -32,6 +36,13 @@ _OTHER_PROFILER: Final = "it uses a profiler itself"
 _MEASURED_STEPS: Final = 5
 """While a trace is recorded, allocation sites of what grows cannot be."""
 _NOTHING: Final = "nothing was recorded"
+_MIN_STEPS: Final = 12
+"""Fewer steps of a test cannot tell whether memory grows: its calls are the steps then."""
+_MAX_CALLS: Final = 30
+"""Calls of a test whose memory is monitored from call to call."""
+_TOO_FEW_STEPS: Final = (
+    f"Fewer than {_MIN_STEPS} steps ended; loop over `profkit_trace.steps(range(50))`."
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,7 @@ class Recorder:
         self._monitored: list[Memory | IdleMemory] = []
         self._reports: list[Report] = []
         self._problem = ""
+        self._no_growth_reason = _TOO_FEW_STEPS
         self._not_compared = 0
 
     def __call__(self, **options: Any) -> TraceCapture | Idle:  # noqa: ANN401  (typed by trace)
@@ -126,20 +138,68 @@ class Recorder:
         return f"profkit analyze {' '.join(map(_short, self.files))}"
 
     @contextlib.contextmanager
-    def recording(self, limits: Sequence[BudgetLimit], *, is_whole: bool) -> Iterator[None]:
-        """Monitor the test's memory if a limit needs that, and record all of it if asked to.
+    def recording(
+        self, limits: Sequence[BudgetLimit], run_again: Callable[[], object] | None
+    ) -> Iterator[None]:
+        """Record a test, and monitor its memory, as its limits need it.
 
-        A test of which only growth is limited is only monitored, so that what grows has a line.
+        A test of which only growth is limited is only monitored. With other limits it is recorded
+        first and then called again to be monitored: while a trace is recorded, other growth cannot
+        be separated from the trace's own.
+
+        Args:
+            run_again: Calls the whole test once more; None if it records blocks or loops itself.
         """
         is_growth = [limit.figure.name == GROWTH for limit in limits]
-        with contextlib.ExitStack() as stack:
+        if run_again is None:
+            with self._monitoring() if any(is_growth) else contextlib.nullcontext():
+                yield
+        elif is_growth and all(is_growth):
+            with self._monitoring() as monitored:
+                yield
+                self._monitor_calls(monitored, run_again, is_called=True)
+        else:
+            with self():
+                yield
             if any(is_growth):
-                monitored = profkit.memory(self._nodeid, **self._options)
-                self._monitored.append(monitored)
-                stack.enter_context(monitored)
-            if is_whole and not (is_growth and all(is_growth)):
-                stack.enter_context(self())
-            yield
+                with self._monitoring() as monitored:
+                    self._monitor_calls(monitored, run_again, is_called=False)
+
+    def _monitoring(self) -> Memory | IdleMemory:
+        monitored = profkit.memory(self._nodeid, **self._options)
+        if isinstance(monitored, Memory):
+            monitored.set_budget(CERTAIN)
+        self._monitored.append(monitored)
+        return monitored
+
+    def _monitor_calls(
+        self, monitored: Memory | IdleMemory, run_again: Callable[[], object], *, is_called: bool
+    ) -> None:
+        """Call a test until memory was monitored over enough of its steps, or of its calls.
+
+        Args:
+            is_called: Whether it was called once while its memory was monitored.
+        """
+        if isinstance(monitored, IdleMemory):
+            return
+        try:
+            if not is_called:
+                run_again()
+            if monitored.n_steps >= _MIN_STEPS:
+                return
+
+            # From here on each call is a step, whatever steps a call has.
+            monitored.step()
+            for _ in range(_MAX_CALLS - 1):
+                run_again()
+                monitored.step()
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
+            # The test has passed: that it cannot be called twice is no failure of what it tests.
+            self._no_growth_reason = (
+                f"To monitor it, the test was called again, and that raised {type(error).__name__}:"
+                " write it so that it can be repeated, or loop over "
+                "`profkit_trace.steps(range(50))` in it."
+            )
 
     def evaluate(self, limits: Sequence[BudgetLimit], baseline: Baseline | None) -> str:
         """Analyze what the test has recorded, and compare it with its limits.
@@ -168,9 +228,15 @@ class Recorder:
         base = str(working_folder())
         return "\n".join(
             line
-            for each in check(self._reports, known, baseline).failed
+            for each in map(self._with_reason, check(self._reports, known, baseline).failed)
             for line in (outcome_text(each), *(f"  {text}" for text in cause_texts(each, base)))
         )
+
+    def _with_reason(self, result: BudgetResult) -> BudgetResult:
+        """Say of a growth that is not known what the test can do about it."""
+        if result.name != GROWTH or result.outcome != "unknown":
+            return result
+        return replace(result, reason=self._no_growth_reason)
 
     def _analyze(self) -> None:
         """Make a report of each trace; none if a profiler of the test ended one of them.

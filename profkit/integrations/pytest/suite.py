@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pytest
@@ -18,6 +18,9 @@ from profkit.engine.wording import counted
 from profkit.errors import ProfkitError, UsageError
 from profkit.integrations.pytest.recorder import TestResult
 from profkit.units import format_share
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
 
 _MARK: Final = "@pytest.mark.profkit"
 _SORTED_BY: Final = "step_ms"
@@ -51,7 +54,7 @@ class Suite:
         """A test's figures in the baseline, or None."""
         return self.baseline.get(nodeid)
 
-    def summarize(self, found: Mapping[str, Any], reporter: pytest.TerminalReporter) -> None:
+    def summarize(self, found: Mapping[str, Any], reporter: "TerminalReporter") -> None:
         """Save the figures of all tests and show those of the slowest.
 
         Args:

@@ -23,6 +23,7 @@ from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
+from profkit.present.headline import no_findings
 from profkit.present.main_figures import BUSY_ABOUT
 from profkit.units import format_count
 
@@ -243,7 +244,7 @@ def _texts(report: Report) -> Mapping[str, str]:
     findings = "\n".join(lines)
     return {
         "profkit/report": render(report, "md").decode(),
-        "profkit/findings": findings or "No problems found.",
+        "profkit/findings": findings or no_findings(report),
     }
 
 

@@ -1,6 +1,7 @@
 """The pytest plugin, in the process: limits, baselines, traces, and what else tests do."""
 
 import json
+import os
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -412,3 +413,101 @@ def pytest_runtest_protocol(item, nextitem):
     result.assert_outcomes(failed=1)
     (trace,) = suite.traces
     result.stdout.fnmatch_lines([f"*{trace.name}"])
+
+
+STEPS = """
+import pytest
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+held = []
+n_calls = 0
+
+def train_step():
+    optimizer.zero_grad()
+    loss = model(torch.ones(8, 16)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_one_step(): train_step()
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_many_steps():
+    for _ in range(20):
+        train_step()
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_one_step_grows(): held.append(train_step())
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_many_steps_grow():
+    kept = []
+    for _ in range(20):
+        kept.append(train_step())
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_one_step_reads(): train_step().item()
+
+@pytest.mark.profkit(growth=0)
+def test_only_growth_of_one_step(): held.append(torch.ones(100_000))
+
+@pytest.mark.profkit(syncs=0, growth=0)
+def test_once_only():
+    global n_calls
+    n_calls += 1
+    assert n_calls == 1
+"""
+
+
+def test_limits_of_syncs_and_growth_hold_together_for_steps_and_for_single_calls(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_steps.py").write_text(STEPS)
+    ended = start(
+        tmp_path, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider",
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
+    )  # fmt: skip
+    outcomes = dict(
+        line.split(" ")[1::-1] for line in ended.out.splitlines() if line.startswith("FAILED ")
+    )
+    assert "5 failed, 2 passed" in ended.out, ended.out
+    assert {name.partition("::")[2] for name in outcomes} == {
+        "test_one_step_grows", "test_many_steps_grow", "test_one_step_reads",
+        "test_only_growth_of_one_step", "test_once_only",
+    }  # fmt: skip
+    assert "retained by `test_steps.held` (list" in ended.out
+    assert "retained by `kept` in test_many_steps_grow at test_steps.py" in ended.out
+    assert "Host-device syncs per step: 1, limit 0." in ended.out
+    assert (
+        "Memory growth per step is not known. To monitor it, the test was called again, and that "
+        "raised AssertionError" in ended.out
+    )
+
+
+def test_the_plugin_loads_without_what_only_recent_versions_of_pytest_have(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    (tmp_path / "reporter.py").write_text(
+        "import pytest\nvars(pytest).pop('TerminalReporter', None)\n"
+    )
+    (tmp_path / "wrapper.py").write_text(
+        "import pytest\n"
+        "class Marker(type(pytest.hookimpl)):\n"
+        "    def __call__(self, function=None, hookwrapper=False, optionalhook=False,\n"
+        "                 tryfirst=False, trylast=False):\n"
+        "        return super().__call__(function, hookwrapper, optionalhook, tryfirst, trylast)\n"
+        "pytest.hookimpl = Marker('pytest')\n"
+    )
+    for older in ("reporter", "wrapper"):
+        ended = start(
+            tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", older,
+            "-p", "profkit.integrations.pytest.plugin",
+            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+            PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(profkit.__file__).parents[1])]),
+        )  # fmt: skip
+        assert ended.code == 0, ended.out + ended.err
+        assert "1 passed" in ended.out
