@@ -5,13 +5,15 @@
 # make bench     what loading, recording and being watched cost     make docs      write docs/reference again
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
 # make test-programs  programs that use other libraries, bare and watched; installs .venv-programs
+# make chaos     programs of all kinds with random signals, bare and watched: none may break; RUNS=16
+# make test-versions  the tests of recording on torch 2.6 to 2.14; installs build/versions
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
 # make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
 # make fuzz      search for files that reading fails on, each kind for SECONDS=600
 # make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
 #
-# Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
+# Each creates .venv with the pinned set first, and needs nothing but make and Python 3.11 or newer.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -19,11 +21,16 @@ VENV   ?= .venv
 PROGRAMS_VENV ?= .venv-programs
 # Test processes at a time: make test JOBS=8
 JOBS   ?= 2
+# How often to run each program of which, and what random signals come from:
+# make chaos RUNS=16 SEED=1 PROGRAMS="cnn_loader maml"
+RUNS   ?= 1
+SEED   ?= 0
+PROGRAMS ?=
 # How long to search: make fuzz SECONDS=600
 SECONDS ?= 60
 # How many mutants of recordings to read then: make fuzz MUTANTS=10000
 MUTANTS ?= 300
-# More for pytest: make test ARGS="tests/readers -k gzip"
+# More for pytest: make test ARGS="tests/readers -k gzip"; for test-versions: ARGS="--only 3.11/2.6.0"
 ARGS   ?=
 # A Python with torch for CUDA and what profkit needs: make gpu-test GPU_PYTHON=python3
 GPU_PYTHON ?=
@@ -38,7 +45,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test test-all test-programs coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: test test-all test-programs test-versions chaos coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
@@ -85,6 +92,16 @@ $(PROGRAMS_VENV)/.pinned: requirements/dev.txt requirements/programs.txt
 	$(PROGRAMS_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# One program at a time, unless JOBS=2 is asked for: each has as many threads as there are cores.
+chaos: JOBS := 1
+chaos: install
+	$(BIN)/python -m tests.chaos --runs $(RUNS) --seed $(SEED) --jobs $(JOBS) $(ARGS) $(PROGRAMS)
+
+# Installs some GB for each version: torch from PyPI has CUDA. Versions of Python that this machine
+# does not have are left out.
+test-versions:
+	$(PYTHON) tests/versions.py $(ARGS)
+
 leaks: install
 	PROFKIT_ALL_LEAKS=1 $(BIN)/pytest -n $(JOBS) tests/examples $(ARGS)
 
@@ -127,8 +144,8 @@ $(VENV)/.project: $(VENV)/.pinned pyproject.toml
 
 # To compile all of it ahead takes a minute: what is imported is compiled then, and is a tenth of it.
 $(VENV)/.pinned: requirements/dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-		|| { echo 'profkit needs Python 3.10 or newer; say which: make PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'profkit needs Python 3.11 or newer; say which: make PYTHON=python3.12'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	@touch $@
@@ -163,7 +180,7 @@ $(WEBCOMPONENTS):
 pins: install
 	$(BIN)/pip install --quiet uv
 	echo 'torch==2.13.0' | $(BIN)/uv pip compile pyproject.toml --extra dev --universal \
-		--python-version 3.10 --constraint - --no-header --no-annotate --quiet \
+		--python-version 3.11 --constraint - --no-header --no-annotate --quiet \
 		$(foreach package,$(FROM_TORCH),--no-emit-package $(package)) \
 		--output-file requirements/dev.txt
 	grep -v '^ *#' requirements/dev.txt > requirements/dev.new
