@@ -112,7 +112,7 @@ def read_figure(line: str) -> Figure:
 
 def machine() -> str:
     """When and on what it ran."""
-    today = dt.datetime.now(dt.timezone.utc).date()
+    today = dt.datetime.now(dt.UTC).date()
     return (
         f"{today:%Y-%m-%d}: {processor() or platform.machine()}, {os.cpu_count()} cores, "
         f"{platform.system()}, Python {platform.python_version()}, PyTorch {version('torch')}"

@@ -28,9 +28,9 @@ os.environ.pop("PROFKIT_CACHE", None)
 @pytest.fixture(autouse=True)
 def no_regions_left_open() -> None:
     """Recordings that another test stopped inside a region decide nothing in this one."""
-    if profiler := sys.modules.get("profkit.capture.recording.profiler"):
-        profiler._left_open.clear()
-        profiler._unexamined.clear()
+    if kinds := sys.modules.get("profkit.capture.recording.harmless_kinds"):
+        kinds._left_open.clear()
+        kinds._unexamined.clear()
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

@@ -203,7 +203,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for pair in measured(options.names or list(PROGRAMS), options.minutes):
             pairs[pair.program] = asdict(pair)
         facts = {
-            "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),
             "machine": machine(),
             "load": [round(before, 1), round(os.getloadavg()[0], 1)],
             "pairs": [pairs[name] for name in PROGRAMS if name in pairs],

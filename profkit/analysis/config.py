@@ -1,6 +1,5 @@
 """Reads ``[tool.profkit]`` of ``pyproject.toml``: rules, thresholds, peaks of devices, budgets."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
@@ -99,10 +98,8 @@ def _profkit(whole: Mapping[str, Any]) -> Any:  # noqa: ANN401  (any TOML value)
 
 
 def _toml(file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
+
     try:
         found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -19,6 +19,11 @@ BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")
 PROTOCOL_CLASSES = {"Thresholds": "profkit/detectors/", "Options": "profkit/renderers/"}
 """Every rule has the one and every renderer the other, as their protocols ask."""
+MAX_ATTRIBUTES = 12
+LARGE_RECORDS = {
+    "profkit/capture/process/doctor.py: Facts": "a plain record of what `profkit doctor` prints",
+}
+"""Classes of capture that may have more attributes, and why."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Package = dict[Path, ast.Module]
@@ -55,6 +60,28 @@ def public_definitions(
                 yield node.name, node
             if isinstance(node, ast.ClassDef):
                 inside.append(node)
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Return whether the annotated names of a class are fields: of a dataclass or a named tuple."""
+    written = [ast.unparse(part) for part in (*node.decorator_list, *node.bases)]
+    return any("dataclass" in text or "NamedTuple" in text for text in written)
+
+
+def instance_attributes(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class stores on ``self``, and its fields."""
+    stored = {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and isinstance(part.value, ast.Name)
+        and part.value.id == "self"
+    }
+    if not is_record(node):
+        return stored
+    fields = (part.target for part in node.body if isinstance(part, ast.AnnAssign))
+    return stored | {field.id for field in fields if isinstance(field, ast.Name)}
 
 
 def test_no_module_has_a_catch_all_name() -> None:
@@ -107,3 +134,31 @@ def test_no_two_public_classes_have_the_same_name(package: Package) -> None:
                 if folder is None or not place(path).startswith(folder):
                     homes[node.name].append(place(path))
     assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n def f(self):\n  self.x, self.y = 1, 2\n  self.x += self.z",
+        "class A(NamedTuple):\n x: int\n y: int = 0",
+        "@dataclass(frozen=True)\nclass A:\n x: int\n y: int\n z = 0",
+        "class A:\n z: int\n def f(self):\n  self.x: int = 1\n  for self.y in ():\n   pass",
+    ],
+)
+def test_attributes_are_what_is_stored_on_an_instance(source: str) -> None:
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef)
+    assert instance_attributes(node) == {"x", "y"}
+
+
+def test_no_class_of_capture_has_more_than_a_dozen_attributes(package: Package) -> None:
+    n_attributes = {
+        f"{place(path)}: {node.name}": len(instance_attributes(node))
+        for path, module in package.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef) and place(path).startswith("profkit/capture/")
+    }
+    large = {name: n for name, n in n_attributes.items() if n > MAX_ATTRIBUTES}
+    unexpected = {name: n for name, n in large.items() if name not in LARGE_RECORDS}
+    assert not unexpected
+    assert large.keys() == LARGE_RECORDS.keys(), "an exception is no longer needed"

@@ -6,7 +6,7 @@ from threading import Thread
 
 import torch
 
-from profkit.capture.recording import profiler
+from profkit.capture.recording.quiet_profiler import without_inductor
 
 PROGRAM = """\
 import sys, torch, profkit
@@ -27,7 +27,7 @@ def test_recording_does_not_import_the_compiler(tmp_path: object) -> None:
 
 def test_other_threads_import_what_they_want_meanwhile() -> None:
     found: list[bool] = []
-    with profiler._without_inductor():
+    with without_inductor():
         other = Thread(target=lambda: found.append(hasattr(torch, "_dynamo")))
         other.start()
         other.join()

@@ -10,7 +10,7 @@ import torch
 
 from profkit.capture.live import stacks
 from profkit.capture.process import frames
-from profkit.capture.recording import profiler
+from profkit.capture.recording import harmless_kinds
 
 
 class Gradients:
@@ -28,7 +28,7 @@ def without_collections() -> Iterator[None]:
 @pytest.mark.parametrize(
     "look",
     [
-        profiler._is_in_optimizer,
+        harmless_kinds._is_in_optimizer,
         frames.local_values,
         frames.clear_cached_locals,
         partial(stacks.stacks, None),
@@ -55,8 +55,8 @@ def test_the_step_of_an_optimizer_is_recognized() -> None:
 
     class Optimizer(torch.optim.SGD):
         def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-            found.append(profiler._is_in_optimizer())
+            found.append(harmless_kinds._is_in_optimizer())
 
     Optimizer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
     assert found == [True]
-    assert not profiler._is_in_optimizer()
+    assert not harmless_kinds._is_in_optimizer()

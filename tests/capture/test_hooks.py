@@ -1,17 +1,10 @@
 """Hooks of ``profkit run`` leave the program's own hooks and its compiled code alone."""
 
-import copy
-import gc
-import inspect
 import json
-import pickle
 import subprocess
 import sys
 import traceback
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -130,111 +123,6 @@ def test_hooks_are_skipped_within_a_backward_pass() -> None:
     paused.append(compiling.is_program_paused())
     assert called == ["after"]
     assert paused == [True, False]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_scheduler_finds_its_mark_while_steps_are_followed_and_afterwards() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
-    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for _ in range(2)]
-    is_called: list[bool] = []
-    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
-    optimizer.step()
-    schedulers[0].step()
-    undo()
-    optimizer.step()
-    schedulers[1].step()
-    assert is_called == [True]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_scheduler_may_be_made_while_steps_are_followed() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
-    is_called: list[bool] = []
-    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    assert optimizer.step(lambda: 5) == 5
-    scheduler.step()
-    undo()
-    assert optimizer.step(lambda: 6) == 6
-    assert is_called
-
-
-def test_a_method_that_the_program_replaces_meanwhile_stays() -> None:
-    class Thing:
-        def step(self) -> int:
-            return 1
-
-    thing, is_called = Thing(), []
-    undo = wrappers.after_calls(thing, "step", lambda: is_called.append(True))
-    assert thing.step() == 1
-    undo()
-    assert not vars(thing)
-    undo = wrappers.after_calls(thing, "step", lambda: is_called.append(True))
-    own = thing.step = lambda: 2  # type: ignore[method-assign]
-    undo()
-    assert thing.step is own
-    assert is_called == [True]
-
-
-class WholeState(torch.optim.SGD):
-    """An optimizer that is pickled with all of its attributes."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
-def own_step() -> int:
-    return 7
-
-
-def sent_elsewhere(optimizer: WholeState) -> WholeState:
-    made: WholeState = pickle.loads(pickle.dumps(optimizer))  # noqa: S301
-    return made
-
-
-@pytest.mark.parametrize("make_copy", [copy.deepcopy, sent_elsewhere])
-def test_a_copy_of_an_optimizer_whose_steps_are_followed_steps_by_itself(
-    make_copy: Callable[[WholeState], WholeState],
-) -> None:
-    weight = torch.nn.Parameter(torch.zeros(2))
-    optimizer, is_called = WholeState([weight], lr=0.1), []
-    undo = wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
-    weight.sum().backward()
-    made = make_copy(optimizer)
-    made.param_groups[0]["params"][0].grad = torch.ones(2)
-    made.step()
-    assert weight.tolist() == [0, 0]
-    assert made.param_groups[0]["params"][0].tolist() == pytest.approx([-0.1, -0.1])
-    assert not is_called
-    assert b"profkit" not in pickle.dumps(optimizer)
-    undo()
-    optimizer.step = own_step  # type: ignore[method-assign, assignment]
-    wrappers.after_calls(optimizer, "step", lambda: is_called.append(True))
-    assert make_copy(optimizer).step is own_step
-    assert b"profkit" not in pickle.dumps(optimizer)
-
-
-def test_a_followed_method_looks_like_the_method() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
-    before = optimizer.step
-    wrappers.after_calls(optimizer, "step", lambda: None)
-    after = optimizer.step
-    assert after is not before
-    assert inspect.signature(after) == inspect.signature(before)
-    assert (after.__name__, after.__qualname__) == (before.__name__, before.__qualname__)
-    assert (getattr(after, "__self__", None), repr(after)) == (optimizer, repr(before))
-
-
-def test_what_undoes_the_following_of_a_method_does_not_retain_its_object() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
-    undo, seen = wrappers.after_calls(optimizer, "step", lambda: None), weakref.ref(optimizer)
-    del optimizer
-    gc.collect()
-    assert seen() is None
-    undo()
 
 
 def test_a_traceback_of_the_program_has_no_frames_of_hooks() -> None:

@@ -9,14 +9,25 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import record_function
 
-from profkit.capture.recording import profiler
+from profkit.capture.recording import harmless_kinds
+from profkit.capture.recording.event_tree import find_left_open
+from profkit.capture.recording.harmless_kinds import RecordingKind
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.profiler import ProfilerRecording, _left_open_in
+from profkit.capture.recording.profiler import ProfilerRecording
+from profkit.capture.recording.region import Region
 from profkit.errors import CaptureError
 
 
 def recording(*, stacks: bool = False, all_threads: bool = False) -> ProfilerRecording:
     return ProfilerRecording(Options(), stacks=stacks, all_threads=all_threads)
+
+
+def can_record(*, all_threads: bool = False) -> bool:
+    return harmless_kinds.find_harmless_kind(all_threads=all_threads) is not None
+
+
+def kind(*, all_threads: bool) -> RecordingKind:
+    return RecordingKind.ALL_THREADS if all_threads else RecordingKind.ONE_THREAD
 
 
 def names(stopped: ProfilerRecording) -> set[str]:
@@ -38,24 +49,24 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     region.__enter__()
     work()
     first.stop()
-    assert profiler._open_kinds() == {all_threads}
+    assert harmless_kinds._find_open_kinds() == {kind(all_threads=all_threads)}
     second = recording(stacks=stacks)
-    assert second._is_of_all is not all_threads
+    assert second.kind is kind(all_threads=not all_threads)
     second.start()
     region.__exit__(None, None, None)  # torch writes into the first one's memory, or nowhere
     work()
     second.stop()
     assert "closed" in names(first)  # torch 2.11 leaves out what is open
     assert "closed" in names(second)
-    assert profiler._open_kinds() == {all_threads}
+    assert harmless_kinds._find_open_kinds() == {kind(all_threads=all_threads)}
 
 
 def test_recordings_of_all_threads_leave_the_other_kind_to_the_steps() -> None:
-    profiler._left_open.update({True})
-    assert not profiler.can_record(all_threads=True)
+    harmless_kinds._left_open.add(RecordingKind.ALL_THREADS)
+    assert not can_record(all_threads=True)
     with pytest.raises(CaptureError, match="open when earlier recordings stopped"):
         recording(all_threads=True)
-    assert profiler.can_record()
+    assert can_record()
 
 
 @pytest.mark.parametrize("stacks", [False, True])
@@ -66,7 +77,7 @@ def test_regions_that_are_closed_leave_nothing_open(*, stacks: bool) -> None:
         for _ in range(3):
             work()
         one.stop()
-    assert not profiler._open_kinds()
+    assert not harmless_kinds._find_open_kinds()
 
 
 def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
@@ -85,7 +96,8 @@ def test_a_collective_whose_region_ends_after_the_step_is_not_left_open(
                 lambda _s: (region.__exit__(None, None, None), threading.Event().wait(0.005)),  # noqa: B023
             )
             one.stop()
-        assert (False in profiler._open_kinds()) is not is_initialized
+        is_kind_open = RecordingKind.ONE_THREAD in harmless_kinds._find_open_kinds()
+        assert is_kind_open is not is_initialized
         if not is_initialized:
             region.__exit__(None, None, None)  # while nothing is recorded
 
@@ -102,8 +114,9 @@ def test_what_was_left_open_is_known_after_the_events_are_freed() -> None:
         one.stop()
         one.release(is_last=is_last)
         # Without a search nothing of the kind is recorded, which is safe.
-        assert (False in profiler._open_kinds()) is (is_open or is_last)
-        profiler._left_open.clear()
+        is_kind_open = RecordingKind.ONE_THREAD in harmless_kinds._find_open_kinds()
+        assert is_kind_open is (is_open or is_last)
+        harmless_kinds._left_open.clear()
 
 
 def test_a_recording_in_which_nothing_of_the_program_runs_needs_no_search() -> None:
@@ -113,20 +126,20 @@ def test_a_recording_in_which_nothing_of_the_program_runs_needs_no_search() -> N
     region.__enter__()
     first.stop()
     alone = ProfilerRecording(Options(), stacks=False, is_alone=True)
-    assert not alone._is_of_all
+    assert alone.kind is RecordingKind.ALONE
     alone.start()
     work()
     alone.stop()
     region.__exit__(None, None, None)
     assert "closed" in names(alone)
-    assert profiler._unexamined == [first]
+    assert harmless_kinds._unexamined == [first]
 
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_a_region_is_open_although_the_one_around_it_was_ended(*, stacks: bool) -> None:
     one = recording(stacks=stacks)
     one.closed.add("around")
-    around = profiler.region("around")
+    around = Region("around")
     one.start()
     around.__enter__()
     work()
@@ -136,7 +149,7 @@ def test_a_region_is_open_although_the_one_around_it_was_ended(*, stacks: bool) 
     around.__exit__(None, None, None)
     one.stop()
     region.__exit__(None, None, None)
-    assert profiler._open_kinds() == {False}
+    assert harmless_kinds._find_open_kinds() == {RecordingKind.ONE_THREAD}
 
 
 @dataclass
@@ -160,7 +173,7 @@ STOP_US = 3.0
 @pytest.mark.parametrize("clock_us", [-500, 0, 500])
 def test_the_clock_of_events_may_differ_from_the_systems(clock_us: float) -> None:
     def is_open(*roots: Event) -> bool:
-        return bool([*_left_open_in(list(roots), 1_000_000_000, {"step"})])
+        return bool([*find_left_open(list(roots), 1_000_000_000, {"step"})])
 
     def call(end_us: float, *children: Event) -> Event:
         return Event("call", end_us, list(children), _EventType.PyCall)
@@ -188,7 +201,7 @@ def test_with_both_kinds_left_open_nothing_records() -> None:
             region.__enter__()
             one.stop()
             region.__exit__(None, None, None)
-    assert not profiler.can_record()
+    assert not can_record()
     with pytest.raises(CaptureError, match="open when earlier recordings stopped"):
         recording()
 
@@ -196,10 +209,10 @@ def test_with_both_kinds_left_open_nothing_records() -> None:
 def test_an_older_torch_without_the_other_kind_records_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(profiler, "_all_threads", lambda: None)
-    assert recording(all_threads=True)._is_of_all is False
-    profiler._left_open.update({False})
-    assert not profiler.can_record()
+    monkeypatch.setattr(harmless_kinds, "all_threads_setting", lambda: None)
+    assert recording(all_threads=True).kind is RecordingKind.ONE_THREAD
+    harmless_kinds._left_open.add(RecordingKind.ONE_THREAD)
+    assert not can_record()
 
 
 class Stops(torch.optim.SGD):
@@ -216,7 +229,7 @@ class Stops(torch.optim.SGD):
         if self.region is not None:
             self.region.__enter__()
         self.recording.stop()
-        self.can_record = [profiler.can_record(), profiler.can_record(all_threads=True)]
+        self.can_record = [can_record(), can_record(all_threads=True)]
 
     recording: ProfilerRecording
 
@@ -232,9 +245,9 @@ def test_a_region_of_an_optimizers_step_is_closed_once_it_has_returned(
     optimizer.step()
     # Meanwhile the other kind records: also what is of all threads, since both are free later.
     assert optimizer.can_record == [True, True]
-    assert profiler._open_kinds() == set()
+    assert harmless_kinds._find_open_kinds() == set()
     again = recording(all_threads=all_threads)
-    assert again._is_of_all is all_threads
+    assert again.kind is kind(all_threads=all_threads)
     again.start()
     work()
     again.stop()
@@ -249,7 +262,7 @@ def test_a_region_of_the_program_within_an_optimizers_step_stays_open(*, stacks:
     optimizer.recording.start()
     optimizer.step()
     assert optimizer.can_record == [True, False]
-    assert profiler._open_kinds() == {True}
+    assert harmless_kinds._find_open_kinds() == {RecordingKind.ALL_THREADS}
     optimizer.region.__exit__(None, None, None)
 
 
@@ -272,7 +285,7 @@ def test_an_optimizer_of_another_thread_may_be_the_one() -> None:
     worker.start()
     has_stopped.wait(20)
     one.stop()
-    assert profiler._open_kinds() == {True}
+    assert harmless_kinds._find_open_kinds() == {RecordingKind.ALL_THREADS}
     may_return.set()
     worker.join()
-    assert profiler._open_kinds() == set()
+    assert harmless_kinds._find_open_kinds() == set()

@@ -4,126 +4,278 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from profkit.capture.process import environment, files
+from profkit.capture.process import environment, files, signals
 from profkit.capture.process.launch import is_alive, launched_rank
 from profkit.capture.recording import shared_steps
 from profkit.capture.recording.shared_steps import SharedSteps
-from profkit.capture.run.job import RankOfJob
-from profkit.capture.run.job_end import takes_over
-from profkit.capture.run.torchrun import is_torchrun, with_profkit
+from profkit.capture.run import job_end
+from profkit.capture.run.job import RankOfJob, RankState
+from profkit.capture.run.rank_actions import RankPhase
+from profkit.capture.run.rank_failure import Failure
+from profkit.capture.run.torchrun import is_torchrun, run_on_every_rank, with_profkit
 from profkit.errors import UsageError
 
 
-def never(_seconds: float, _pending: list[int]) -> bool:
-    raise AssertionError("it waits for ranks that have ended")
+def ranks_of_job(folder: Path, n: int) -> list[RankOfJob]:
+    return [RankOfJob(folder, "job", rank, n) for rank in range(n)]
 
 
-def test_a_rank_waits_until_the_others_have_ended(tmp_path: Path) -> None:
-    ranks = [RankOfJob(tmp_path, "job", rank, 3) for rank in range(3)]
-    seen: list[list[int]] = []
+def in_background(
+    rank: RankOfJob, recorded: list[str], max_wait_s: float = 60
+) -> Callable[[], list[RankState]]:
+    """End a rank while others go on; returns a function that waits for what it reports on."""
+    states: list[RankState] = []
 
-    def until(_seconds: float, pending: list[int]) -> bool:
-        seen.append(pending)
-        if len(seen) == 2:
-            ranks[1].end(["b.json"], "")
-            ranks[2].end([], "nothing was recorded.")
-        return False
+    def wait() -> None:
+        states.extend(job_end.end_rank(rank, recorded, max_wait_s=max_wait_s))
 
-    ranks[0].end(["a.json"])
-    states = ranks[0].wait(until)
-    assert seen == [[1, 2], [1, 2]]
-    assert [(each.rank, each.files, each.why_not) for each in states] == [
-        (0, ("a.json",), ""), (1, ("b.json",), ""), (2, (), "nothing was recorded."),
+    thread = threading.Thread(target=wait)
+    thread.start()
+
+    def end() -> list[RankState]:
+        thread.join(20)
+        assert not thread.is_alive()
+        return states
+
+    return end
+
+
+def failure(text: str = "bad batch", file: str = "", line: int = 0) -> Failure:
+    return Failure(time.time_ns(), "ValueError", text, file, line)
+
+
+def write(folder: Path, rank: int, **changes: object) -> None:
+    """Change what is written about a rank."""
+    path = folder / ".ranks-job" / str(rank)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture(scope="module")
+def gone() -> int:
+    """The number of a process that has ended."""
+    code = "import os; print(os.getpid())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    return int(run.stdout)
+
+
+needs_posix = pytest.mark.skipif(os.name != "posix", reason="processes are only known on POSIX")
+
+
+def test_rank_0_waits_until_the_others_have_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zero, one, two = ranks_of_job(tmp_path, 3)
+    end = in_background(zero, ["a.json"])
+    assert job_end.end_rank(two, [], "Nothing was recorded.") == [], "rank 1 will be the last"
+    assert job_end.end_rank(one, ["b.json"]) == []
+    assert [(state.rank, state.files, state.why_not) for state in end()] == [
+        (0, ("a.json",), ""), (1, ("b.json",), ""), (2, (), "Nothing was recorded."),
     ]  # fmt: skip
-    ranks[0].remove()
+    assert capsys.readouterr().err == "profkit: rank 2: Nothing was recorded.\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_waiting_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    first = RankOfJob(tmp_path, "job", 0, 2)
-    first.end([])
-    (own,) = first.wait(lambda seconds, pending: seconds >= 0 and pending == [1])
-    assert own.rank == 0
+def test_a_rank_that_has_failed_leaves_at_once_and_the_last_one_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zero, one = ranks_of_job(tmp_path, 2)
+    began_s = time.monotonic()
+    zero.fail(failure(file=str(Path.cwd() / "train.py"), line=20))
+    assert job_end.end_rank(zero, ["a.json"]) == []
+    one.fail(Failure(time.time_ns(), "RuntimeError", "Connection closed by peer"))
+    states = job_end.end_rank(one, ["b.json"])
+    assert time.monotonic() - began_s < 0.5
+    assert [state.files for state in states] == [("a.json",), ("b.json",)]
+    cause = "profkit: the job failed: rank 0 raised ValueError: bad batch (train.py:20).\n"
+    assert capsys.readouterr().err == cause
+    assert list(tmp_path.iterdir()) == []
 
 
-def _died(tmp_path: Path, rank: int, **changes: object) -> None:
-    """A rank whose process is gone."""
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                          capture_output=True, check=True).stdout  # fmt: skip
-    RankOfJob(tmp_path, "job", rank, 3)
-    path = tmp_path / ".ranks-job" / str(rank)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": int(gone)} | changes))
+def test_rank_0_that_waits_does_not_do_so_any_more_when_another_one_fails(tmp_path: Path) -> None:
+    zero, one, two = ranks_of_job(tmp_path, 3)
+    end = in_background(zero, ["a.json"])
+    one.fail(failure())
+    assert job_end.end_rank(one, ["b.json"]) == []
+    assert end() == [], "rank 2 goes on"
+    assert [state.rank for state in job_end.end_rank(two, ["c.json"])] == [0, 1, 2]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="processes are only known on POSIX")
-def test_a_rank_that_has_died_is_not_waited_for_and_the_next_one_reports(tmp_path: Path) -> None:
-    _died(tmp_path, 0)
-    one, two = (RankOfJob(tmp_path, "job", rank, 3) for rank in (1, 2))
-    two.end([])
-    one.end([])
-    assert one.reports()
-    assert not two.reports(), "rank 1 is alive"
-    assert [each.has_died for each in one.wait(never)] == [True, False, False]
+def test_ranks_that_are_all_killed_leave_one_report_and_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = ranks_of_job(tmp_path, 3)
+    ends = [job_end.end_rank(rank, [f"{rank.rank}.json"], is_killed=True) for rank in ranks]
+    assert [len(states) for states in ends] == [0, 0, 3]
+    assert capsys.readouterr().err == "profkit: the job failed: rank 0 was ended by SIGTERM.\n"
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.name != "posix", reason="processes are only known on POSIX")
-def test_the_last_to_end_reports_if_rank_0_dies_then(tmp_path: Path) -> None:
-    _, one, two = (RankOfJob(tmp_path, "job", rank, 3) for rank in range(3))
-    one.end([])
-    assert not takes_over(one, is_killed=False), "rank 2 will be the last"
-    two.end(["b.json"])
-    assert two.is_last()
-    assert not two.reports(), "rank 0 is alive"
-    _died(tmp_path, 0)
-    assert takes_over(two, is_killed=False), "rank 1 has left"
-    assert [each.has_died for each in two.wait(never)] == [True, False, False]
+def test_a_rank_that_waits_when_sigterm_arrives_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero, one = ranks_of_job(tmp_path, 2)
+    monkeypatch.setattr(signals, "is_pending", lambda: True)
+    assert job_end.end_rank(zero, ["a.json"]) == []
+    assert len(job_end.end_rank(one, [], is_killed=True)) == 2
 
 
-def test_the_last_to_end_leaves_if_rank_0_ends(tmp_path: Path) -> None:
-    zero, one = (RankOfJob(tmp_path, "job", rank, 2) for rank in range(2))
-    one.end([])
-    assert one.is_last()
-    zero.end([])
-    assert not takes_over(one, is_killed=False)
-    zero.remove()
+@needs_posix
+def test_when_rank_0_has_died_the_others_report(
+    tmp_path: Path, gone: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, one, two = ranks_of_job(tmp_path, 3)
+    assert job_end.end_rank(one, []) == [], "rank 2 will be the last"
+    write(tmp_path, 0, pid=gone)
+    assert [(state.rank, state.state) for state in job_end.end_rank(two, ["b.json"])] == [
+        (0, RankPhase.DIED), (1, RankPhase.LEFT), (2, RankPhase.ENDED),
+    ]  # fmt: skip
+    cause, gap, *_ = capsys.readouterr().err.splitlines()
+    assert cause.startswith("profkit: the job failed: rank 0 ended without a Python exception: ")
+    assert gap == "profkit: rank 0 died; what was recorded until then is in the report."
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_has_ended_well_does_not_wait_for_rank_0(tmp_path: Path) -> None:
+    """Its connections are closed, as without profkit: rank 0 may wait for that."""
+    zero, one = ranks_of_job(tmp_path, 2)
+    began_s = time.monotonic()
+    assert job_end.end_rank(one, []) == []
+    assert time.monotonic() - began_s < 0.5
+    assert len(job_end.end_rank(zero, [])) == 2
     one.leave()
     assert list(tmp_path.iterdir()) == [], "nothing else is left"
 
 
-def test_of_two_that_end_at_once_the_first_takes_over(tmp_path: Path) -> None:
-    ranks = [RankOfJob(tmp_path, "job", rank, 3) for rank in range(3)]
-    for each in ranks[1:]:
-        each.end([])
-    assert all(each.is_last() for each in ranks[1:])
-    _died(tmp_path, 0)
-    assert [takes_over(each, is_killed=False) for each in ranks[1:]] == [True, False]
+def test_rank_0_leaves_the_report_to_a_rank_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_end, "_TELL_AFTER_S", 0.2)
+    zero, one, two = ranks_of_job(tmp_path, 3)
+    assert job_end.end_rank(zero, ["a.json"], max_wait_s=0.6) == []
+    assert capsys.readouterr().err.splitlines() == [
+        "profkit: waiting for ranks 1, 2 to end, for at most 1 s.",
+        "profkit: the last of ranks 1, 2 to end will report on the job.",
+    ]
+    assert job_end.end_rank(two, ["c.json"]) == []
+    assert len(job_end.end_rank(one, ["b.json"])) == 3
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_rank_0_reports_and_others_do_not(tmp_path: Path) -> None:
-    ranks = [RankOfJob(tmp_path, "job", rank, 2) for rank in range(2)]
-    assert [each.reports() for each in ranks] == [True, False]
+def test_a_rank_on_another_machine_that_goes_on_is_named_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_end, "MAX_WAIT_LONG_S", 0.6)
+    zero, one = ranks_of_job(tmp_path, 2)
+    write(tmp_path, 1, host="elsewhere")
+    assert len(job_end.end_rank(zero, ["a.json"])) == 2
+    assert capsys.readouterr().err == "profkit: rank 1 did not end within 1 s.\n"
+    assert job_end.end_rank(one, ["b.json"]) == [], "there is a report"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_on_another_machine_is_waited_for_a_second_in_a_job_that_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_end, "MAX_WAIT_FAILED_S", 0.2)
+    zero, _ = ranks_of_job(tmp_path, 2)
+    write(tmp_path, 1, host="elsewhere")
+    zero.fail(failure())
+    assert [state.state for state in job_end.end_rank(zero, [])] == [
+        RankPhase.FAILED,
+        RankPhase.ELSEWHERE,
+    ]
+
+
+def test_a_rank_that_has_not_begun_is_waited_for_until_some_time_after_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_end, "MAX_START_S", 0.2)
+    first = RankOfJob(tmp_path, "job", 0, 2)
+    assert len(job_end.end_rank(first, ["a.json"])) == 1
+    assert "rank 1 did not write to" in capsys.readouterr().err
+    other_machine = RankOfJob(tmp_path, "job", 1, 2)
+    assert job_end.end_rank(other_machine, ["b.json"]) == [], "rank 0 reports elsewhere"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_records_nothing_and_leaves_does_not_keep_the_folder(tmp_path: Path) -> None:
+    zero, one = ranks_of_job(tmp_path, 2)
+    job_end.drop_rank(zero, Failure(time.time_ns(), exit_code=2))
+    assert list(tmp_path.iterdir())
+    job_end.drop_rank(one)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_ranks_cannot_both_claim_the_report(tmp_path: Path) -> None:
+    zero, one = ranks_of_job(tmp_path, 2)
+    assert [zero.claim_report(), one.claim_report()] == [True, False]
+    assert not RankOfJob(tmp_path, "job", 0, 2).is_reported, "the next job of this name begins"
+    one.remove()
+    assert not zero.claim_report()
+    assert zero.is_over
+
+
+def test_a_failure_names_the_ranks_that_had_failed_before(tmp_path: Path, gone: int) -> None:
+    zero, one, two = ranks_of_job(tmp_path, 3)
+    write(tmp_path, 2, pid=gone)
+    one.fail(failure())
+    zero.fail(failure("later"))
+    assert one.own.failure is not None
+    assert zero.own.failure is not None
+    assert one.own.failure.after == ((2,) if os.name == "posix" else ())
+    assert 1 in zero.own.failure.after
+    zero.fail(failure("SIGTERM after it"))
+    assert zero.own.failure.message == "later"
+    one.end(["b.json"])
+    state = zero.read()[1]
+    assert state == one.own, "all of it is written"
+    assert two.read()[1] == one.own
 
 
 def test_what_an_earlier_job_has_left_is_not_read(tmp_path: Path) -> None:
     RankOfJob(tmp_path, "job", 1, 2).end(["old.json"])
     time.sleep(0.001)
     first = RankOfJob(tmp_path, "job", 0, 2)
-    _died(tmp_path, 1, began_ns=time.time_ns() - 3600 * 10**9)
-    assert [each.rank for each in first.wait(lambda *_: True)] == [0]
-    (tmp_path / ".ranks-job" / "1").write_text("[]")
-    assert [each.rank for each in first.wait(lambda *_: True)] == [0]
+    assert first.read() == [first.own, None]
+    write(tmp_path, 1, ended_ns=0, began_ns=time.time_ns() - 3600 * 10**9)
+    assert first.read() == [first.own, None]
+    for text in ("[]", "{", "{}", '{"failure": 1}'):
+        (tmp_path / ".ranks-job" / "1").write_text(text)
+        assert first.read() == [first.own, None]
+
+
+@needs_posix
+def test_the_folders_of_killed_jobs_are_removed_by_the_next_one(tmp_path: Path, gone: int) -> None:
+    for job, changes in {
+        "killed": {"pid": gone},
+        "runs": {},
+        "elsewhere": {"pid": gone, "host": "elsewhere"},
+    }.items():
+        RankOfJob(tmp_path, job, 0, 2)
+        path = tmp_path / f".ranks-{job}" / "0"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    for name in (".ranks-begins", ".ranks-empty"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / ".ranks-empty", (0, 0))
+    RankOfJob(tmp_path, "next", 0, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".ranks-runs", ".ranks-elsewhere", ".ranks-begins", ".ranks-next",
+    }  # fmt: skip
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    alone = RankOfJob(tmp_path / "file", "job", 0, 1)
-    alone.end(["a"])
-    assert alone.wait(never)[0].files == ("a",)
+    zero, one = (RankOfJob(tmp_path / "file", "job", rank, 2) for rank in range(2))
+    zero.fail(failure())
+    assert [state.files for state in job_end.end_rank(zero, ["a"])] == [("a",)]
+    assert job_end.end_rank(one, ["b"]) == []
 
 
 @pytest.mark.parametrize(
@@ -260,6 +412,22 @@ def test_torchrun_starts_profkit_on_every_rank(tmp_path: Path) -> None:
     assert is_torchrun(str(script), "script")
     assert is_torchrun("torch.distributed.run", "module")
     assert not is_torchrun("torch.distributed.run", "code")
+
+
+@needs_posix
+def test_torchrun_removes_what_killed_ranks_have_left(
+    tmp_path: Path, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RankOfJob(tmp_path / "train", "job", 0, 2)
+    path = tmp_path / "train" / ".ranks-job" / "0"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": gone}))
+    monkeypatch.setattr("torch.distributed.run.main", lambda _words: sys.exit(3))
+    monkeypatch.setattr(sys, "argv", ["torchrun"])
+    error = run_on_every_rank(["train.py"], [], str(tmp_path))
+    assert isinstance(error, SystemExit)
+    assert error.code == 3
+    assert list((tmp_path / "train").iterdir()) == []
+    run_on_every_rank(["train.py"], [], str(tmp_path / "none"))
 
 
 def test_a_process_that_has_ended_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,18 +101,18 @@ def test_a_run_without_steps_has_its_functions_in_its_trace(finder: StepFinder) 
     assert capture.sampled is not None
     first = capture.sampled.functions[0]
     assert (first.place[0], first.place[2]) == (__file__, "tokenize")
-    assert first.ns > 0.8 * capture.sampled.running_ns
+    assert first.ns > 0.5 * capture.sampled.running_ns
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="coverage sets a trace function")
 def test_nothing_is_sampled_once_the_steps_are_known(finder: StepFinder) -> None:
-    was_on = finder._sampler.is_on
+    was_on = finder.recorder.is_sampling
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(12):
         weight.sum().backward()
         optimizer.step()
-    assert (was_on, finder._sampler.is_on) == (True, False)
+    assert (was_on, finder.recorder.is_sampling) == (True, False)
     finder.finish()
     assert finder.path is not None
     capture = load_trace(finder.path).capture
@@ -122,5 +122,5 @@ def test_nothing_is_sampled_once_the_steps_are_known(finder: StepFinder) -> None
 
 def test_nothing_is_sampled_once_the_program_profiles_itself(finder: StepFinder) -> None:
     with torch.profiler.profile():
-        assert not finder._sampler.is_on
-    assert not finder._sampler.is_on
+        assert not finder.recorder.is_sampling
+    assert not finder.recorder.is_sampling

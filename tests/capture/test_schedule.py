@@ -1,5 +1,7 @@
 """Which steps are recorded, and which one is recorded for source lines."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_repeat_zero_repeats_without_limit() -> None:
 
 
 @pytest.mark.parametrize("numbers", [{"wait": -1}, {"warmup": -1}, {"active": 0}, {"repeat": -2}])
-def test_invalid_numbers_are_rejected(numbers: dict[str, int]) -> None:
+def test_invalid_numbers_are_rejected(numbers: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="or more"):
         Schedule(**numbers)
 

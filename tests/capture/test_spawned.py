@@ -3,6 +3,9 @@
 import json
 import multiprocessing
 import operator
+import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +20,7 @@ import pytest
 from torch.multiprocessing.spawn import _wrap
 from torch.utils.data._utils.worker import _worker_loop
 
+from profkit.capture.process.files import safe_name
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.schedule import Schedule
 from profkit.capture.run.plan import Plan
@@ -121,6 +125,21 @@ def test_only_the_first_of_many_processes_are_workers(workers: SpawnedWorkers) -
         workers._next_order()
     assert not workers._is_worker(process)
     assert workers.end() == ([], MAX_WORKERS)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are only known on POSIX")
+def test_the_folders_of_killed_programs_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    code = "import os; print(os.getpid())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    traces, host = tmp_path / "train", safe_name(socket.gethostname())
+    names = {f".workers-{host}_{pid}": pid for pid in (os.getpid(), int(run.stdout))}
+    for name in [*names, ".workers-elsewhere_1", f".workers-{host}_x"]:
+        (traces / name).mkdir(parents=True)
+        (traces / name / "0").write_text("[]")
+    SpawnedWorkers(plan(tmp_path), tmp_path)
+    assert {path.name for path in traces.iterdir()} == {
+        f".workers-{host}_{os.getpid()}", ".workers-elsewhere_1", f".workers-{host}_x",
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -139,7 +139,7 @@ def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
 
 def today() -> str:
     """The date."""
-    return dt.datetime.now(dt.timezone.utc).date().isoformat()
+    return dt.datetime.now(dt.UTC).date().isoformat()
 
 
 def missing(name: str, device: str) -> list[str]:

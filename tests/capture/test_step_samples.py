@@ -1,0 +1,194 @@
+"""Steps are sampled until their functions are known."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from profkit.capture.process.stack_sampler import StackSample
+from profkit.capture.recording import step_samples
+from profkit.capture.recording.step_samples import ENOUGH_SAMPLES, StepSamples
+from tests.processes import start
+
+MS = 1_000_000
+pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="coverage sets a trace function")
+LOOP = """\
+import gc, sys, threading, time
+from profkit.capture.recording.step_samples import StepSamples
+
+def wait_for_sensor():
+    time.sleep(0.03)
+
+def make_batch():
+    end_s, n = time.thread_time() + 0.03, 0
+    while time.thread_time() < end_s:
+        n += sum(i * i for i in range(100))
+    return n
+
+def collect():
+    gc.collect()
+
+def main(step, n):
+    samples = StepSamples(threading.get_ident())
+    samples.begin()
+    for number in range(n):
+        step()
+        samples.step_ended(number < 3)
+    samples.stop()
+    return samples.result()
+
+kept = [{"id": i, "meta": {"lang": [i]}} for i in range(200_000)] if "collect" in sys.argv else []
+result = main(globals()[sys.argv[1]], int(sys.argv[2]))
+first = result.functions[0]
+print(first.place[1], first.place[2], first.callee or "-", first.ns / result.running_ns,
+      first.waiting_ns / first.ns, result.n_steps)
+"""
+"""A program whose steps are one function."""
+
+
+@pytest.mark.parametrize(
+    ("function", "n_steps", "line", "callee", "waits"),
+    [
+        ("wait_for_sensor", 40, 5, "time.sleep", True),
+        ("make_batch", 40, None, None, False),
+        ("collect", 8, 14, "gc.collect", False),
+    ],
+)
+def test_a_loop_tells_the_function_its_line_and_whether_it_waits(
+    tmp_path: Path,
+    function: str,
+    n_steps: int,
+    line: int | None,
+    callee: str | None,
+    waits: bool,  # noqa: FBT001
+) -> None:
+    program = tmp_path / "loop.py"
+    program.write_text(LOOP)
+    ended = start(tmp_path, str(program), function, str(n_steps))
+    assert ended.code == 0, ended.err
+    at, name, called, share, waiting, n = ended.out.split()
+    assert name == function
+    if callee is not None:
+        assert (int(at), called) == (line, callee)
+        assert float(share) > 0.8
+    assert (float(waiting) > 0.5) == waits
+    assert 0 < int(n) <= n_steps
+
+
+class Clock:
+    """Replaces the clocks of the module."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**18
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+
+class Steps:
+    """Steps of a thread with samples at given times, without a sampling thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(step_samples, "time", self.clock)
+        self.samples = StepSamples(threading.get_ident())
+        monkeypatch.setattr(self.samples._sampler, "start", lambda: True)
+        monkeypatch.setattr(type(self.samples._sampler), "is_on", True)
+        self.samples.begin()
+
+    def sample(self, after_ms: float, line: int = 1, *, thread: int | None = None) -> None:
+        self.clock.now_ns += round(after_ms * MS)
+        ident = threading.get_ident() if thread is None else thread
+        calls = ((__file__, line, "main"),)
+        sample = StackSample(self.clock.now_ns, ident, "", calls, is_running=True)
+        self.samples._add([sample])
+
+    def end(self, *, is_recorded: bool = False, after_ms: float = 0.0) -> None:
+        self.clock.now_ns += round(after_ms * MS)
+        self.samples.step_ended(is_recorded)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(monkeypatch)
+
+
+def test_it_stops_once_there_are_enough_samples(steps: Steps) -> None:
+    for _ in range(ENOUGH_SAMPLES):
+        assert not steps.samples.is_over
+        steps.sample(10)
+        steps.end()
+    assert steps.samples.is_over
+    steps.end()
+    result = steps.samples.result()
+    assert result is not None
+    assert (result.n_samples, result.n_steps) == (ENOUGH_SAMPLES, ENOUGH_SAMPLES)
+    assert result.steps_ns == result.running_ns == 10 * ENOUGH_SAMPLES * MS
+
+
+def test_recorded_steps_are_sampled_to_their_end(steps: Steps) -> None:
+    for _ in range(ENOUGH_SAMPLES + 5):
+        steps.sample(1)
+    steps.end(is_recorded=True)
+    assert not steps.samples.is_over
+    steps.end(is_recorded=False)
+    assert steps.samples.is_over
+
+
+def test_long_steps_are_sampled_for_three_seconds(steps: Steps) -> None:
+    steps.sample(1400)
+    steps.end(is_recorded=True)
+    assert not steps.samples.is_over
+    steps.sample(1700)
+    steps.end(is_recorded=True)
+    assert steps.samples.is_over
+
+
+def test_a_step_that_has_not_ended_does_not_count(steps: Steps) -> None:
+    steps.sample(10, line=1)
+    steps.end()
+    steps.sample(10, line=2)
+    steps.samples.stop()
+    result = steps.samples.result()
+    assert result is not None
+    assert [function.place[1] for function in result.functions] == [1]
+
+
+def test_other_threads_do_not_count(steps: Steps) -> None:
+    steps.sample(10, thread=1)
+    steps.end()
+    assert steps.samples.result() is None
+
+
+def test_a_late_sample_stands_for_the_time_since_the_one_before(steps: Steps) -> None:
+    steps.sample(20, line=1)
+    steps.sample(700, line=2)
+    steps.end()
+    steps.samples.stop()
+    result = steps.samples.result()
+    assert result is not None
+    assert [(each.place[1], each.ns) for each in result.functions] == [(2, 700 * MS), (1, 20 * MS)]
+
+
+def test_without_a_step_there_is_no_result() -> None:
+    samples = StepSamples(threading.get_ident())
+    samples.begin()
+    samples.stop()
+    assert samples.result() is None
+    samples.begin()
+    assert samples.is_over
+
+
+def test_a_debugger_of_the_program_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "gettrace", lambda: lambda *_: None)
+    samples = StepSamples(threading.get_ident())
+    samples.begin()
+    assert samples.is_over
+    time.sleep(0)
+    samples.step_ended(is_recorded=True)
+    assert samples.result() is None
