@@ -37,7 +37,7 @@ LIMIT_OF_RANK_S: Final = 2.0
 """The same for a rank of a job, whose other ranks wait for its end."""
 _HANDLER_S: Final = 0.5
 """How long the main thread may take until it runs its handler; after that it is in C code."""
-_SAFE_POINT_SHARE: Final = 0.6
+_SAFE_POINT_SHARE: Final = 0.4
 """Share of the limit for which a recording waits for a safe point; the rest is for the report."""
 _DRAIN_S: Final = 0.05
 """A pause after other signals, which may come a thousand times per second."""
@@ -329,6 +329,25 @@ def _position_of_main() -> tuple[int, int]:
     return (0, 0) if frame is None else (id(frame), frame.f_lasti)
 
 
+_masks: Final[list[set[int | signal.Signals]]] = []
+"""The signals that were blocked before the fork that is under way."""
+
+
+def _before_fork() -> None:
+    """Block SIGTERM while this thread forks.
+
+    Python forgets signals that reach the child before its handlers are replaced: the child would
+    survive the one that ends it.
+    """
+    if _signal_thread is not None:
+        _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {_TERM}))
+
+
+def _after_fork() -> None:
+    while _masks:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
+
+
 def _forget_in_child() -> None:
     """Give SIGTERM its default action in a forked child, which has no signal thread."""
     global _signal_thread, _n_deferring, _is_held
@@ -339,7 +358,10 @@ def _forget_in_child() -> None:
         signal.signal(_TERM, signal.SIG_DFL)
     if thread is not None:
         thread.stop()
+    _after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child
+    )

@@ -153,7 +153,7 @@ class Session:
         At a place where no recording may be stopped, this is no boundary: the step goes on.
         """
         self._act_on_requests()
-        if self.is_done or not safe_points.is_safe():
+        if self.is_done or not self._may_act():
             return
         if self._has_no_end() and self._watch.is_too_large():
             self._end_early()
@@ -176,7 +176,7 @@ class Session:
         The recorded steps follow each other. Where fewer than planned do, they are dropped and
         steps after the pause are recorded instead, if so many have followed each other before.
         """
-        if not self.is_done and safe_points.is_safe():
+        if not self.is_done and self._may_act():
             with self._guarded("recording stopped."):
                 self._windows.close_region()
                 # A window that ends here has begun a step that is none.
@@ -184,14 +184,14 @@ class Session:
 
     def resume(self) -> None:
         """Begin the next step, after :meth:`pause`."""
-        if not self.is_done and self.state.is_paused and safe_points.is_safe():
+        if not self.is_done and self.state.is_paused and self._may_act():
             with self._guarded("recording stopped."):
                 self._do(RecorderEvent.RESUME)
                 self._watch.begin_step()
 
     def freeze(self) -> None:
         """Stop recording; what was recorded is written at the end."""
-        if not self.is_done and safe_points.is_safe():
+        if not self.is_done and self._may_act():
             with self._guarded("recording stopped."):
                 self._windows.close_region()
                 self._do(RecorderEvent.FREEZE)
@@ -220,8 +220,7 @@ class Session:
         self._act_on_requests()
         if self.over:
             return True
-        is_own_thread = threading.get_ident() == self.thread
-        if not is_own_thread:
+        if not self._is_own_thread():
             self._windows.forget_open()
         elif not safe_points.is_safe():
             return False
@@ -247,8 +246,15 @@ class Session:
 
     def _act_on_requests(self) -> None:
         """Make way for a profiler in another thread, at a safe point of this one."""
-        if threading.get_ident() == self.thread and safe_points.is_safe():
+        if self._may_act():
             self._yielding.act()
+
+    def _is_own_thread(self) -> bool:
+        return threading.get_ident() == self.thread
+
+    def _may_act(self) -> bool:
+        """Return whether torch's profiler may be started or stopped here for this session."""
+        return self._is_own_thread() and safe_points.is_safe()
 
     def _has_no_end(self) -> bool:
         """Return whether all steps are recorded that the block has."""
@@ -366,6 +372,8 @@ class Session:
     def _drop(self) -> None:
         self._watch.stop()
         self.state, _ = next_action(self.state, RecorderEvent.DROP, self._schedule)
+        if not self._is_own_thread():
+            self._windows.forget_open()
         self._windows.drop_all()
         self._yielding.end()
         release_free_memory()
@@ -405,8 +413,7 @@ class Session:
 
     def _on_python_profiler(self, name: str) -> None:
         """End a recording with stacks before the program sets a profile function."""
-        is_own = self.pid == os.getpid() and threading.get_ident() == self.thread
-        if self.is_done or not is_own or not safe_points.is_safe():
+        if self.is_done or self.pid != os.getpid() or not self._may_act():
             return
         if self.state.phase is Phase.RECORD and self._windows.main_has_stacks:
             self._make_way(name)
