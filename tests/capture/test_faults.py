@@ -29,6 +29,7 @@ def assert_unbroken(result: dict[str, Any]) -> None:
     assert result["partial"] == [], result["call"]
 
 
+@pytest.mark.slow
 def test_the_program_is_unbroken_if_a_file_cannot_be_written_or_opened() -> None:
     without, written, *later = tried("one:^os.rename ", "from:^open import capture/run")
     for result in (without, written, *later):

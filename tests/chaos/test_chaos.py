@@ -17,9 +17,7 @@ from tests.chaos.treatments import Treatment
 from tests.chaos.watching import BUILD
 
 _QUICK: Final = {
-    "alarm_timeout": Treatment.NONE,
     "asyncio_service": Treatment.TERM,
-    "exits_with_three": Treatment.NONE,
     "from_scratch": Treatment.INT,
     "inference_modules": Treatment.NONE,
     "pool_inference": Treatment.IGNORED,
