@@ -10,8 +10,10 @@ from typing import Final
 
 _BASE_TIME: Final = re.compile(r'"baseTimeNanoseconds": (\d+)')
 _WINDOW_SPAN: Final = re.compile(
-    r'("name": "PyTorch Profiler \(\d+\)"[^{}]*?"ts": (?=([\d.]+))[\d.]+,\s*"dur": )[\d.]+'
+    r'("cat": "Trace",[^{}]*?"ts": (?=([\d.]+))[\d.]+,\s*"dur": )[\d.]+'
 )
+"""The one event of this category. Its name comes before its times since torch 2.13, after them
+before."""
 _WINDOW_END: Final = re.compile(r'("name": "Record Window End"[^{}]*?"ts": )[\d.]+')
 
 

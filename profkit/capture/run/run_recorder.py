@@ -66,6 +66,11 @@ class RunRecorder:
         return self.state.kind is not None
 
     @property
+    def has_prelude(self) -> bool:
+        """Whether the run was recorded as a whole, as long as its steps were not known."""
+        return self._prelude.session is not None
+
+    @property
     def is_recording(self) -> bool:
         """Whether a profiler records now, so that the current step must not be disturbed."""
         is_session = self._session is not None and self._session.is_recording

@@ -54,6 +54,12 @@ _UNCOUNTED: Final[dict[StepSource, int]] = {"module": 5, "loader": 2, "optimizer
 """Steps of a source that have ended before the first one that is reported: it had to repeat."""
 
 
+_NO_PRELUDE: Final = (
+    "The program has ended before a step was recorded, and this version of torch cannot record a "
+    "run as a whole."
+)
+
+
 class StepMonitors:
     """What receives the steps of the program: the recording, and the monitor of its memory.
 
@@ -135,8 +141,10 @@ class StepFinder:
     def why_less(self) -> str:
         """Why fewer steps were recorded than planned, in one sentence, or empty."""
         name = self.recorder.program_profiler
-        if not name or not self._plan.record_trace:
+        if not self._plan.record_trace:
             return ""
+        if not name:
+            return "" if self.path or self.recorder.has_prelude else _NO_PRELUDE
         uses = f"The program uses a profiler itself ({name}), so profkit recorded"
         if self.path is None:
             return f"{uses} no steps. Analyze the trace of that profiler instead."
