@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.recording.options import Options
     from profkit.capture.recording.schedule import Schedule
     from profkit.capture.run.plan import Plan
-    from profkit.capture.run.run import ProgramTarget, run
+    from profkit.capture.run.run import ProgramTarget, RunResult, run
 
     if json_file is not None:
         json_file = _checked(json_file)
@@ -107,23 +107,25 @@ def command(  # noqa: PLR0913  (one argument per option)
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
         _report(outcome, json_file, chosen, rank, workers.end(), is_killed=is_killed)
 
+    endings: list[BaseException | None] = []
     with ExitStack() as held:
         try:
             outcome = run(
                 target,
                 plan,
                 killed=partial(report, is_killed=True),
-                ended=partial(_ended, held, rank),
+                ended=partial(_ended, held, rank, endings),
                 began=workers.watch,
             )
         except CannotStartError as error:
             echo(str(error))
-            if rank is not None:
-                from profkit.capture.run.job_end import drop_rank
-                from profkit.capture.run.rank_failure import Failure
-
-                drop_rank(rank, Failure(time.time_ns(), exit_code=error.exit_code))
+            _drop_rank(rank, error.exit_code)
             return error.exit_code
+        except KeyboardInterrupt:
+            if not endings:
+                raise
+            # The program has ended before: it ends as it did.
+            outcome = RunResult(endings[0], None, "The report was interrupted.")
         end = _show_error(outcome.error)
         if not (outcome.is_of_child or is_empty):
             report(outcome, is_killed=False)
@@ -132,14 +134,30 @@ def command(  # noqa: PLR0913  (one argument per option)
     raise _end_like(end)
 
 
-def _ended(held: ExitStack, rank: "RankOfJob | None", error: BaseException | None) -> None:
+def _drop_rank(rank: "RankOfJob | None", exit_code: int) -> None:
+    """Tell the other ranks that this one could not start."""
+    if rank is not None:
+        from profkit.capture.run.job_end import drop_rank
+        from profkit.capture.run.rank_failure import Failure
+
+        drop_rank(rank, Failure(time.time_ns(), exit_code=exit_code))
+
+
+def _ended(
+    held: ExitStack,
+    rank: "RankOfJob | None",
+    endings: list[BaseException | None],
+    error: BaseException | None,
+) -> None:
     """Have the signals that come from now on end this process only after it has reported.
 
     Args:
         held: Ends what is begun here, after the report.
         rank: This process as a rank of a job, or None.
+        endings: Receives the exception.
         error: The exception that the program raised, or None.
     """
+    endings.append(error)
     if "torch" not in sys.modules:
         return
     from profkit.capture.process import signals
@@ -241,6 +259,8 @@ def _report(
                 _print_report(outcome, json_file, chosen, workers=workers)
         else:
             echo(f"profkit: {outcome.why_not}")
+    except KeyboardInterrupt:
+        echo("profkit: The report was interrupted.")
     except Exception as error:  # noqa: BLE001  (the exit code is the program's)
         _print_failure(error)
 

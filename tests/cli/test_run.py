@@ -290,3 +290,20 @@ def test_a_bug_in_the_report_leaves_the_exit_code_to_the_program(tmp_path: Path)
     ended = start(tmp_path, "-m", "profkit", "run", "-c", program)
     assert ended.code == 7
     assert "this is a bug in profkit" in ended.err
+
+
+def test_ctrl_c_during_the_report_leaves_the_program_its_exit_code(tmp_path: Path) -> None:
+    source = """\
+import os, signal, threading
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(20):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+raise SystemExit(3)
+"""
+    ended = start(tmp_path, "-m", "profkit", "run", "-c", source)
+    assert ended.code == 3, ended.err
+    assert "The report was interrupted." in ended.err
