@@ -174,10 +174,7 @@ class RunRecorder:
 
     def drop(self) -> None:
         """Write nothing."""
-        if self._session is not None:
-            self._session.abandon()
-            current.leave(self._session)
-            self._session = None
+        self._drop_session()
         self._prelude.drop()
 
     def _carry_out(self, actions: tuple[RunAction, ...]) -> None:

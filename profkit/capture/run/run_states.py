@@ -24,7 +24,6 @@ class Stage(Enum):
 
     PRELUDE = "the run as a whole, as its steps are not known"
     STEPS = "steps"
-    DONE = "nothing more: the steps are recorded"
     YIELDED = "nothing more: the program uses a profiler itself"
 
 
