@@ -128,6 +128,14 @@ def test_an_interrupt_that_python_ignores_in_a_finalizer_is_no_failure() -> None
     assert failures(replace(_BARE, err=ignored, sent=sent(signal.SIGTERM))) == (Failure.EXIT,)
 
 
+def test_an_interrupt_while_python_ends_is_no_failure() -> None:
+    late = sent(signal.SIGINT, n_printed=len(_BARE.out))
+    program = Program(20, on_int=Ending(7, "interrupted\n"))
+    assert failures(replace(_BARE, code=-2, sent=late), program) == ()
+    assert failures(replace(_BARE, code=-2, sent=sent(signal.SIGINT)), program) != ()
+    assert Failure.CRASH in failures(replace(_BARE, code=-11, sent=late), program)
+
+
 def test_a_program_that_handles_a_signal_says_so_after_what_it_printed() -> None:
     program = Program(20, on_int=Ending(7, "interrupted\n"))
     ended = replace(_BARE, code=7, out="training\ninterrupted\n", sent=sent(signal.SIGINT))
