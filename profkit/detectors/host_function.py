@@ -153,7 +153,11 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     change = ProgramChange(host_time=pauses.pairs())
     (saved,) = ctx.time_costs([change], "estimate")
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
-    left_ns = pauses.total_ns
+    # A thread that has no core runs no operator either, wherever it is.
+    capture = ctx.trace.capture
+    cpu = None if capture is None else capture.cpu
+    delayed_ns = 0 if cpu is None else round(cpu.delayed_share * steps_ns)
+    left_ns = max(0, pauses.total_ns - delayed_ns)
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
         left_ns -= spent_ns

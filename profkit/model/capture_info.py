@@ -59,6 +59,11 @@ class CpuTime:
             return None
         return max(0, self.window_ns - self.thread_ns - self.delayed_ns)
 
+    @property
+    def delayed_share(self) -> float:
+        """Share of the window for which the thread had no core; 0 where it is not known."""
+        return (self.delayed_ns or 0) / self.window_ns if self.window_ns else 0.0
+
 
 @dataclass(frozen=True)
 class HostThreads:

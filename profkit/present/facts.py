@@ -100,7 +100,7 @@ def _processor_time(report: Report, *, everything: bool) -> Iterator[str]:
     cpu = report.source.cpu
     if cpu is None or cpu.waiting_ns is None or cpu.delayed_ns is None or not cpu.window_ns:
         return
-    delayed = cpu.delayed_ns / cpu.window_ns
+    delayed = cpu.delayed_share
     if everything or delayed >= _MIN_DELAYED_SHARE:
         ran, waited = (format_share(ns / cpu.window_ns) for ns in (cpu.thread_ns, cpu.waiting_ns))
         yield (

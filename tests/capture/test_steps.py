@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import profkit
+from profkit.capture.recording import recording_writer
 from profkit.errors import UsageError
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -28,8 +29,9 @@ def n_ops(trace: dict[str, Any], name: str = "aten::exp") -> int:
 
 
 def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
-    opened: Opened,
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 1.1)
     with profkit.trace("train", wait=3, warmup=2, active=2) as t:
         for _ in range(12):
             work()
@@ -45,6 +47,17 @@ def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
     assert lines["same_window"] is False
     assert [frame[2:] for frame in lines["frames"]] == [["work", 1]]
     assert "unrecorded" in about["cost"]["overhead_basis"]
+
+
+def test_steps_are_not_compared_where_other_programs_took_the_cores(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 0.0)
+    with profkit.trace("train", wait=3, warmup=2, active=2) as t:
+        for _ in range(12):
+            work()
+            t.step()
+    assert opened(t.path)["profkit"]["cost"]["overhead_basis"].startswith("estimated")
 
 
 def test_the_trace_is_written_right_after_its_last_step(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """host-function names functions that were sampled over the steps."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from profkit.model.capture_info import SampledFunction
+from profkit.model.capture_info import CpuTime, SampledFunction
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -140,3 +141,18 @@ def test_without_samples_or_a_gpu_it_says_what_is_missing(analyzed: Analyzed) ->
         b.compute("aten::mm", 1 * MS)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "CPU002"
+
+
+@pytest.mark.parametrize(("delayed_ms", "spent"), [(3, ["1.00 ms per step (10%)"]), (4, [])])
+def test_time_without_a_core_is_no_functions(
+    found: Found, delayed_ms: int, spent: list[str]
+) -> None:
+    functions = [function("main", 18, 40, callee="gc.collect"), MODEL(60)]
+    recorded = recording(functions, busy_python(4, 6), MAIN_OPS)
+    assert recorded.capture is not None
+    cpu = CpuTime(10 * MS, 6 * MS, 6 * MS, delayed_ns=delayed_ms * MS)
+    recorded.capture = replace(recorded.capture, cpu=cpu)
+
+    messages = [finding.message for finding in found(recorded, RULE)]
+    assert len(messages) == len(spent)
+    assert all(time in message for time, message in zip(spent, messages, strict=True))

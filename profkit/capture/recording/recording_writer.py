@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from profkit.capture.process import compiles, console, environment, files, flight_recorder
 from profkit.capture.recording.op_lines import Lines, lines_of
@@ -15,6 +16,9 @@ from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
 from profkit.model.capture_info import CaptureCost, SampledTime, StepKind
+
+_MAX_DELAYED_SHARE: Final = 0.1
+"""Steps are compared only if other programs took less of the recorded thread's time than this."""
 
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
@@ -65,7 +69,8 @@ class RecordingWriter:
             is_early: Whether that ended the block too.
             open_step: The name of the step that has not ended, or empty.
             overhead: The ratio of a recorded step to another one, and how it is known; None if it
-                was not measured.
+                was not measured. It is estimated then, and where other programs took the cores:
+                they slow down one step and not the next.
         """
         began_ns = time.perf_counter_ns()
         info = environment.describe(self._name, self.steps)
@@ -76,6 +81,8 @@ class RecordingWriter:
             main.export(exported)
             n_events = files.count_events(exported)
             lines = self._lines(main, for_lines)
+            if main.cpu is not None and main.cpu.delayed_share >= _MAX_DELAYED_SHARE:
+                overhead = None
             ratio, basis = overhead or (None, "")
             if overhead is None and not stopped_by:  # a program that is about to end does not wait
                 n_calls = lines.n_calls if lines is not None else 0
