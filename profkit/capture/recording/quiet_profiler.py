@@ -16,6 +16,10 @@ _SILENT: Final = 6
 """Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
 _LEVEL_SYMBOL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto's ``Logger::severityLevel_``."""
+_ALLOCATOR_LEVEL_SYMBOL: Final = "FLAGS_caffe2_log_level"
+"""The level from which c10 prints its log messages."""
+_ERROR: Final = 2
+"""c10's ``GLOG_ERROR``."""
 _TRACER_WARNING: Final = r"(?s).*\(Triggered internally at \S*/csrc/profiler/"
 
 
@@ -54,12 +58,46 @@ def without_debug_lines() -> Iterator[None]:
 @cache
 def _kineto_level() -> Any:  # noqa: ANN401  (a C integer, or None)
     """Return Kineto's log level in this process, or None where torch's library does not show it."""
+    return _find_integer("libtorch_cpu.so", _LEVEL_SYMBOL)
+
+
+@contextlib.contextmanager
+def without_allocator_warning() -> Iterator[None]:
+    """Start a recording of memory without the line that torch prints about the first free in it.
+
+    Torch prints that a block "of unknown size was allocated before the profiling started" on the
+    first of each thousand such frees. Here one is freed while only errors are printed, which is for
+    a few microseconds.
+
+    Source: ``ProfiledCPUMemoryReporter::Delete`` in ``c10/core/CPUAllocator.cpp``.
+    """
     import torch
 
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    block = torch.UntypedStorage(1)  # not a tensor, of which the program's modes would know
+    yield
+    level = _allocator_level()
+    if level is None:
+        return
+
+    before, level.value = level.value, max(level.value, _ERROR)
+    del block
+    level.value = before
+
+
+@cache
+def _allocator_level() -> Any:  # noqa: ANN401  (a C integer, or None)
+    """Return c10's log level in this process, or None where torch's library does not show it."""
+    return _find_integer("libc10.so", _ALLOCATOR_LEVEL_SYMBOL)
+
+
+def _find_integer(library: str, symbol: str) -> Any:  # noqa: ANN401  (a C integer, or None)
+    """Return a global integer of one of torch's libraries, or None without it."""
+    import torch
+
+    path = Path(torch.__file__).parent / "lib" / library
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        return ctypes.c_int.in_dll(loaded, _LEVEL_SYMBOL)
+        loaded = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.c_int.in_dll(loaded, symbol)
     return None
 
 
