@@ -192,12 +192,34 @@ def held() -> Iterator[None]:
                 _signal.signal(number, lambda number, _frame: arrived.append(number))
         yield
     finally:
-        for number, handler in handlers.items():
-            _signal.signal(number, handler)
-        _is_held = False
-        _wait_if_pending()
-        for number in dict.fromkeys(arrived):
-            signal.raise_signal(number)
+        try:
+            _restore(handlers)
+        finally:
+            _is_held = False
+            _wait_if_pending()
+            _raise_each([*dict.fromkeys(arrived)])
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    """Set the program's handlers again. What the first of them raises here leaves none behind."""
+    try:
+        while handlers:
+            number = next(iter(handlers))
+            _signal.signal(number, handlers[number])
+            del handlers[number]
+    finally:
+        if handlers:
+            _restore(handlers)
+
+
+def _raise_each(numbers: list[int]) -> None:
+    """Send this process the signals that have arrived, the others too if one's handler raises."""
+    try:
+        while numbers:
+            signal.raise_signal(numbers.pop(0))
+    finally:
+        if numbers:
+            _raise_each(numbers)
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:

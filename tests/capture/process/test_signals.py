@@ -152,6 +152,45 @@ def test_a_block_within_another_one_holds_to_the_end_of_the_outer_one() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_all_signals_of_a_block_are_handled_if_each_handler_raises() -> None:
+    handled: list[int] = []
+
+    def handler(number: int, _frame: object) -> None:
+        handled.append(number)
+        raise TimeIsUpError
+
+    def work() -> None:
+        with signals.held():
+            signal.raise_signal(signal.SIGUSR2)
+            signal.raise_signal(signal.SIGUSR1)
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        with pytest.raises(TimeIsUpError):
+            work()
+        assert handled == [signal.SIGUSR2, signal.SIGUSR1]
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def test_a_handler_that_raises_as_soon_as_it_is_set_again_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    restored: list[int] = []
+
+    def set_and_run(number: int, _handler: object) -> None:
+        restored.append(number)
+        if len(restored) == 1:
+            raise TimeIsUpError
+
+    monkeypatch.setattr("_signal.signal", set_and_run)
+    with pytest.raises(TimeIsUpError):
+        signals._restore({signal.SIGUSR1: print, signal.SIGUSR2: print})
+    assert restored == [signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2]
+
+
 def test_without_anything_to_finish_sigterm_has_its_default_action() -> None:
     finisher = signals.Finisher(lambda _: None)
     signals.on_sigterm(finisher)
