@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from tests.chaos.bare_runs import BareRuns
+from tests.chaos.process import let_interrupts_through
 from tests.chaos.results import Results, RunResult
 from tests.chaos.runs import MIN_LIMIT_S, Plan, run_once
 from tests.chaos.table import PROGRAMS
@@ -30,6 +31,7 @@ MAX_JOBS: Final = 2
 def main() -> int:
     """Run, print each run and the table, and return the exit status."""
     options = read_arguments()
+    let_interrupts_through()
     plan = Plan(options.seed, options.share, options.limit, is_watched=not options.bare)
     bare_runs, results = BareRuns(BUILD / "bare.json"), Results(options.seed)
     treatment = Treatment[options.treatment] if options.treatment else None
