@@ -23,7 +23,9 @@ _LABELS: Final[dict[PathKindName, str]] = {
 }
 WITH_KERNEL_NAMES: Final = ("kernel", "communication")
 _AFTER_WHICH_WORK_STARTS: Final = ("gap", "launch-latency")
-_NO_NAME: Final[dict[str, str]] = {"python": "outside operators"}
+NO_FUNCTION: Final = "outside operators"
+"""The name of Python time of which no function is known."""
+_NO_NAME: Final[dict[str, str]] = {"python": NO_FUNCTION}
 _LOADER: Final = f"{DATA_LOADER}#"
 _BUILTIN: Final = regex(
     rf"^{BUILTIN_PREFIX}(?:function|method) (?P<name>\w+)"

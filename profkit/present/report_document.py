@@ -27,6 +27,7 @@ from profkit.present.critical_path import (
     path_title,
     unexplained_text,
 )
+from profkit.present.diagnosis import headline
 from profkit.present.document import (
     Block,
     Cell,
@@ -67,7 +68,6 @@ from profkit.present.headline import (
     cost_text,
     device_noun,
     function_name,
-    headline,
     host_step_time,
     incomplete_steps,
     n_running,

@@ -15,8 +15,8 @@ from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.check_document import cause_texts, check_headline, outcome_text
+from profkit.present.diagnosis import headline
 from profkit.present.facts import unchecked_by_reason
-from profkit.present.headline import headline
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
 

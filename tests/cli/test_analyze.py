@@ -30,7 +30,7 @@ def test_the_report_goes_to_stdout_and_nothing_else_does(
     assert main(["analyze", trace]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("profkit ")
-    assert "Step time is" in captured.out
+    assert "Step time: " in captured.out
     assert "SYN001" in captured.out
     assert captured.err == ""
     assert "\x1b" not in captured.out
@@ -50,7 +50,7 @@ def test_texts_of_several_paths_are_concatenated(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, trace]) == 0
-    assert capsys.readouterr().out.count("Step time is") == 2
+    assert capsys.readouterr().out.count("Step time: ") == 2
 
 
 def test_folders_and_archives_give_one_report_per_trace(

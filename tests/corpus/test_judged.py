@@ -8,7 +8,7 @@ from profkit.api import render
 from profkit.engine.context import Context
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.present.headline import headline
+from profkit.present.diagnosis import headline
 from tests.corpus.recordings import TRACES, needs_corpus, raw_events, report_on, trace_path
 from tests.traces import load_trace
 
@@ -96,7 +96,7 @@ def test_copies_and_kernels_of_another_producer_are_device_work() -> None:
     assert kinds["[MEMCPY] DtoH"] == (100, round(1000 * sum(e["dur"] for e in to_host)))
     assert kinds["[MEMCPY] HtoD"][0] == 100
     assert "CPU" not in headline(report)
-    assert "the GPU is busy 29%" in headline(report)
+    assert "The GPU is idle 71%" in headline(report)
 
 
 def test_steps_of_a_loader_and_an_optimizer_are_found_without_profiler_steps() -> None:
@@ -181,7 +181,7 @@ def test_where_the_host_runs_ahead_the_step_time_is_that_of_the_gpu() -> None:
         sum(end - start for start, end in steps) / 3, abs=1
     )
     assert breakdown.per_step_ns == round(sum(ns or 0 for ns in found) / 3)
-    assert "18.8 ms on the GPU" in headline(report)
+    assert "each 18.8 ms step (" in headline(report)
     assert "16.2 ms on the host, which runs ahead" in headline(report)
 
 

@@ -9,7 +9,7 @@ import pytest
 from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.present.headline import headline
+from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 
 RULE = "nothing-recorded"

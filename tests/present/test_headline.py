@@ -1,4 +1,4 @@
-"""The headline gives step time, device activity, and the finding with the highest cost."""
+"""The headline says what limits the program, and gives the finding with the highest cost."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,12 +10,17 @@ from profkit.api import analyze, render
 from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
-from profkit.model.report import Report, RunCost, Summary
+from profkit.model.report import Report, RunCost, Summary, TimePart
+from profkit.present.diagnosis import Candidate, Cause, choose, headline, headline_sentences
 from profkit.present.facts import busiest_ops, facts, remarks
-from profkit.present.headline import cost_share, cost_text, headline, ranking, step_time
+from profkit.present.headline import cost_share, cost_text, ranking, step_time
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.renderers import reports
+
+_WAITED = (
+    "waited for 90% of each 12.0 ms step on the CPU: for I/O, a lock, a timer or another process."
+)
 
 
 def with_breakdown(report: Report, **changes: object) -> Report:
@@ -24,16 +29,16 @@ def with_breakdown(report: Report, **changes: object) -> Report:
     return replace(report, summary=replace(report.summary, breakdown=changed))
 
 
-def test_a_gpu_run_begins_with_step_time_and_gpu_activity() -> None:
+def test_a_gpu_run_begins_with_what_the_gpu_does() -> None:
     assert headline(reports.gpu_report()).startswith(
-        "Step time is 174 ms (171 ms to 176 ms); the GPU is busy 61% of it. Highest cost: the "
-        "loader starves the GPU at train.py:31, up to 65.0 ms per step (37%)."
+        "The GPU is busy 61% of each 174 ms step and waits 37% for data. Highest cost: "
+        "the loader starves the GPU at train.py:31, up to 65.0 ms per step (37%)."
     )
 
 
 def test_a_cpu_run_gives_the_share_of_operators() -> None:
     text = headline(reports.cpu_report())
-    assert text.startswith("Step time is 12.0 ms, all on the CPU; operators take 67% of it.")
+    assert text.startswith("Operators take 67% of each 12.0 ms step on the CPU: mostly aten::mm")
 
 
 def test_step_time_comes_with_its_range() -> None:
@@ -42,7 +47,6 @@ def test_step_time_comes_with_its_range() -> None:
     steps = (replace(first, dur_ns=150 * reports.MS), *rest)
     report = replace(report, summary=replace(report.summary, steps=steps))
     assert step_time(report) == "174 ms (150 ms to 176 ms)"
-    assert headline(report).startswith("Step time is 174 ms (150 ms to 176 ms); the GPU is busy")
     assert step_time(reports.empty_report()) == ""
 
 
@@ -53,7 +57,9 @@ def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
     report = replace(report, summary=replace(report.summary, steps=steps))
     middle = sorted(step.dur_ns for step in steps)[len(steps) // 2 - 1 : len(steps) // 2 + 1]
     assert len(steps) % 2 == 0
-    assert f"(median {format_ns(sum(middle) / 2)}, " in step_time(report)
+    usual = f"(median {format_ns(sum(middle) / 2)}"
+    assert f"{usual}, " in step_time(report)
+    assert f"step {usual}) and waits" in headline(report)
 
 
 def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
@@ -92,9 +98,7 @@ def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
 
 def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
     clean = replace(reports.gpu_report(), findings=(), unchecked=())
-    assert headline(clean).endswith(
-        "No problems found. The GPU is idle 37% of the time: waiting for data."
-    )
+    assert headline(clean).endswith("step and waits 37% for data. No problems found.")
 
 
 def test_skipped_checks_are_counted() -> None:
@@ -104,21 +108,31 @@ def test_skipped_checks_are_counted() -> None:
 def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> None:
     text = headline(with_breakdown(reports.gpu_report(), n_steps=0, per_step_ns=None))
     assert text.startswith(
-        "The recording has no steps; the GPU is busy 61% of the 1.04 s from first to last device "
-        "work."
+        "The GPU is busy 61% of the 1.04 s from first to last device work (the recording has no "
+        "steps), and waits 37% for data."
     )
 
 
 def test_without_steps_or_devices_it_gives_the_length_of_the_recording() -> None:
     text = headline(with_breakdown(reports.cpu_report(), n_steps=0, per_step_ns=None))
-    assert "long and has no steps, all on the CPU" in text
+    assert "Operators take 67% of the recording of 36.0 ms on the CPU, which has no steps" in text
 
 
 @pytest.mark.parametrize(
     ("ran", "delayed", "children", "expected"),
     [
-        (5, 5, 50, "waited 90% of the time: for I/O, a lock, a timer or another process."),
-        (5, 5, 0, "waited 90% of the time: for I/O, a lock, a timer or another process."),
+        (
+            5,
+            5,
+            50,
+            _WAITED,
+        ),
+        (
+            5,
+            5,
+            0,
+            _WAITED,
+        ),
         (5, 95, 50, None),
         (100, 0, 50, None),
         (5, None, 50, None),
@@ -153,13 +167,15 @@ def test_it_says_that_the_host_mostly_waited(
 def test_it_says_how_little_of_the_recording_the_steps_are() -> None:
     report = reports.cpu_report()
     longer = replace(report, summary=replace(report.summary, window_ns=3600 * reports.MS))
-    assert "operators take 67% of it; steps are 1.0% of the recording." in headline(longer)
+    assert "Steps are 1.0% of the recording." in headline(longer)
 
 
 def test_a_gpu_whose_work_was_not_recorded_is_no_cpu_run() -> None:
     report = reports.cpu_report()
     report = replace(report, source=replace(report.source, devices=("NVIDIA A100",)))
-    assert "without recorded device work; operators take" in headline(report)
+    text = headline(report)
+    assert "No device work was recorded." in text
+    assert "on the CPU" not in text
 
 
 def test_a_fault_of_the_recording_is_mentioned() -> None:
@@ -211,7 +227,7 @@ def test_a_small_cost_is_not_in_the_headline() -> None:
     report = reports.gpu_report()
     small = replace(report.findings[0], cost=Cost(ns=6_000_000, per_step_ns=1_000_000))
     text = headline(replace(report, findings=(small,)))
-    assert "No finding exceeds 1% of step time. The GPU is idle 37% of the time" in text
+    assert text.endswith("waits 37% for data. No finding exceeds 1% of step time.")
 
 
 def test_a_share_is_unknown_without_a_length() -> None:
@@ -238,8 +254,8 @@ def test_what_exceeds_the_findings_is_explained_first(tmp_path: Path) -> None:
             b.compute("aten::mm", 8_000_000)
             b.compute("aten::relu", 2_000_000)
     assert (
-        "Largest part of the critical path: operators at train (train.py:7), mostly aten::mm "
-        "(80%), 10.0 ms per step (100%). No "
+        "Operators take 100% of each 10.0 ms step: 100% at train (train.py:7), mostly aten::mm "
+        "(80%). No "
     ) in headline_of(b, tmp_path)
 
 
@@ -251,24 +267,24 @@ def test_the_largest_part_is_one_of_the_program(tmp_path: Path) -> None:
                 b.advance(5_000_000)
             b.compute("aten::mm", 4_000_000)
     text = headline_of(b, tmp_path)
-    assert "Largest part of the critical path: operators at train (train.py:7), aten::mm" in text
+    assert text.startswith("Operators take 100% of each 4.00 ms step: 100% at train (train.py:7)")
 
 
-def test_a_finding_that_costs_more_than_any_part_stands_alone(tmp_path: Path) -> None:
+def test_the_finding_on_what_takes_most_follows(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):
         with b.step(), b.frame("train.py", 7, "train"):
             b.load(8_000_000)
             b.compute("aten::mm", 2_000_000)
     text = headline_of(b, tmp_path)
+    assert text.startswith("The program waits for data for 80% of each 10.0 ms step.")
     assert "Highest cost: loop waits for the data loader" in text
-    assert "Largest part" not in text
 
 
 def test_operators_of_cudnn_are_not_all_on_the_cpu(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=())
     b.compute("aten::cudnn_convolution", 2_000_000)
-    assert "without recorded device work" in headline_of(b, tmp_path)
+    assert "No device work was recorded." in headline_of(b, tmp_path)
 
 
 def test_a_cold_start_happens_once_and_not_per_step(tmp_path: Path) -> None:
@@ -289,7 +305,8 @@ def test_launches_that_take_ten_milliseconds_are_a_cold_start(tmp_path: Path) ->
         b.advance(2_500_000)
     # Two launches of 90 ms, in 8 others with 9 pauses of 2.5 ms: 202.5 ms.
     assert (
-        "Cold start takes 180 ms (89%): launches that first load code and libraries."
+        "Cold start takes 180 ms (89% of the recording): launches that first load code and "
+        "libraries."
     ) in headline_of(b, tmp_path)
 
 
@@ -343,7 +360,7 @@ def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path:
             b.compute("aten::mm", 4_000_000)
             b.compute("aten::relu", 3_000_000)
             b.compute("aten::add", 3_000_000)
-    assert "train (train.py:7), the longest aten::mm (40%), 10.0" in headline_of(b, tmp_path)
+    assert "train (train.py:7), the longest aten::mm (40%)." in headline_of(b, tmp_path)
 
 
 def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_false() -> None:
@@ -355,12 +372,12 @@ def test_a_note_with_a_higher_cost_makes_neither_the_headline_nor_the_order_fals
     assert ranking((first, replace(note, cost=Cost(0)))) == "highest cost first"
     assert ranking((note,)) == "highest cost first"
     text = headline(replace(report, findings=(first, second, note)))
-    assert "Highest cost, notes aside: the loader starves the GPU" in text
+    assert "Highest cost (excluding notes): the loader starves the GPU" in text
     assert "Highest memory cost: tensors" in text
     assert "Highest cost: the loader" in headline(replace(report, findings=(first, second)))
     large = replace(second, severity="note", cost=Cost(bytes=1 << 40))
     text = headline(replace(report, findings=(first, second, large)))
-    assert "Highest memory cost, notes aside: tensors" in text
+    assert "Highest memory cost (excluding notes): tensors" in text
 
 
 def test_the_highest_memory_cost_is_that_of_the_most_bytes() -> None:
@@ -380,3 +397,75 @@ def test_the_part_that_includes_fills_is_not_called_copies_alone(tmp_path: Path)
     report = analyze(b.write(tmp_path / "built.json"))
     shown = render(report, "text").decode()
     assert "  copies and fills  5.00 ms" in shown
+
+
+_IDLE = Candidate(Cause.IDLE, 0.4, "idle")
+_BUSY = Candidate(Cause.DEVICE, 0.6, "busy")
+_LOST = Candidate(Cause.UNRECORDED, 0.7, "lost")
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ([], []),
+        ([_IDLE, _BUSY], [_BUSY]),
+        # What can be changed follows what was not recorded.
+        ([_IDLE, _LOST, _BUSY], [_LOST, _BUSY]),
+        # A sampled function is known with an error; operators and Python name no cause.
+        ([Candidate(Cause.FUNCTION, 0.5, "f"), Candidate(Cause.OPERATORS, 0.5, "o")], ["f"]),
+        ([Candidate(Cause.DATA, 0.49, "d"), Candidate(Cause.OPERATORS, 0.51, "o")], ["d"]),
+        ([Candidate(Cause.DATA, 0.4, "d"), Candidate(Cause.OPERATORS, 0.6, "o")], ["o"]),
+        ([Candidate(Cause.WAITING, 0.9, "w"), Candidate(Cause.OPERATORS, 0.95, "o")], ["w"]),
+    ],
+)
+def test_the_cause_with_the_largest_share_is_chosen(
+    candidates: list[Candidate], chosen: list[Candidate | str]
+) -> None:
+    sentences = [each.sentence if isinstance(each, Candidate) else each for each in chosen]
+    assert [candidate.sentence for candidate in choose(candidates)] == sentences
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        (
+            {"compute": 0.9, "idle-host": 0.1},
+            "The GPU is busy 90% of each 174 ms step and waits 10% for launches.",
+        ),
+        ({"compute": 0.95, "idle-host": 0.05}, "The GPU is busy 95% of each 174 ms step."),
+        (
+            {"compute": 0.2, "idle-host": 0.8},
+            "The GPU is idle 80% of each 174 ms step, because the CPU launches its ",
+        ),
+        (
+            {"compute": 0.2, "idle-data": 0.5, "idle-sync": 0.3},
+            "The GPU is idle 80% of each 174 ms step, 50% because it waits for data.",
+        ),
+        (
+            {"compute": 0.3, "idle-unknown": 0.7},
+            "The GPU is idle 70% of each 174 ms step, for a cause that the recording does not show",
+        ),
+        (
+            {"compute": 0.2, "communication": 0.5, "idle-host": 0.3},
+            (
+                "The GPU is busy 70% of each 174 ms step, mainly with collectives that nothing "
+                "overlaps (50%), and waits 30% for launches."
+            ),
+        ),
+        (
+            {"copy": 0.7, "compute": 0.2},
+            "The GPU is busy 90% of each 174 ms step, mainly with copies",
+        ),
+    ],
+)
+def test_the_first_sentence_names_the_largest_known_part(
+    parts: dict[str, float], sentence: str
+) -> None:
+    report = reports.gpu_report()
+    assert report.summary.breakdown is not None
+    shares = [
+        TimePart(kind, round(share * 1e9), round(share * 174e6), share)
+        for kind, share in parts.items()
+    ]
+    report = with_breakdown(report, parts=tuple(shares))
+    assert headline_sentences(report)[0].startswith(sentence)

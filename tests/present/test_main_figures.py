@@ -12,7 +12,8 @@ from profkit.integrations.tensorboard.export import points
 from profkit.integrations.tensorboard.run_summary import run_summary
 from profkit.integrations.training import figures
 from profkit.model.report import Report
-from profkit.present.headline import cost_text, headline
+from profkit.present.diagnosis import headline
+from profkit.present.headline import cost_text
 from profkit.present.main_figures import SAVING_TITLE, main_figures
 from profkit.renderers.html._combined import combined_page
 from profkit.testing import TraceBuilder
@@ -58,12 +59,13 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     assert known.busy_share is not None
     step, busy = format_ns(known.step_ns), format_share(known.busy_share)
     sentence = headline(report)
-    assert f"Step time is {step}" in sentence
-    assert f"the GPU is busy {busy} of it" in sentence
+    assert f"The GPU is busy {busy} of each {step} step" in sentence
     for name in ("text", "md", "fragment", "html"):
         shown = unescape(" ".join(render(report, name).decode().split()))
-        assert {*re.findall(r"[Ss]tep time(?: is|:) (?:\*\*)?([\d.]+ \w+)", shown)} == {step}, name
-        assert {*re.findall(r"is busy (\S+) of it", shown)} == {busy}, name
+        assert {*re.findall(r"(?:[Ss]tep time:|of each) (?:\*\*)?([\d.]+ \w+)", shown)} == {step}, (
+            name
+        )
+        assert {*re.findall(r"is busy (\S+) of each", shown)} == {busy}, name
     page = unescape(render(report, "html").decode())
     tiles = dict(re.findall(r'class="tile"><dt>([^<]+)</dt><dd><b>([^<]+)</b>', page))
     assert (tiles["Step time"], tiles["GPU busy"]) == (step, busy)

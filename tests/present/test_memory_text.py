@@ -16,8 +16,8 @@ from profkit.model.memory_summary import (
     StepMemory,
 )
 from profkit.model.report import Report, Summary
+from profkit.present.diagnosis import headline
 from profkit.present.facts import facts
-from profkit.present.headline import headline
 from profkit.present.memory_text import (
     MemorySeriesRow,
     allocation_tables,

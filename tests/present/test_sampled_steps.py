@@ -7,7 +7,7 @@ import pytest
 from profkit import analyze, render
 from profkit.model.capture_info import SampledFunction
 from profkit.model.report import Report
-from profkit.present.headline import headline
+from profkit.present.diagnosis import headline
 from profkit.present.tables import table
 from profkit.testing import TraceBuilder
 from tests.sampled_steps import MS, busy_python, function, op_lines, recording
@@ -51,7 +51,7 @@ def test_the_rest_of_the_python_time_keeps_no_name(tmp_path: Path) -> None:
 
 def test_the_headline_says_what_takes_the_step_once(tmp_path: Path) -> None:
     text = headline(collected(tmp_path))
-    assert "gc.collect(), called at train.py:18 in main, takes 8.00 ms per step (80%)." in text
+    assert "gc.collect(), called at train.py:18 in main, takes 80% of each 10.0 ms step." in text
     assert "Highest cost" not in text
     assert "No problems found" not in text
 
@@ -59,10 +59,10 @@ def test_the_headline_says_what_takes_the_step_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sampled", "sentence"),
     [
-        (function("make_batch", 7, 90), "make_batch (train.py:7) takes 9.00 ms per step (90%)."),
+        (function("make_batch", 7, 90), "make_batch (train.py:7) takes 90% of each 10.0 ms step."),
         (
             function("poll", 7, 90, callee="time.sleep", waits=True),
-            "time.sleep(), called at train.py:7 in poll, takes 9.00 ms per step (90%), in which",
+            "time.sleep(), called at train.py:7 in poll, takes 90% of each 10.0 ms step, in which",
         ),
     ],
 )

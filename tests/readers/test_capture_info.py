@@ -17,7 +17,7 @@ from profkit.model.capture_info import (
     SampledFunction,
     SampledTime,
 )
-from profkit.present.headline import headline
+from profkit.present.diagnosis import headline
 from profkit.present.tables import table
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
@@ -248,7 +248,7 @@ def test_sampled_functions_are_in_the_report_and_its_headline(tmp_path: Path) ->
         "service.py:31",
         "service.py:9",
     ]
-    assert "Python, sampled most in tokenize at service.py:31 (60%), " in headline(report)
+    assert ", most in tokenize at service.py:31 (60%)." in headline(report)
     text = render(report, "text").decode()
     assert "50 samples of running threads, every 20.0 ms" in text
     assert ">tokenize<" in render(report, "html").decode()

@@ -69,7 +69,7 @@ def test_ten_thousand_findings_stay_small_too() -> None:
 
 def test_it_shows_what_the_text_shows() -> None:
     said = words(reports.gpu_report())
-    assert said.startswith("Step time is 174 ms (171 ms to 176 ms); the GPU is busy 61% of it.")
+    assert said.startswith("The GPU is busy 61% of each 174 ms step and waits 37% for data.")
     assert "warning train.py:31 The loader starves the GPU up to 65.0 ms per step (37%)" in said
     assert "Fix: Give the DataLoader workers" in said
     assert "GPU idle: waiting for data 65.0 ms 37%" in said

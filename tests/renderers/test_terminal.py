@@ -30,9 +30,9 @@ def test_it_begins_with_the_headline() -> None:
     assert first.startswith("profkit 0.1.0 · traces/train/host_1")
     assert blank == ""
     assert " ".join(rest[:2]).startswith(
-        "Step time is 174 ms (171 ms to 176 ms); the GPU is busy 61% of it. Highest cost: the "
-        "loader starves the GPU at train.py:31, up to 65.0 ms per step (37%). Highest memory cost: "
-        "tensors are never freed at train.py:44, 1.50 MiB per"
+        "The GPU is busy 61% of each 174 ms step and waits 37% for data. Highest cost: "
+        "the loader starves the GPU at train.py:31, up to 65.0 ms per step (37%). Highest memory "
+        "cost: tensors are never freed at train.py:44, 1.50 MiB per"
     )
 
 
@@ -278,7 +278,7 @@ def test_the_bars_of_the_step_time_follow_each_other() -> None:
 
 def test_a_cpu_run_has_no_empty_device_tables() -> None:
     shown = text(reports.cpu_report())
-    assert "all on the CPU; operators take 67% of it" in shown
+    assert "Operators take 67% of each 12.0 ms step on the CPU" in shown
     assert "GPU" not in shown
     assert "Kernels" not in shown
     assert "self" in shown

@@ -31,10 +31,11 @@ from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
 from profkit.present.bounded import bounded, fitting_rows
+from profkit.present.diagnosis import headline
 from profkit.present.event_rows import event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
-from profkit.present.headline import cost_text, headline
+from profkit.present.headline import cost_text
 from profkit.renderers.json_report import encoded
 
 _BUDGET_BYTES: Final = 8_000

@@ -23,7 +23,7 @@ from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
-from profkit.present.headline import no_findings
+from profkit.present.diagnosis import no_findings
 from profkit.present.main_figures import BUSY_ABOUT
 from profkit.units import format_count
 

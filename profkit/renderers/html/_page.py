@@ -12,9 +12,9 @@ from markupsafe import Markup
 from profkit.dataclass import dataclass
 from profkit.model.report import Report
 from profkit.names import short_path
+from profkit.present.diagnosis import headline_sentences
 from profkit.present.facts import origin
 from profkit.present.glossary import GLOSSARY
-from profkit.present.headline import headline_sentences
 from profkit.renderers.html import (
     critical_path,
     findings,

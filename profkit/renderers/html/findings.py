@@ -14,14 +14,10 @@ from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
+from profkit.present.diagnosis import is_majority_unexplained, no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
-from profkit.present.headline import (
-    cost_text,
-    is_majority_unexplained,
-    no_findings,
-    ranking,
-)
+from profkit.present.headline import cost_text, ranking
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import line_that_adds_to, source_snippet
 from profkit.renderers.html._options import Options

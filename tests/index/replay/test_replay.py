@@ -12,7 +12,7 @@ from profkit.engine.figures.summary import summarize
 from profkit.index.replay.critical_path import critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
-from profkit.present.headline import headline
+from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 from tests.corpus.recordings import CORPUS
 from tests.traces import load_trace
@@ -129,7 +129,7 @@ def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: P
         assert sum(part.ns for part in step.parts) == step.time_ns
         assert step.dur_ns == pytest.approx(80_000, rel=0.05)
     report = analyze(tmp_path / "t.json")
-    assert "on the GPU" in headline(report)
+    assert headline(report).startswith("The GPU is busy 98% of each 204 µs step (")
     assert "80.0 µs on the host, which runs ahead" in headline(report)
 
 
