@@ -48,7 +48,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: test test-all test-programs test-versions chaos coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
 
 test-all: lint
 	@echo 'All tests take about 20 minutes on two cores.'
