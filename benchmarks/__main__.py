@@ -43,7 +43,6 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str | None]]] = {
     "trainers": ("--rounds 3", None),
     "idle_trace": ("", ""),
     "listening": ("", ""),
-    "last_steps": ("", ""),
 }
 """Options of each in a whole run and in a quick one, of which None is left out."""
 HEAD: Final = """\

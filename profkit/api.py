@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
-from profkit._version import __version__
 from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
@@ -56,7 +55,6 @@ from profkit.engine.what_if import (
 from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict_job
 from profkit.errors import (
     LoadError,
-    MissingFileError,
     NotATraceError,
     SeveralTracesError,
     UsageError,
@@ -64,22 +62,19 @@ from profkit.errors import (
 from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.history import History
-from profkit.model.last_steps import LastSteps, ProcessEnd
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.flame_difference import FlameDifference, flame_differences
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
-from profkit.readers.last_steps.layout import last_steps_files
-from profkit.readers.last_steps.read import read_last_steps
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
 from profkit.readers.report import is_report, read_report
 from profkit.readers.stream import place_of
 
 __all__ = [
-    "Study", "analyze", "check", "compare", "history", "last_steps", "render", "study",
+    "Study", "analyze", "check", "compare", "history", "render", "study",
     "what_if", "what_if_ranks",
 ]  # fmt: skip
 
@@ -496,39 +491,6 @@ def history(
         found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
         reports += [each.report for each in found.reports]
     return history_of(reports)
-
-
-def last_steps(paths: Path | Iterable[Path]) -> LastSteps:
-    """What the processes of a program did until its end, from the files that they left.
-
-    Args:
-        paths: Files that end in ``.laststeps``, or folders of them. Of several jobs the latest
-            counts.
-
-    Raises:
-        LoadError: None can be read.
-    """
-    files = [each for given in paths_in(paths) for each in last_steps_files(given) or [given]]
-    read = [_file_or_error(each) for each in files]
-    errors = [each for each in read if isinstance(each, LoadError)]
-    found = sorted(
-        (each for each in read if isinstance(each, ProcessEnd)), key=lambda each: each.began_ns
-    )
-    if not found:
-        raise (
-            errors[0] if errors else MissingFileError("There are no files that end in .laststeps.")
-        )
-    latest = found[-1].name, found[-1].world_size
-    job = {each.rank: each for each in found if (each.name, each.world_size) == latest}
-    processes = tuple(sorted(job.values(), key=lambda each: each.rank or 0))
-    return LastSteps(__version__, processes, tuple(map(str, errors)))
-
-
-def _file_or_error(path: str) -> ProcessEnd | LoadError:
-    try:
-        return read_last_steps(place_of(path))
-    except LoadError as error:
-        return error
 
 
 def _reports_or_paths(

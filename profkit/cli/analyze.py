@@ -71,20 +71,14 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
     record of profkit run, a URL, or a folder, a glob or an archive of them. There is one report per
-    recording, or one over the ranks of a job. It needs neither a GPU nor torch. Of a program that
-    crashed, a file that ends in .laststeps has the last steps.
+    recording, or one over the ranks of a job. It needs neither a GPU nor torch.
     """
-    from profkit.cli._last_steps import files_of_last_steps, show_last_steps
     from profkit.readers.snapshot.worker_process import start_early
 
     entered = time.perf_counter_ns()
     check_target(output, force=force)
     if (budget_bytes or cursor) and format_ != "json":
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
-    files_left = files_of_last_steps(paths)
-    if files_left:
-        show_last_steps(files_left, format_, output, force=force)
-        return 0
     start_early(paths[0])
 
     from profkit.analysis.several import Order

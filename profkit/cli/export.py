@@ -84,16 +84,6 @@ def command(  # noqa: PLR0913  (one argument per option)
     folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
     a timeline nor stacks.
     """
-    from profkit.cli._last_steps import files_of_last_steps, show_last_steps
-
-    files_left = files_of_last_steps(paths)
-    if files_left:
-        target = output or f"{plain_name(files_left[0])}.{format_}.json"
-        check_target(target, force=force)
-        show_last_steps(files_left, format_, target, force=force)
-        if target != STDOUT:
-            click.echo(f"profkit: wrote {target}", err=True)
-        return 0
     root = str(Path(base).absolute() if base else working_folder())
     remarks: list[str] = []
     with progress() as shown:

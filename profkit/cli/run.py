@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON as well.")
 @click.option("--no-trace", is_flag=True, help="Do not record a trace.")
 @click.option("--no-leaks", is_flag=True, help="Do not monitor memory.")
-@click.option("--no-last-steps", is_flag=True,
-              help="Do not retain the last steps in a file, for the case of a crash.")  # fmt: skip
 @click.option("--tracemalloc", "lines_of_python", is_flag=True,
               help="Find allocation sites of plain Python objects as well; slow.")  # fmt: skip
 @click.argument("program", metavar="PROGRAM")
@@ -59,7 +57,6 @@ def command(  # noqa: PLR0913  (one argument per option)
     json_file: str | None,
     no_trace: bool,
     no_leaks: bool,
-    no_last_steps: bool,
     lines_of_python: bool,
     program: str,
     args: tuple[str, ...],
@@ -83,10 +80,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         json_file = _checked(json_file)
     chosen = chosen_rules()
     target = ProgramTarget(program, args, kind or "script")
-    flags = {
-        "--no-trace": no_trace, "--no-leaks": no_leaks, "--no-last-steps": no_last_steps,
-        "--tracemalloc": lines_of_python,
-    }  # fmt: skip
+    flags = {"--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python}
     own = _options(wait, warmup, active, folder, json_file)
     _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)], folder)
     schedule = Schedule(wait, warmup, active)
@@ -98,7 +92,6 @@ def command(  # noqa: PLR0913  (one argument per option)
         record_trace=not no_trace,
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
-        retain_last_steps=not no_last_steps,
     )
     is_empty = no_trace and no_leaks
     rank = None if is_empty else _rank(plan)
@@ -129,8 +122,6 @@ def command(  # noqa: PLR0913  (one argument per option)
         end = _show_error(outcome.error)
         if not (outcome.is_of_child or is_empty):
             report(outcome, is_killed=False)
-        if outcome.last_steps is not None:
-            echo(f"profkit: the steps before the exception: profkit analyze {outcome.last_steps}")
     raise _end_like(end)
 
 

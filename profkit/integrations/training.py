@@ -17,7 +17,6 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import profkit
 from profkit.arguments import FLAG, NAME, Arguments
-from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.memory.cuda.oom import OomMonitor
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries
@@ -36,7 +35,7 @@ from profkit.present.main_figures import main_figures
 
 _STEPS: Final = "trainer"
 """What a step is, in the recording."""
-_OWN_ARGUMENTS: Final = {"name": NAME, "leaks": FLAG, "last_steps": FLAG}
+_OWN_ARGUMENTS: Final = {"name": NAME, "leaks": FLAG}
 """The arguments of callbacks that :func:`profkit.trace` does not have."""
 _TURNED_OFF: Final = "the callback failed; the training goes on without it."
 
@@ -60,7 +59,6 @@ class Training:
         *,
         leaks: bool,
         quiet: bool,
-        last_steps: bool = False,
     ) -> None:
         self.path: str | None = None
         self._name = name
@@ -70,7 +68,6 @@ class Training:
         given = options.get("dir")
         self._dir = None if given is None else os.fspath(given)
         self._leaks = leaks
-        self._last_steps = last_steps
         self._quiet = quiet
         self._open: _OpenTraining | None = None
         self._files: list[str] = []
@@ -103,7 +100,6 @@ class Training:
                 block,
                 self._dir,
                 leaks=self._leaks,
-                last_steps=self._last_steps,
             )
             atexit.register(self._end_at_exit)
 
@@ -187,7 +183,6 @@ class _OpenTraining:
         number: How many trainings the callback has seen, this one included.
         folder: That for files as it was given, or None.
         leaks: Whether memory is monitored.
-        last_steps: Whether the last steps are retained for the case of a crash.
     """
 
     def __init__(
@@ -198,7 +193,6 @@ class _OpenTraining:
         folder: str | None,
         *,
         leaks: bool,
-        last_steps: bool,
     ) -> None:
         self.block = block
         self.wait: Any = None
@@ -210,7 +204,6 @@ class _OpenTraining:
         self._closing = contextlib.ExitStack()
         self._boundaries: StepBoundaries[LeakMonitor] | None = None
         self._oom: OomMonitor | None = None
-        self._last_steps = retain_last_steps(name, self._folder) if last_steps else None
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
         if leaks:
@@ -250,8 +243,6 @@ class _OpenTraining:
         failure = failure_of_exception(error, time.time_ns())
         if self._rank is not None and failure is not None:
             self._rank.fail(failure)
-        if self._last_steps is not None:
-            self._last_steps.end(error)
         with self._closing:
             self.block.__exit__(None if error is None else type(error), error, None)
             memory = self._write_memory()
@@ -355,7 +346,6 @@ class RecordsTraining:
         name: A name for the folder and the report.
         leaks: Whether memory is monitored over all steps.
         quiet: Whether the report is not printed.
-        last_steps: Whether the last steps are retained in a file, for the case of a crash.
         **options: As for :func:`profkit.trace`; by default 3 steps are recorded after 4 others.
 
     Raises:
@@ -368,12 +358,11 @@ class RecordsTraining:
         *,
         leaks: bool = True,
         quiet: bool = False,
-        last_steps: bool = False,
         **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
     ) -> None:
         takes = Arguments(type(self).__name__, **_OWN_ARGUMENTS, **OPTIONS)
-        takes.check(name=name, leaks=leaks, quiet=quiet, last_steps=last_steps, **options)
-        self.training = Training(name, options, leaks=leaks, quiet=quiet, last_steps=last_steps)
+        takes.check(name=name, leaks=leaks, quiet=quiet, **options)
+        self.training = Training(name, options, leaks=leaks, quiet=quiet)
 
     @property
     def report(self) -> Report | None:

@@ -148,8 +148,8 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ("give back", "gives back", "given back by"),
         ),
         "headline": Term(
-            "the first sentences of a report: what limits the program, how much of a step it takes, "
-            "and the finding with the highest cost.",
+            "the first sentences of a report: what limits the program, how much of a step it "
+            "takes, and the finding with the highest cost.",
             ("verdict", "verdicts"),
         ),
         "overhead": Term(

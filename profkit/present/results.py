@@ -1,4 +1,4 @@
-"""Renders results that are no reports: comparisons, checks, explanations, histories, last steps."""
+"""Renders results that are no reports: comparisons, checks, explanations and histories."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -8,17 +8,15 @@ from profkit.model.check import Check
 from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
 from profkit.model.history import History
-from profkit.model.last_steps import LastSteps
 from profkit.present.renderer import optional_function, options_of, renderer, renderers
 
-Result = Difference | Check | Explanation | History | LastSteps
+Result = Difference | Check | Explanation | History
 
 _KINDS: Final[dict[type[Result], tuple[str, str]]] = {
     Difference: ("difference", "A comparison"),
     Check: ("check", "A check"),
     Explanation: ("explanation", "An explanation"),
     History: ("history", "A history"),
-    LastSteps: ("last_steps", "A record of last steps"),
 }
 """What names the functions of a result, and what it is."""
 _DOCUMENT: Final = "render_document"

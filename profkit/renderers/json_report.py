@@ -21,7 +21,6 @@ from profkit.model.difference import Difference
 from profkit.model.explanation import Explanation
 from profkit.model.finding import Finding
 from profkit.model.history import History
-from profkit.model.last_steps import LastSteps
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
 from profkit.patterns import regex
@@ -115,11 +114,6 @@ def render_explanation(explanation: Explanation, options: Options) -> bytes:
 def render_history(history: History, options: Options) -> bytes:
     """Figures and findings over commits as JSON in UTF-8, with a line end."""
     return _encoded(msgspec.to_builtins(history), options)
-
-
-def render_last_steps(last: LastSteps, options: Options) -> bytes:
-    """What processes did until their end as JSON in UTF-8, with a line end."""
-    return _encoded(msgspec.to_builtins(last), options)
 
 
 def _leave_out_internal(parts: list[dict[str, Any]]) -> None:

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from profkit.arguments import FLAG, NAME, PATH, Arguments, optional
+from profkit.arguments import NAME, PATH, Arguments, optional
 from profkit.capture.live.endpoint import Endpoint, Message
-from profkit.capture.live.last_steps import begin as retain_last_steps
 from profkit.capture.live.memory_now import memory_now
 from profkit.capture.live.recorder import StepRecorder
 from profkit.capture.live.server import Client, Server
@@ -30,9 +29,7 @@ from profkit.folders import working_folder
 from profkit.names import visible
 
 VARIABLE: Final = "PROFKIT_LISTEN"
-_ARGUMENTS: Final = Arguments(
-    "profkit.listen", name=optional(NAME), dir=optional(PATH), last_steps=FLAG
-)
+_ARGUMENTS: Final = Arguments("profkit.listen", name=optional(NAME), dir=optional(PATH))
 
 
 class NotListening:
@@ -56,7 +53,6 @@ class ProgramListener:
     Args:
         name: The name of the run.
         folder: The folder of the run, absolute.
-        last_steps: Whether the last steps are retained as well.
 
     Attributes:
         folder: The same.
@@ -65,7 +61,7 @@ class ProgramListener:
         OSError: The folder or the socket cannot be created.
     """
 
-    def __init__(self, name: str, folder: Path, *, last_steps: bool = False) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self.folder = folder
         self._pid = os.getpid()
         self._clock = StepClock()
@@ -84,7 +80,6 @@ class ProgramListener:
             self._server.stop()
             raise
         self._torch_import.watch()
-        self._last_steps = retain_last_steps(name, folder) if last_steps else None
 
     def __repr__(self) -> str:
         state = str(self.folder) if self._is_open else "stopped"
@@ -93,8 +88,6 @@ class ProgramListener:
     def step(self) -> None:
         """End a step, in a program that has neither an optimizer nor a DataLoader."""
         self._ends.user_stepped()
-        if self._last_steps is not None:
-            self._last_steps.step()
 
     def stop(self) -> None:
         """Listen no more. A recording that is under way ends."""
@@ -112,8 +105,6 @@ class ProgramListener:
         self._is_open = False
         atexit.unregister(self.end)
         _listener = None if _listener is self else _listener
-        if self._last_steps is not None and not stopped_by:  # else it ends with the program
-            self._last_steps.end()
         self._torch_import.stop()
         self._recorder.stop(stopped_by)
         self._ends.end()
@@ -191,7 +182,6 @@ def listen(
     /,
     *,
     dir: str | os.PathLike[str] | None = None,
-    last_steps: bool = False,
 ) -> ProgramListener | NotListening:
     """Let ``profkit trigger``, ``profkit top`` and ``profkit stacks`` reach this program.
 
@@ -209,8 +199,6 @@ def listen(
     Args:
         name: A name for the folder and the reports (default: that of the script).
         dir: Folder for files (default ``$PROFKIT_DIR``, else ``traces``).
-        last_steps: Also retain the last steps in a file, for the case of a crash, as
-            ``profkit run`` does.
 
     Returns:
         An object with ``folder``, ``step()`` and ``stop()``; the same one in later calls.
@@ -218,24 +206,23 @@ def listen(
     Raises:
         UsageError: If an argument is invalid.
     """
-    _ARGUMENTS.check(name=name, dir=dir, last_steps=last_steps)
+    _ARGUMENTS.check(name=name, dir=dir)
     title = name or Path(sys.argv[0] if sys.argv else "").stem.lstrip("-") or "run"
     folder = files.trace_folder(None if dir is None else os.fspath(dir), title)
-    return _listener or begin(title, working_folder() / folder, last_steps=last_steps)
+    return _listener or begin(title, working_folder() / folder)
 
 
-def begin(name: str, folder: Path, *, last_steps: bool = False) -> ProgramListener | NotListening:
+def begin(name: str, folder: Path) -> ProgramListener | NotListening:
     """Listen from now on; an error becomes a warning.
 
     Args:
         folder: The folder of the run, absolute.
-        last_steps: Whether the last steps are retained as well.
     """
     global _listener  # noqa: PLW0603  (of the process)
     if not IS_ON:
         return NotListening()
     try:
-        _listener = listener = ProgramListener(name, folder, last_steps=last_steps)
+        _listener = listener = ProgramListener(name, folder)
     except OSError as error:
         console.warn(f"profkit.listen fails in {folder}; the program runs without it.", error)
         return NotListening()

@@ -16,7 +16,6 @@ class Plan:
         record_trace: Whether steps are recorded.
         monitor_memory: Whether memory is monitored over all steps.
         lines_of_python: Whether ``tracemalloc`` records allocation sites of Python objects.
-        retain_last_steps: Whether a file of last steps has the last steps, for the case of a crash.
     """
 
     name: str
@@ -25,4 +24,3 @@ class Plan:
     record_trace: bool = True
     monitor_memory: bool = True
     lines_of_python: bool = False
-    retain_last_steps: bool = True

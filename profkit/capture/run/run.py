@@ -19,7 +19,6 @@ from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.capture.live.last_steps import LastStepsRecorder
     from profkit.capture.live.listener import NotListening, ProgramListener
     from profkit.capture.memory.cuda.oom import OomMonitor
     from profkit.capture.process.signals import Finisher
@@ -72,7 +71,6 @@ class RunResult:
         memory: The file of the program's monitored memory, or None.
         snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
         flights: Dumps of the FlightRecorder: beside the trace, and at the end.
-        last_steps: The file with the last steps of a program that raised an exception, or None.
         recording_ns: Processor time that recording took.
         is_of_child: Whether this process is a child that the program forked. The files are its
             parent's.
@@ -84,7 +82,6 @@ class RunResult:
     memory: str | None = None
     snapshot: str | None = None
     flights: tuple[str, ...] = ()
-    last_steps: str | None = None
     recording_ns: int = 0
     is_of_child: bool = False
 
@@ -194,7 +191,6 @@ class ProgramRun:
         self._flight: str | None = None
         self._listener: ProgramListener | NotListening | None = None
         self._finisher: Finisher | None = None
-        self._last_steps: LastStepsRecorder | None = None
 
     @property
     def is_parent(self) -> bool:
@@ -212,16 +208,14 @@ class ProgramRun:
         Args:
             error: The exception that the program raised, or None.
         """
-        # sys.exit is a normal end.
-        is_normal = error is None or isinstance(error, SystemExit)
         if type(error) is RuntimeError:
             with _warned(_NOT_FINISHED):
                 from profkit.capture.recording import device_mismatch
 
                 device_mismatch.note(error)
         with _warned(_NOT_FINISHED):
-            self._end_last_steps(None if is_normal else error)
-        with _warned(_NOT_FINISHED):
+            # sys.exit is a normal end.
+            is_normal = error is None or isinstance(error, SystemExit)
             self._finish("" if is_normal else type(error).__name__)
 
     def stop(self) -> None:
@@ -236,7 +230,7 @@ class ProgramRun:
             error: The exception that the program raised, or None.
         """
         try:
-            return replace(self._result(error), last_steps=self.last_steps)
+            return self._result(error)
         except Exception as failure:  # noqa: BLE001  (see _warned)
             console.warn(_NOT_FINISHED, failure)
             return RunResult(error, None, "The recording was lost.")
@@ -275,24 +269,8 @@ class ProgramRun:
         if self._finder is not None:
             self._finder.drop()
 
-    def _end_last_steps(self, error: BaseException | None) -> None:
-        """Retain the last steps no more.
-
-        Args:
-            error: The exception that the program raised, or None.
-        """
-        if self._last_steps is not None:
-            self._last_steps.end(error)
-
-    @property
-    def last_steps(self) -> str | None:
-        """The file with the last steps, if it stays."""
-        is_left = self._last_steps is not None and self.is_parent and self._last_steps.is_left
-        return str(self._last_steps.path) if self._last_steps is not None and is_left else None
-
     def _stop_listening(self) -> None:
         """Stop listening for SIGTERM and out-of-memory errors."""
-        self._end_last_steps(None)
         if self._finisher is None:
             return
         from profkit.capture.process import signals
@@ -324,10 +302,6 @@ class ProgramRun:
 
             if listener.is_wanted():
                 self._listener = listener.begin(self._plan.name, self._folder())
-        if self._plan.retain_last_steps:
-            from profkit.capture.live import last_steps
-
-            self._last_steps = last_steps.begin(self._plan.name, self._folder())
         if not (self._plan.record_trace or self._plan.monitor_memory):
             return
         if environment.ranks()[1] not in {None, 1}:

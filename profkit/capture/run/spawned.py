@@ -182,10 +182,7 @@ class _Worker:
         error = sys.exc_info()[1]
         self._run.end(error)
         self._run.stop()
-        outcome = self._run.outcome(error)
-        self._write(outcome)
-        if outcome.last_steps is not None:
-            console.note(f"the steps before the exception: profkit analyze {outcome.last_steps}")
+        self._write(self._run.outcome(error))
 
     def _write(self, outcome: "RunResult") -> None:
         """Say which files there are, for the process that has started this one."""

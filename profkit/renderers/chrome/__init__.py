@@ -15,7 +15,6 @@ on one clock, in which each rank has its processes and one more with its collect
 
 from collections.abc import Iterator
 
-from profkit.model.last_steps import LastSteps
 from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.present.renderer import RecordingOptions as Options
@@ -23,7 +22,7 @@ from profkit.present.renderer import RendererInfo
 from profkit.readers.kineto.append import OwnPositions, with_events
 from profkit.readers.stream import default_limit_bytes, place_of
 
-__all__ = ["INFO", "Options", "pieces", "render", "render_last_steps"]
+__all__ = ["INFO", "Options", "pieces", "render"]
 
 INFO = RendererInfo(
     name="chrome",
@@ -38,13 +37,6 @@ INFO = RendererInfo(
 def render(report: Report, options: Options) -> bytes:
     """The trace as JSON."""
     return b"".join(pieces(report, options))
-
-
-def render_last_steps(last: LastSteps, _options: Options) -> bytes:
-    """The last steps of a program as a trace."""
-    from profkit.renderers.chrome._last_steps import last_steps_pieces  # noqa: PLC0415  (as below)
-
-    return b"".join(last_steps_pieces(last))
 
 
 def pieces(report: Report, options: Options) -> Iterator[bytes]:
