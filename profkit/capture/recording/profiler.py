@@ -178,7 +178,11 @@ class ProfilerRecording:
                 watching.enter_context(program_profilers.watching_python(self._on_python_profiler))
             if self.stacks:
                 self._imported_code = watching.enter_context(imported_code())
-            with program_profilers.own(), quiet_profiler.without_debug_lines():
+            with (
+                program_profilers.own(),
+                quiet_profiler.without_debug_lines(),
+                quiet_profiler.without_inductor(),
+            ):
                 self._profile.start_trace()
             self._watching = watching.pop_all()
 
