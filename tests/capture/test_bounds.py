@@ -16,6 +16,7 @@ from profkit.capture.recording.options import Options
 from profkit.capture.recording.session import Session
 from profkit.capture.run import prelude
 from profkit.capture.run.prelude import Prelude
+from tests.capture.needs import needs_all_threads
 from tests.processes import start
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -91,6 +92,7 @@ def names_in(trace: dict[str, Any]) -> list[str]:
     return [event["name"] for event in trace["traceEvents"]]
 
 
+@needs_all_threads
 def test_a_prelude_with_enough_events_collects_no_more_and_ends_there(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ print(x.sum().item(), len(big))
 """
 
 
+@needs_all_threads
 def test_a_program_without_steps_has_its_first_operators_and_a_bounded_cost(
     tmp_path: Path, opened: Opened
 ) -> None:

@@ -16,6 +16,7 @@ from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.recording.region import Region
 from profkit.errors import CaptureError
+from tests.capture.needs import HAS_ALL_THREADS, needs_all_threads
 
 
 def recording(*, stacks: bool = False, all_threads: bool = False) -> ProfilerRecording:
@@ -27,7 +28,8 @@ def can_record(*, all_threads: bool = False) -> bool:
 
 
 def kind(*, all_threads: bool) -> RecordingKind:
-    return RecordingKind.ALL_THREADS if all_threads else RecordingKind.ONE_THREAD
+    is_of_all = all_threads and HAS_ALL_THREADS
+    return RecordingKind.ALL_THREADS if is_of_all else RecordingKind.ONE_THREAD
 
 
 def names(stopped: ProfilerRecording) -> set[str]:
@@ -39,6 +41,7 @@ def work() -> None:
         torch.ones(4).add(1)
 
 
+@needs_all_threads
 @pytest.mark.parametrize("stacks", [False, True])
 @pytest.mark.parametrize("all_threads", [False, True])
 def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_threads: bool) -> None:
@@ -61,6 +64,7 @@ def test_after_an_open_region_the_other_kind_records(*, stacks: bool, all_thread
     assert harmless_kinds._find_open_kinds() == {kind(all_threads=all_threads)}
 
 
+@needs_all_threads
 def test_recordings_of_all_threads_leave_the_other_kind_to_the_steps() -> None:
     harmless_kinds._left_open.add(RecordingKind.ALL_THREADS)
     assert not can_record(all_threads=True)
@@ -192,6 +196,7 @@ def test_the_clock_of_events_may_differ_from_the_systems(clock_us: float) -> Non
     assert is_open(step(call(clock_us - 400, Event("left", clock_us - 400))))  # in __enter__
 
 
+@needs_all_threads
 def test_with_both_kinds_left_open_nothing_records() -> None:
     with record_function("around"):
         for all_threads in (False, True):
@@ -244,7 +249,7 @@ def test_a_region_of_an_optimizers_step_is_closed_once_it_has_returned(
     optimizer.recording.start()
     optimizer.step()
     # Meanwhile the other kind records: also what is of all threads, since both are free later.
-    assert optimizer.can_record == [True, True]
+    assert optimizer.can_record == [HAS_ALL_THREADS, HAS_ALL_THREADS]
     assert harmless_kinds._find_open_kinds() == set()
     again = recording(all_threads=all_threads)
     assert again.kind is kind(all_threads=all_threads)
@@ -261,11 +266,12 @@ def test_a_region_of_the_program_within_an_optimizers_step_stays_open(*, stacks:
     optimizer.recording = recording(stacks=stacks, all_threads=True)
     optimizer.recording.start()
     optimizer.step()
-    assert optimizer.can_record == [True, False]
-    assert harmless_kinds._find_open_kinds() == {RecordingKind.ALL_THREADS}
+    assert optimizer.can_record == [HAS_ALL_THREADS, False]
+    assert harmless_kinds._find_open_kinds() == {kind(all_threads=True)}
     optimizer.region.__exit__(None, None, None)
 
 
+@needs_all_threads
 def test_an_optimizer_of_another_thread_may_be_the_one() -> None:
     has_stopped, may_return = threading.Event(), threading.Event()
 

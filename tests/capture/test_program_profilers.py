@@ -388,6 +388,9 @@ def test_whole_steps_before_the_programs_profiler_are_reported(tmp_path: Path) -
     assert "the recording of “script” ends there" in watched.err
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.profiler.profiler, "_warn_once"), reason="this torch has no such warnings"
+)
 def test_warnings_about_profilers_are_for_the_programs_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

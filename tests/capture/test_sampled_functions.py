@@ -16,6 +16,7 @@ from profkit.capture.recording.sampled_functions import sampled_time
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.step_detection import StepFinder
+from tests.capture.needs import needs_all_threads
 from tests.traces import load_trace
 
 JSON = json.decoder.__file__
@@ -91,6 +92,7 @@ def finder(tmp_path: Path) -> Iterator[StepFinder]:
     made.finish()
 
 
+@needs_all_threads
 @pytest.mark.skipif(sys.gettrace() is not None, reason="coverage sets a trace function")
 def test_a_run_without_steps_has_its_functions_in_its_trace(finder: StepFinder) -> None:
     tokenize(1.0)

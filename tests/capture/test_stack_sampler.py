@@ -159,7 +159,7 @@ def test_samples_have_times() -> None:
     sampler = StackSampler(0.001, recent.extend)
     sampler.start()
     before_ns = time.time_ns()
-    busy(0.4)
+    assert comes_true(lambda: len(recent) > 1, lambda: busy(0.05))
     sampler.stop()
     times = [one.time_ns for one in recent]
     assert times == sorted(times)
@@ -214,13 +214,12 @@ def test_a_sampler_that_counts_no_functions_leaves_the_switch_interval(
 
 def test_it_adds_to_its_counts_after_another_start(sampler: StackSampler) -> None:
     sampler.start()
-    tokenize(0.25)
+    assert comes_true(lambda: ns_of(sampler)["tokenize"] > 0, lambda: tokenize(0.05))
     sampler.stop()
     first = ns_of(sampler)["tokenize"]
     sampler.start()
-    tokenize(0.25)
+    assert comes_true(lambda: ns_of(sampler)["tokenize"] > first, lambda: tokenize(0.05))
     sampler.stop()
-    assert ns_of(sampler)["tokenize"] > first > 0
 
 
 def test_it_holds_nothing_of_a_frame(sampler: StackSampler) -> None:
@@ -347,12 +346,15 @@ def test_the_number_of_stacks_is_bounded(
     sampler: StackSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack_sampler, "_MAX_STACKS", 1)
+
+    def work() -> None:
+        for function in (tokenize, encode, busy):
+            function(0.05)
+
     sampler.start()
-    for each in (tokenize, encode, busy):
-        each(0.05)
+    assert comes_true(lambda: sampler.n_left_out > 0, work)
     sampler.stop()
     assert len(sampler.counts()) <= 1
-    assert sampler.n_left_out > 0
 
 
 def test_a_debugger_of_the_program_wins(sampler: StackSampler) -> None:
@@ -370,8 +372,8 @@ def test_a_debugger_that_comes_later_wins(sampler: StackSampler) -> None:
     def debugged() -> None:
         sys._getframe().f_trace = lambda *_: None
         busy(0.0)
-        end_s = time.thread_time() + 0.1
-        while sampler.is_on and time.thread_time() < end_s:
+        end_s = time.monotonic() + 20
+        while sampler.is_on and time.monotonic() < end_s:
             pass
 
     debugged()

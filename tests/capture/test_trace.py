@@ -14,7 +14,7 @@ import torch
 from isal import igzip_threaded
 
 import profkit
-from profkit.capture.recording import current
+from profkit.capture.recording import current, harmless_kinds
 from profkit.capture.recording.trace import IDLE
 from profkit.errors import UsageError
 
@@ -119,6 +119,16 @@ def test_a_nested_block_is_a_region_without_a_file(tmp_path: Path, opened: Opene
     assert annotations(opened(outer.path)) == ["outer", "inner"]
     assert len(written(tmp_path)) == 1
     assert "inner" not in current.n_recorded
+
+
+def test_a_loop_of_steps_within_recorded_steps_is_no_region(opened: Opened) -> None:
+    with profkit.trace("outer", warmup=1, active=1) as outer:
+        for _ in profkit.steps(range(4), "inner", wait=0):
+            work()
+            outer.step()
+    trace = opened(outer.path)
+    assert "inner" not in annotations(trace), "it would be left open where the steps end"
+    assert not harmless_kinds._find_open_kinds()
 
 
 def test_a_name_beyond_its_limit_is_still_a_region_in_another_block(opened: Opened) -> None:

@@ -107,8 +107,8 @@ class _Reader:
             code=code if code[0] else _UNKNOWN,
             is_users=bool(code[0]) and self._code.is_user_file(code[0]),
             caller=self._caller(getattr(metric, "stack_trace", None) or (), code),
-            start_ns=_ns(metric, "start_time_us", "start_time"),
-            dur_ns=_ns(metric, "duration_us", "entire_frame_compile_time_s"),
+            start_ns=_ns(metric, "start_time_us"),
+            dur_ns=_ns(metric, "duration_us"),
             n_ops=n_ops if isinstance(n_ops, int) else None,
             again=again,
             reason=reason,
@@ -167,10 +167,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)[:_MAX_CHARS]
 
 
-def _ns(metric: Any, in_us: str, in_s: str) -> int | None:  # noqa: ANN401
-    """A time in nanoseconds from one in microseconds, else (older versions) in seconds."""
+def _ns(metric: Any, in_us: str) -> int | None:  # noqa: ANN401
+    """A time in nanoseconds from one in microseconds."""
     us = getattr(metric, in_us, None)
-    if isinstance(us, int):
-        return us * 1000
-    seconds = getattr(metric, in_s, None)
-    return round(seconds * 1e9) if isinstance(seconds, float) else None
+    return us * 1000 if isinstance(us, int) else None

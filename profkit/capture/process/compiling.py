@@ -59,7 +59,7 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
     is_dynamo_tracing = dynamo_flag()
 
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
-        if is_dynamo_tracing is not None and is_dynamo_tracing():
+        if is_dynamo_tracing():
             return
         if not (_is_traced() or is_in_backward()):
             hook(*args)
@@ -67,14 +67,14 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
     return unless_traced
 
 
-def dynamo_flag() -> Callable[[], bool] | None:
-    """The function of torch whose result is true in code that Dynamo traces; None without one.
+def dynamo_flag() -> Callable[[], bool]:
+    """The function of torch whose result is true in code that Dynamo traces.
 
     Only this one can be called there: Dynamo knows its result.
     """
     import torch
 
-    return getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return torch.compiler.is_compiling
 
 
 def compiled_module_class() -> Any:  # noqa: ANN401
@@ -112,5 +112,4 @@ def is_in_backward() -> bool:
     """Whether this thread runs a node of a backward pass."""
     import torch
 
-    task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001
-    return task is not None and task() != _NO_TASK
+    return torch._C._current_graph_task_id() != _NO_TASK  # noqa: SLF001  (torch has no public way)

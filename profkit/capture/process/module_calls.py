@@ -77,7 +77,7 @@ class ModuleCalls:
         is_dynamo_tracing, on_call = dynamo_flag(), self._on_call
 
         def unless_dynamo(module: object, _inputs: object = None) -> None:
-            if is_dynamo_tracing is None or not is_dynamo_tracing():
+            if not is_dynamo_tracing():
                 on_call(module)
 
         self._unhook = _without_warning(register_module_forward_pre_hook(unless_dynamo).remove)

@@ -33,7 +33,7 @@ class OpenRegions:
 
         kind: Any = record_function
         enter, leave = kind.__enter__, kind.__exit__
-        thread, is_dynamo_tracing = self._thread, dynamo_flag() or bool
+        thread, is_dynamo_tracing = self._thread, dynamo_flag()
 
         @functools.wraps(enter)
         def begin(region: Any) -> Any:  # noqa: ANN401

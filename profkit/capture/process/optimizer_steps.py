@@ -102,7 +102,7 @@ def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
 
 def _followed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls another one, and then the listeners."""
-    is_dynamo_tracing = dynamo_flag() or bool
+    is_dynamo_tracing = dynamo_flag()
 
     @functools.wraps(function)
     def step_and_tell(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

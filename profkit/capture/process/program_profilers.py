@@ -10,9 +10,9 @@ not one: it records nothing in the process.
 
 Source: ``torch/autograd/profiler.py``, ``torch/autograd/profiler_legacy.py`` and
 ``torch/profiler/profiler.py``. The classes, ``profile._prepare_trace``, ``profile.entered``,
-``profile.kineto_results`` and ``_is_profiler_enabled`` are there in torch 2.1 to 2.13;
-``_run_on_profiler_start`` and its counterpart, which torch's profilers and those of other packages
-call, are missing in some. What is missing is not watched: the others notice the same profilers.
+``profile.kineto_results``, ``_is_profiler_enabled``, and ``_run_on_profiler_start`` and its
+counterpart, which torch's profilers and those of other packages call, are there in torch 2.6 to
+2.14. What a later version may lack is not watched: the others notice the same profilers.
 ``SyncActivityProfilerHandler::prepareTrace`` in libkineto cancels what is active.
 ``RegisterLibKinetoClient`` in ``torch/csrc`` starts Kineto's daemon client if ``KINETO_USE_DAEMON``
 is set. ``PythonTracer::PythonTracer`` in ``torch/csrc/autograd/profiler_python.cpp`` replaces the

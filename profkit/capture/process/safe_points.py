@@ -8,12 +8,15 @@ callback of the garbage collector starts or stops a recording, no hook of gradie
 an operator calls. They leave it to the next safe point: the begin or end of a step or of a block,
 and the end of the program.
 
-Source: ``PythonTracer::stop`` in ``torch/csrc/autograd/profiler_python.cpp``; in
-``torch/csrc/autograd/engine.cpp``, ``Engine::thread_main`` (``ThreadLocalStateGuard``); in
-``torch/csrc/autograd/profiler_kineto.cpp``, ``onFunctionExit``.
+Source: in ``torch/csrc/autograd``, ``PythonTracer::stop`` in ``profiler_python.cpp``,
+``Engine::thread_main`` (``ThreadLocalStateGuard``) in ``engine.cpp``, ``onFunctionExit`` in
+``profiler_kineto.cpp``, and ``THPFunction_apply``, which opens an operator of the function's name,
+in ``python_function.cpp``.
 """
 
+import contextlib
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -34,6 +37,9 @@ _CALLED_BY_OPERATORS: Final = (
     os.path.join("torch", "_higher_order_ops", ""),  # noqa: PTH118
 )
 """Code of torch below which an operator is open, or a function of autograd."""
+_CALLED_BY_AUTOGRAD: Final = frozenset({"forward", "setup_context"})
+"""Methods of a function of autograd that run in its ``apply``, which is C code since torch 2.14.
+Modules have methods of these names too."""
 
 
 def is_safe() -> bool:
@@ -45,13 +51,16 @@ def is_safe() -> bool:
         return False
 
     forbidden = {*_handlers(), *_step_wrappers()}
+    methods: set[CodeType] = set()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (CPython's only way)
     while frame is not None:
         code = frame.f_code
         if code in forbidden or code.co_name in _CALLED_BY_C or _is_below_operator(code):
             return False
+        if code.co_name in _CALLED_BY_AUTOGRAD:
+            methods.add(code)
         frame = frame.f_back
-    return True
+    return not methods or methods.isdisjoint(_methods_of_functions())
 
 
 @cache
@@ -79,6 +88,22 @@ def _step_wrappers() -> tuple[CodeType, ...]:
 
     wrapped: Any = getattr(Optimizer.profile_hook_step, "__wrapped__", Optimizer.profile_hook_step)
     return tuple(code for code in wrapped.__code__.co_consts if iscode(code))
+
+
+def _methods_of_functions() -> Iterator[CodeType]:
+    """Yield the code that runs in ``apply`` of the program's functions of autograd."""
+    from torch.autograd import Function
+
+    pending: list[type] = [Function]
+    while pending:
+        kind = pending.pop()
+        pending += type.__subclasses__(kind)
+        for name in _CALLED_BY_AUTOGRAD & vars(kind).keys():
+            # Decorators, such as custom_fwd, lead to what they call.
+            with contextlib.suppress(ValueError):
+                code = getattr(inspect.unwrap(vars(kind)[name]), "__code__", None)
+                if iscode(code):
+                    yield code
 
 
 def is_collecting() -> bool:

@@ -73,7 +73,9 @@ def enter(
     global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
     with _lock:
         if session is not None:
-            return _region_in(session, name)
+            # The recording of steps ends within a loop, whose region would be left open.
+            is_cut = schedule is not None and session.records_steps
+            return None if is_cut else _region_in(session, name)
         if n_recorded.get(name, 0) >= limit:
             _note_limit(name, limit, quiet=options.quiet)
             return None

@@ -181,6 +181,7 @@ class ProfilerRecording:
             with (
                 program_profilers.own(),
                 quiet_profiler.without_debug_lines(),
+                quiet_profiler.without_inductor(),
                 quiet_profiler.without_allocator_warning(),
             ):
                 self._profile.start_trace()

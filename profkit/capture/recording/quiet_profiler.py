@@ -108,8 +108,8 @@ def without_inductor() -> Iterator[None]:
     It asks Inductor whether that uses CUDA graphs. One that the program has not imported has no
     settings but its environment variable. Other threads may import it meanwhile.
 
-    Source: ``torch.profiler._KinetoProfile.prepare_trace``; ``torch.__getattr__`` imports
-    ``_inductor`` on first access.
+    Source: ``torch.profiler._KinetoProfile.prepare_trace``, in torch 2.6 ``start_trace``;
+    ``torch.__getattr__`` imports ``_inductor`` on first access.
     """
     import torch
 

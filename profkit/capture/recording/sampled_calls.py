@@ -158,10 +158,10 @@ def callee_at(path: str, line: int, function: str, instruction: int) -> str:
     """
     number = max(0, instruction) // _BYTES_PER_INSTRUCTION
     for code in _codes(path):
-        positions = getattr(code, "co_positions", None)  # since Python 3.11
-        if code.co_name != function or positions is None:
+        if code.co_name != function:
             continue
-        first, last, begin, end = next(islice(positions(), number, None), _NO_POSITION)
+        positions = islice(code.co_positions(), number, None)
+        first, last, begin, end = next(positions, _NO_POSITION)
         if first != line or last is None or begin is None or end is None:
             continue
         with contextlib.suppress(SyntaxError, ValueError):

@@ -118,6 +118,11 @@ class Session:
         return self.state.is_over
 
     @property
+    def records_steps(self) -> bool:
+        """Whether it is of the steps of a loop, and not of a whole block."""
+        return self._schedule is not None
+
+    @property
     def is_recording(self) -> bool:
         """Whether a profiler of this session is recording."""
         return self.state.is_recording

@@ -264,14 +264,18 @@ class StepFinder:
         """
         if "modules" not in self._unhook or not is_compiled_module(module):
             return
-        kind = compiled_module_class()
-        if has_compiled() or not callable(vars(kind).get("__call__")):
+        if has_compiled():
             return
         self._remove_hook("modules")
+        kind = compiled_module_class()
         original = kind.__call__
+        is_inherited = "__call__" not in vars(kind)  # in torch 2.6
 
         def restore() -> None:
-            kind.__call__ = original
+            if is_inherited:
+                del kind.__call__
+            else:
+                kind.__call__ = original
 
         kind.__call__ = wrappers.before(original, self._on_leading_call)
         self._unhook["compiled modules"] = restore

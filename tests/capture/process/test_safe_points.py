@@ -65,6 +65,21 @@ def in_a_function_of_autograd(seen: Seen) -> None:
     Doubled.apply(torch.ones(2))
 
 
+def in_the_context_of_a_function_of_autograd(seen: Seen) -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cpu")
+        def forward(values: torch.Tensor) -> torch.Tensor:
+            note(seen)
+            return 2 * values
+
+        @staticmethod
+        def setup_context(ctx: object, inputs: object, output: object) -> None:  # noqa: ARG004
+            note(seen)
+
+    Doubled.apply(torch.ones(2))
+
+
 def in_a_dispatch_mode(seen: Seen) -> None:
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
@@ -85,7 +100,8 @@ def in_code_that_is_traced(seen: Seen) -> None:
 
 UNSAFE = [
     in_a_signal_handler, in_a_finalizer, in_a_callback_of_the_collector, in_a_hook_of_a_gradient,
-    in_an_optimizers_step, in_a_function_of_autograd, in_a_dispatch_mode, in_code_that_is_traced,
+    in_an_optimizers_step, in_a_function_of_autograd, in_the_context_of_a_function_of_autograd,
+    in_a_dispatch_mode, in_code_that_is_traced,
 ]  # fmt: skip
 
 

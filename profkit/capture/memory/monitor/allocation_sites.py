@@ -214,9 +214,6 @@ def can_record() -> bool:
 
     if program_profilers.is_recording():
         return False
-    # A mode that is not certain to be the topmost one could not be removed again.
-    if not hasattr(torch._C, "_get_dispatch_stack_at"):
-        return False
     # With ``torch.compile``, a mode would make the program run eagerly instead.
     return not (torch._C._len_torch_dispatch_stack() or has_compiled())
 

@@ -383,8 +383,8 @@ def _may_be_swapped(tensor: Any) -> bool:  # noqa: ANN401
     """
     import torch
 
-    swaps_all = getattr(torch.__future__, "get_swap_module_params_on_conversion", bool)
-    return type(tensor) is not torch.Tensor or swaps_all()
+    swaps_all = torch.__future__.get_swap_module_params_on_conversion()
+    return type(tensor) is not torch.Tensor or swaps_all
 
 
 def _promote_young_objects() -> None:
