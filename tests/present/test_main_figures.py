@@ -14,7 +14,7 @@ from profkit.integrations.training import figures
 from profkit.model.report import Report
 from profkit.present.headline import cost_text, headline
 from profkit.present.main_figures import SAVING_TITLE, main_figures
-from profkit.renderers.html._combined import combined_page
+from profkit.renderers.html._combined import build_combined_page
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns, format_share
 from tests.renderers.test_html_drawn import data
@@ -68,7 +68,7 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     tiles = dict(re.findall(r'class="tile"><dt>([^<]+)</dt><dd><b>([^<]+)</b>', page))
     assert (tiles["Step time"], tiles["GPU busy"]) == (step, busy)
     assert tiles[SAVING_TITLE] == format_ns(known.saving_ns)
-    joined = data(combined_page([page.encode(), page.encode()]).decode(), "reports")
+    joined = data(build_combined_page([page.encode(), page.encode()]).decode(), "reports")
     table = joined["tables"]["side-by-side"]["rows"]
     assert {(row[2], row[3]) for row in table} == {(known.step_ns, known.busy_share)}
     first = report.findings[0]

@@ -16,14 +16,14 @@ from profkit.names import short_path
 from profkit.patterns import regex
 from profkit.present.headline import part_label
 from profkit.present.main_figures import BUSY_ABOUT
-from profkit.renderers.html._page import FIGURES_ID, Head, assembled
+from profkit.renderers.html._page import FIGURES_ID, Head, assemble_page
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import (
     TABLE_SCRIPT,
     CellKind,
     SortableColumn,
     SortableTable,
-    table,
+    build_table,
 )
 from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
@@ -41,7 +41,7 @@ class InnerPage:
     """The page of one report within the page of several.
 
     Attributes:
-        figures: From :func:`~profkit.renderers.html.overview.comparable_figures`.
+        figures: From :func:`~profkit.renderers.html.overview.collect_figures`.
         packed: The page as gzip in base64.
         allowed: The script hashes that its policy allows.
     """
@@ -52,7 +52,7 @@ class InnerPage:
     allowed: tuple[str, ...]
 
 
-def combined_page(products: Sequence[bytes]) -> bytes:
+def build_combined_page(products: Sequence[bytes]) -> bytes:
     """One page of several pages of one report each."""
     pages = [product.decode() for product in products]
     figures = [json.loads(found[1]) if (found := _FIGURES.search(each)) else {} for each in pages]
@@ -75,7 +75,7 @@ def combined_page(products: Sequence[bytes]) -> bytes:
     selected = Section("report", "Report", fill("selected.html.j2", inner=inner))
     head = Head("Reports · profkit", _heading(inner), "", (), inner[0].figures["version"])
     allowed = tuple(dict.fromkeys(name for each in inner for name in each.allowed))
-    return assembled(head, (section, selected), inner_allowed=allowed).encode()
+    return assemble_page(head, (section, selected), inner_allowed=allowed).encode()
 
 
 def _inner(name: str, figures: dict[str, Any], page: str) -> InnerPage:
@@ -133,7 +133,7 @@ def _table(inner: Sequence[InnerPage]) -> SortableTable:
         column("Findings", "count", "nFindings"),
         column("Highest cost", "text", "firstFinding", "the first finding of the report"),
     )
-    return table("side-by-side", "Reports", columns, inner)
+    return build_table("side-by-side", "Reports", columns, inner)
 
 
 def _part_share(figures: dict[str, Any], kind: str) -> float | None:

@@ -108,7 +108,7 @@ def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
     return middle_cut(visible(text), limit)
 
 
-def table(
+def build_table(
     id: str,
     caption: str,
     columns: Sequence[SortableColumn],

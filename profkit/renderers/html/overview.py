@@ -32,7 +32,7 @@ class Tile:
     more: str = ""
 
 
-def section(report: Report, options: Options) -> Section:
+def build_section(report: Report, options: Options) -> Section:
     """The figures of any report."""
     breakdown = report.summary.breakdown
     body = fill(
@@ -115,7 +115,7 @@ def _findings_tile(report: Report) -> Tile:
     return Tile("Findings", format_count(len(report.findings)), ", ".join(by_severity) or skipped)
 
 
-def comparable_figures(report: Report) -> dict[str, Any]:
+def collect_figures(report: Report) -> dict[str, Any]:
     """The figures of a report that a page of several reports compares."""
     source, summary = report.source, report.summary
     breakdown, memory = summary.breakdown, summary.memory

@@ -18,13 +18,19 @@ from profkit.present.ranks import (
 from profkit.present.step_heat import BOUNDS, HeatMap, step_heat
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 from profkit.renderers.html.timeline import (
     MAX_LEVEL_CHARACTERS,
     SCRIPTS,
-    drawing,
-    elements,
-    levels_within,
+    build_drawing,
+    describe_view,
+    fit_levels,
 )
 
 _ID: Final = "ranks"
@@ -34,14 +40,14 @@ _MAX_WITH_TIMES: Final = 8
 """Up to so many columns, cells have room for their times."""
 
 
-def section(report: Report, options: Options) -> Section | None:
+def build_section(report: Report, options: Options) -> Section | None:
     """The ranks of a job, or None in a report on one recording."""
     if report.collectives is None:
         return None
     maps = [(title, found) for title, own in (("Step time", False), ("Without waiting", True))
             if (found := step_heat(report, own=own)) is not None]  # fmt: skip
     shown = rank_timeline(report)
-    levels = [] if shown is None else levels_within(shown, MAX_LEVEL_CHARACTERS)
+    levels = [] if shown is None else fit_levels(shown, MAX_LEVEL_CHARACTERS)
     tables = [each for each in (_ranks(report), _collectives(report)) if each.rows]
     data: dict[str, Any] = {"tables": {each.id: each.data for each in tables}}
     scripts: tuple[str, ...] = (TABLE_SCRIPT,)
@@ -49,7 +55,7 @@ def section(report: Report, options: Options) -> Section | None:
         data["heat"] = [_heat(found, report) for _, found in maps]
         scripts = (*scripts, "heat.js")
     if shown is not None:
-        data["timeline"] = drawing(shown, levels, options.base)
+        data["timeline"] = build_drawing(shown, levels, options.base)
         scripts = (*scripts, *SCRIPTS)
     n_columns = len(maps[0][1].columns) if maps else 0
     body = fill(
@@ -67,7 +73,7 @@ def section(report: Report, options: Options) -> Section | None:
         matched=matched_text(report.collectives),
         unmatched=unmatched_texts(report.collectives),
         tables=tables,
-        **(elements(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
+        **(describe_view(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
            if shown is not None else {}),
     )  # fmt: skip
     return Section(_ID, "Ranks", body, scripts=scripts, data=data)
@@ -121,7 +127,7 @@ def _ranks(report: Report) -> SortableTable:
         SortableColumn("Host", "text", "host"),
         SortableColumn("File", "place", lambda each: short_path(each.file, report.source.path)),
     )  # fmt: skip
-    return table("ranks-table", "All ranks", columns, report.ranks)
+    return build_table("ranks-table", "All ranks", columns, report.ranks)
 
 
 def _collectives(report: Report) -> SortableTable:
@@ -149,4 +155,4 @@ def _collectives(report: Report) -> SortableTable:
         SortableColumn("Why", "text", why_last),
     )  # fmt: skip
     every = report.collectives.groups if report.collectives is not None else ()
-    return table("collectives", "Collectives", columns, every)
+    return build_table("collectives", "Collectives", columns, every)

@@ -15,7 +15,7 @@ _RECORDED = {
 }  # fmt: skip
 
 
-def section(report: Report, options: Options) -> Section:
+def build_section(report: Report, options: Options) -> Section:
     """What limits the report, and where the recording comes from."""
     return Section(
         id="recording",

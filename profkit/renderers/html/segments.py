@@ -13,7 +13,7 @@ from profkit.names import short_path
 from profkit.present.memory_series import USE_LABELS
 from profkit.present.segment_blocks import SegmentBlocks, segment_blocks
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed
+from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._table import cell
 from profkit.units import format_bytes
 
@@ -47,7 +47,7 @@ def _data(number: int, found: SegmentBlocks, places: list[str], place: Int64s) -
         "places": places,
         "uses": [*USE_COLORS.items()],
         "nStreams": int(found.stream.max(initial=0)) + 1,
-        "packed": packed(
+        "packed": pack_columns(
             (
                 found.segment_bytes, found.n_blocks, found.stream,
                 found.is_private * 2 + found.is_small.astype(np.int64),

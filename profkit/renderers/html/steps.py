@@ -9,12 +9,18 @@ from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of, is_idle
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 
 _SCRIPTS: Final = (CHART_SCRIPT, "stacked.js", "steps.js")
 
 
-def section(report: Report, options: Options) -> Section | None:
+def build_section(report: Report, options: Options) -> Section | None:
     """A bar and a row for each step, or None without steps."""
     steps = report.summary.steps
     if not steps:
@@ -103,4 +109,4 @@ def _table(steps: tuple[StepSummary, ...]) -> SortableTable:
         SortableColumn("In syncs", "ns", "sync_ns", "the host waited for a device"),
     )
     ranges = list(zip(*_bounds(steps), strict=True))
-    return table("steps-table", "All steps", columns, steps, ranges=ranges)
+    return build_table("steps-table", "All steps", columns, steps, ranges=ranges)

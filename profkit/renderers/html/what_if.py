@@ -8,7 +8,7 @@ from profkit.renderers.html._table import cell
 from profkit.renderers.html.findings import short_place
 
 
-def section(report: Report, options: Options) -> Section | None:
+def build_section(report: Report, options: Options) -> Section | None:
     """A switch for each finding that costs time, or None without any or without a recording."""
     if options.recording is None:
         return None
