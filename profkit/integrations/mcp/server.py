@@ -35,7 +35,7 @@ from profkit.present.event_rows import event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
 from profkit.present.headline import cost_text, headline
-from profkit.renderers.json_report import encoded
+from profkit.renderers.json_report import encode
 
 _BUDGET_BYTES: Final = 8_000
 _MAX_EVENTS: Final = 100
@@ -157,7 +157,7 @@ class Tools:
         place = next((w.file for w in made.finding.locations if w.file), "")
         if not self._is_below_root(place):
             tree["source"] = None
-        return encoded(bounded(tree, budget_bytes))
+        return encode(bounded(tree, budget_bytes))
 
     def _is_below_root(self, file: str) -> bool:
         """Whether a source file that a recording names is in the folder that may be read."""
@@ -214,7 +214,7 @@ class Tools:
             self._recordings.listed(each)  # below the root
         made = compared(self._recordings.path(before), self._recordings.path(after))
         tree = msgspec.json.decode(render(made, "json"))
-        return encoded(bounded(tree, budget_bytes))
+        return encode(bounded(tree, budget_bytes))
 
     def what_if(
         self,
@@ -238,7 +238,7 @@ class Tools:
         made = predicted(
             ctx.trace, remove=remove or [], scale=scale, graph=graph, data_wait=data_wait
         )
-        return encoded(bounded(msgspec.to_builtins(made), _BUDGET_BYTES))
+        return encode(bounded(msgspec.to_builtins(made), _BUDGET_BYTES))
 
 
 def _trace_of(opened: Opened, path: str) -> Context:
@@ -266,6 +266,6 @@ def _chosen_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: 
 def _rows(rows: Iterable[Any], start: int, n: int, **figures: object) -> bytes:
     """Rows from one on, as many as fit, with how many there are and figures of all."""
     head = {"n": n, **figures}
-    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encoded({**head, "next": n})))
+    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encode({**head, "next": n})))
     end = start + len(fitting)
-    return encoded({**head, "rows": fitting, "next": end if end < n else None})
+    return encode({**head, "rows": fitting, "next": end if end < n else None})

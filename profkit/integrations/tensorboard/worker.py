@@ -39,7 +39,7 @@ from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
 from profkit.readers.process_memory import reuse_free_memory
-from profkit.renderers.json_report import encoded
+from profkit.renderers.json_report import encode
 
 _POLICY: Final = regex(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
@@ -185,7 +185,7 @@ def policy_of(page: bytes) -> str:
 
 
 def _write(path: Path, value: object) -> None:
-    path.write_bytes(encoded(msgspec.to_builtins(value)))
+    path.write_bytes(encode(msgspec.to_builtins(value)))
 
 
 def _exit_with_parent() -> None:

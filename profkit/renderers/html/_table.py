@@ -43,10 +43,10 @@ class SortableColumn:
     about: str = ""
 
     def cell_of(self, item: object) -> Cell:
-        """The cell of an item: texts are visible, and cut if they are very long."""
+        """Return the cell of an item: texts are visible, and cut if they are very long."""
         value = attrgetter(self.value) if isinstance(self.value, str) else self.value
-        found: Cell = value(item)
-        return cell(found) if isinstance(found, str) else found
+        content: Cell = value(item)
+        return cell(content) if isinstance(content, str) else content
 
     @property
     def is_figure(self) -> bool:
@@ -54,7 +54,7 @@ class SortableColumn:
         return self.kind in _FORMATS
 
     def formatted(self, cell: Cell) -> str:
-        """A cell as text; an unknown figure is a dash."""
+        """Return a cell as text; an unknown figure is a dash."""
         if cell is None:
             return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
         return _FORMATS[self.kind](cell) if self.is_figure else str(cell)
@@ -104,7 +104,7 @@ class SortableTable:
 
 
 def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
-    """A name as a cell shows it: made visible, and cut to ``limit`` characters."""
+    """Return a name as a cell shows it: made visible, and cut to ``limit`` characters."""
     return middle_cut(visible(text), limit)
 
 
@@ -119,7 +119,7 @@ def build_table(
     hints: Sequence[str] = (),
     word: str = "",
 ) -> SortableTable:
-    """A table with a row for each item, without its empty columns.
+    """Build a table with a row for each item, without its empty columns.
 
     Args:
         sorted_by: The title of the column by which the items are sorted, if any.
@@ -129,6 +129,7 @@ def build_table(
     rows = [[column.cell_of(item) for column in columns] for item in items]
     filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
     titles = [columns[i].title for i in filled]
+
     return SortableTable(
         id=id,
         caption=caption,

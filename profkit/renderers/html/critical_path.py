@@ -18,11 +18,12 @@ from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, Sortable
 
 
 def build_section(report: Report, options: Options) -> Section | None:
-    """The tables, or None in a report without a critical path."""
+    """Return the tables, or None in a report without a critical path."""
     path = report.summary.critical_path
     if path is None:
         return None
-    tables = [each for each in _tables(path, options) if each.rows]
+
+    tables = [table for table in _build_tables(path, options) if table.rows]
     return Section(
         id="critical-path",
         title="Critical path",
@@ -34,18 +35,19 @@ def build_section(report: Report, options: Options) -> Section | None:
             tables=tables,
         ),
         scripts=(TABLE_SCRIPT,),
-        data={"tables": {each.id: each.data for each in tables}},
+        data={"tables": {table.id: table.data for table in tables}},
     )
 
 
-def _tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTable]:
-    times = tuple(_times(path))
+def _build_tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTable]:
+    times = tuple(_build_time_columns(path))
     kind = SortableColumn("Kind", "text", lambda e: path_label(e.kind))
     line = SortableColumn(
         "Line", "place", lambda e: _line(e, options), "of device work that of its launch"
     )
     segments = SortableColumn("Segments", "count", "n_segments")
     yield build_table("path-kinds", "Time by kind", (kind, *times), path.parts, sorted_by="Share")
+
     names = (
         SortableColumn("Name", "name", lambda e: entry_name(e.kind, e.name)),
         kind, *times, segments, line,
@@ -55,13 +57,15 @@ def _tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTab
     yield build_table(
         "path-names", "Costliest names", names, path.entries, sorted_by="Share", hints=full
     )
+
     lines = (
         line, kind, *times, segments,
         SortableColumn("Longest", "name", main_name, "the name with most of this time"),
         SortableColumn("Of the path", "share", "main_share", "the time of that name"),
     )  # fmt: skip
-    with_line = [each for each in path.lines if each.location.file is not None]
-    yield build_table("path-lines", "Costliest lines", lines, with_line, sorted_by="Share")
+    with_file = [entry for entry in path.lines if entry.location.file is not None]
+    yield build_table("path-lines", "Costliest lines", lines, with_file, sorted_by="Share")
+
     calls = (
         SortableColumn("Call", "name", "call"),
         SortableColumn("Calls", "count", "n_calls"),
@@ -73,7 +77,7 @@ def _tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTab
     )  # fmt: skip
 
 
-def _times(path: CriticalPathSummary) -> Iterator[SortableColumn]:
+def _build_time_columns(path: CriticalPathSummary) -> Iterator[SortableColumn]:
     if path.per_step_ns is not None:
         yield SortableColumn("Per step", "ns", "per_step_ns")
     yield SortableColumn("Total", "ns", "ns", "over all steps")

@@ -31,7 +31,7 @@ from profkit.renderers.html._table import (
     cell,
 )
 from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
-from profkit.renderers.html.segments import USE_COLORS, segment_maps
+from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
@@ -56,7 +56,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     if monitored is not None:
         charts.append(monitored)
     tables = [table for table in _build_tables(report, memory, options, histories) if table.rows]
-    segments = list(segment_maps(options))
+    segments = list(build_segment_maps(options))
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):
         return None

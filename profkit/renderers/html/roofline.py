@@ -38,21 +38,21 @@ _OTHER: Final = 8
 
 @dataclass(frozen=True)
 class _Work:
-    """A kernel or an operator with FLOPs and bytes; ``spent_ns`` is the time of these calls."""
+    """A kernel or an operator with FLOPs and bytes."""
 
     name: str
     full_name: str
     category: str
-    known: Throughput
+    throughput: Throughput
 
     @property
     def intensity(self) -> float:
         """FLOPs per byte."""
-        return self.known.flops / (self.known.bytes or 1)
+        return self.throughput.flops / (self.throughput.bytes or 1)
 
     @property
     def flops_per_s(self) -> float:
-        return self.known.flops / self.known.time_ns * 1e9
+        return self.throughput.flops / self.throughput.time_ns * 1e9
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Scale:
 
 def build_section(report: Report, options: Options) -> Section | None:
     """Return the chart and its table, or None if FLOPs and bytes of no kernel are known."""
-    works = sorted(_find_works(report), key=lambda work: -work.known.time_ns)
+    works = sorted(_find_works(report), key=lambda work: -work.throughput.time_ns)
     if not works:
         return None
 
@@ -157,17 +157,19 @@ def _draw(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
     y = _Scale([*(work.flops_per_s for work in works), *tops], _HEIGHT - _BOTTOM, _TOP)
 
     # The largest dots are drawn first, so that they hide none.
-    longest = works[0].known.time_ns
+    longest_ns = works[0].throughput.time_ns
+    radii = (_LARGEST_RADIUS * sqrt(work.throughput.time_ns / longest_ns) for work in works)
     dots = [
         RooflineDot(
             x.at(work.intensity),
             y.at(work.flops_per_s),
-            round(max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(work.known.time_ns / longest)), 1),
+            round(max(_SMALLEST_RADIUS, radius), 1),
             _color(work.category),
             _text(work),
         )
-        for work in works
+        for work, radius in zip(works, radii, strict=True)
     ]
+
     return {
         "dots": dots,
         "roofs": list(_draw_roofs(x, y, flops)),
@@ -212,11 +214,12 @@ def _color(category: str) -> str:
 
 
 def _text(work: _Work) -> str:
-    known = work.known
-    share = "" if known.peak_share is None else f", {format_share(known.peak_share)} of its roof"
+    throughput = work.throughput
+    peak_share = throughput.peak_share
+    share = "" if peak_share is None else f", {format_share(peak_share)} of its roof"
     return (
-        f"{work.name}: {format_number(known.tflops_per_s)} TFLOP/s at "
-        f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(known.time_ns)}"
+        f"{work.name}: {format_number(throughput.tflops_per_s)} TFLOP/s at "
+        f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(throughput.time_ns)}"
     )
 
 
@@ -224,12 +227,12 @@ def _build_dot_table(works: Sequence[_Work]) -> SortableTable:
     columns = (
         SortableColumn("Name", "name", "name"),
         SortableColumn("Category", "text", "category"),
-        SortableColumn("Time", "ns", "known.time_ns", "of the calls whose work is known"),
+        SortableColumn("Time", "ns", "throughput.time_ns", "of the calls whose work is known"),
         SortableColumn("FLOPs per byte", "number", "intensity", "arithmetic intensity"),
-        SortableColumn("TFLOP/s", "number", "known.tflops_per_s"),
-        SortableColumn("GB/s", "number", "known.gb_per_s"),
+        SortableColumn("TFLOP/s", "number", "throughput.tflops_per_s"),
+        SortableColumn("GB/s", "number", "throughput.gb_per_s"),
         SortableColumn(
-            "Of its roof", "share", "known.peak_share",
+            "Of its roof", "share", "throughput.peak_share",
             "of the lower of the two roofs at its intensity; above 1 caches served some",
         ),
     )  # fmt: skip
