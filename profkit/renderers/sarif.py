@@ -158,7 +158,7 @@ def _write_log(run: Json, base: str) -> bytes:
 
 
 def _describe_driver(report: Report) -> Json:
-    """Return the tool and the rules that the run mentions, with the pages of those with findings."""
+    """Return the tool and the rules that the run mentions; rules with findings have their page."""
     installed = {rule.INFO.id: rule for rule in rules()}
     finding_titles = {finding.rule: finding.title for finding in report.findings}
     titles = {fault.rule: fault.title for fault in report.health} | finding_titles

@@ -81,7 +81,7 @@ def build_combined_page(products: Sequence[bytes]) -> bytes:
 
 def _read_figures(page: str) -> dict[str, Any]:
     match = _FIGURES.search(page)
-    return json.loads(match[1]) if match else {}  # type: ignore[no-any-return]
+    return json.loads(match[1]) if match else {}
 
 
 def _pack_page(name: str, figures: dict[str, Any], page: str) -> InnerPage:
