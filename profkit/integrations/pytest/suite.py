@@ -85,7 +85,7 @@ class Suite:
         columns = [
             figure
             for figure in FIGURES
-            if figure.name in _ALWAYS or any(_value(figures, figure) for figures in compared)
+            if figure.name in _ALWAYS or any(_value(baseline, figure) for baseline in compared)
         ]
 
         rows: list[list[str]] = [["test", *(figure.name for figure in columns), FINDINGS]]

@@ -258,7 +258,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return answer, 200
 
     def _find_comparable(self, recording: DiscoveredRecording) -> str:
-        """Return the report, if there is one with all that a comparison needs, else the recording."""
+        """Return the report, if there is one that can be compared, else the recording."""
         key = _plan_analysis(recording).key
         # The blocks of a snapshot are not in its report.
         if recording.kind == "snapshot" or self._progress(key)["stage"] != "ready":
