@@ -105,7 +105,7 @@ profkit.lanes = (() => {
      * Draw the visible slices of a row. Those narrower than a pixel are one bar for each pixel, as
      * high as the part of it that events cover, in the colour of the slice with most of it.
      */
-    row(level, row, y, alpha) {
+    drawRow(level, row, y, alpha) {
       const { start, end, busy, site } = level;
       const { context, scale, view, colors } = this;
       const last = level.first[row + 1];
@@ -150,7 +150,7 @@ profkit.lanes = (() => {
           }
         } else {
           endPixel();
-          this.slice(level, i, Math.max(-2, left), Math.min(this.width + 2, right), y, alpha);
+          this.drawSlice(level, i, Math.max(-2, left), Math.min(this.width + 2, right), y, alpha);
         }
       }
       endPixel();
@@ -159,7 +159,7 @@ profkit.lanes = (() => {
     }
 
     /** Draw one slice; if it merges several events, as high as the part of it that they cover. */
-    slice(level, i, left, right, y, alpha) {
+    drawSlice(level, i, left, right, y, alpha) {
       const { context } = this;
       const style = this.colors[level.site[i]];
       const length = level.end[i] - level.start[i];
@@ -177,13 +177,13 @@ profkit.lanes = (() => {
       }
       if (width > 26) {
         context.globalAlpha = 1;
-        this.label(level, i, left, width, y, alpha === 1 ? style : null, part);
+        this.drawLabel(level, i, left, width, y, alpha === 1 ? style : null, part);
         context.globalAlpha = alpha;
       }
     }
 
     /** Write the name of a slice; without a style, of one that a search did not find. */
-    label(level, i, left, width, y, style, part) {
+    drawLabel(level, i, left, width, y, style, part) {
       const { context, sites } = this;
       const n = level.n[i];
       const name = sites.texts[sites.short[level.site[i]]];
@@ -204,7 +204,7 @@ profkit.lanes = (() => {
     }
 
     /** Draw the slices of a row that a search found, at least two pixels wide. */
-    found(occurrences, row, y) {
+    drawMatches(occurrences, row, y) {
       const { level, slices } = occurrences;
       let [place, last] = occurrences.within(row, this.view.from);
       let drawnTo = -1;
@@ -214,13 +214,13 @@ profkit.lanes = (() => {
         if (left > this.width) break;
         const right = Math.min(this.width + 2, Math.max(this.x(level.end[i]), left + 2));
         if (right <= drawnTo) continue;
-        this.slice(level, i, left, right, y, 1);
+        this.drawSlice(level, i, left, right, y, 1);
         drawnTo = right;
       }
     }
 
     /** Draw a frame around a slice. */
-    frame(y, { start, end }) {
+    drawFrame(y, { start, end }) {
       const left = this.near(start);
       const { context } = this;
       context.strokeStyle = pageColors().fg;
@@ -229,7 +229,7 @@ profkit.lanes = (() => {
     }
 
     /** Draw an arrow from the start of a launch to the start of its device work. */
-    arrow(from, to) {
+    drawArrow(from, to) {
       const { context } = this;
       const isDown = to.y >= from.y;
       const [x1, y1] = [this.near(from.start), from.y + (isDown ? rowHeight - 2 : 0)];
@@ -252,7 +252,7 @@ profkit.lanes = (() => {
     }
 
     /** Draw a time range over some height, with its bounds. */
-    area(from, to, top, bottom) {
+    drawArea(from, to, top, bottom) {
       const { context } = this;
       const [left, right] = [this.near(from), this.near(to)];
       context.globalAlpha = 0.18;
@@ -267,10 +267,10 @@ profkit.lanes = (() => {
 
   /**
    * Draw the visible lanes, and over them what is selected: `area`, `selected` and its `arrows`.
-   * Where `found` is set, the slices that a search found are drawn over pale ones.
+   * With `matches`, the slices that a search found are drawn over pale ones.
    */
   function drawSlices(canvas, state) {
-    const { layout, level, view, scroll, size, found, selected, arrows, area } = state;
+    const { layout, level, view, scroll, size, matches, selected, arrows, area } = state;
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
     const painter = new Painter(context, state);
 
@@ -286,17 +286,17 @@ profkit.lanes = (() => {
     for (const { row, y } of layout.rows) {
       const top = y - scroll;
       if (top < -rowHeight || top > size.height) continue;
-      painter.row(level, row, top, found ? 0.15 : 1);
-      if (found) painter.found(found, row, top);
-      if (selected && selected.row === row) painter.frame(top, selected);
+      painter.drawRow(level, row, top, matches ? 0.15 : 1);
+      if (matches) painter.drawMatches(matches, row, top);
+      if (selected && selected.row === row) painter.drawFrame(top, selected);
     }
 
     for (const [from, to] of arrows) {
-      painter.arrow(...[from, to].map(({ row, start }) => (
+      painter.drawArrow(...[from, to].map(({ row, start }) => (
         { start, y: layout.yOf(row) - scroll })));
     }
     if (area) {
-      painter.area(area.from, area.to, Math.max(-2, area.top - scroll),
+      painter.drawArea(area.from, area.to, Math.max(-2, area.top - scroll),
         Math.min(size.height + 2, area.bottom - scroll));
     }
   }

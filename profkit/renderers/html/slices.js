@@ -169,7 +169,7 @@ profkit.slices = (() => {
     }
 
     /** Return the next occurrence after a slice of a moment, or the last before it; null at the end. */
-    beside(ns, slice, isForward) {
+    next(ns, slice, isForward) {
       const { level, slices } = this;
       let best = null;
       this.rows.forEach((row, place) => {

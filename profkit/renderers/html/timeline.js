@@ -154,7 +154,7 @@
       const state = { layout, level, sites, colors, view, size, selected, arrows, area };
       canvas.style.height = `${size.height}px`;
       profkit.lanes.drawSlices(canvas, {
-        ...state, found: matches?.occurrences, scroll: lanes.scrollTop,
+        ...state, matches: matches?.occurrences, scroll: lanes.scrollTop,
       });
       profkit.lanes.drawRuler(ruler, view, ruler.clientWidth, rulerHeight);
       profkit.lanes.drawOverview(overview, {
@@ -635,7 +635,7 @@
     /** Select the next occurrence after the selected slice, or the one before it. */
     function step(occurrences, isForward, onEnd) {
       const none = isForward ? -Infinity : Infinity;
-      const next = occurrences.beside(selected?.start ?? none, selected?.place ?? none, isForward);
+      const next = occurrences.next(selected?.start ?? none, selected?.place ?? none, isForward);
       if (!next) {
         clear();
         onEnd();
