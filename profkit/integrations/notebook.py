@@ -57,17 +57,8 @@ class ProfkitMagics(Magics):
         """
         __tracebackhide__ = True  # an error in the cell is the cell's
         arguments = parse_argstring(self.profkit, line)
-        statement = " ".join(arguments.statement)
-        if cell is not None and statement:
-            raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
-        # The first line is that of the magic, which the cell does not have: an empty one.
-        source = f"\n{cell}" if cell is not None else statement
-        if not source.strip():
-            raise UsageError("There is nothing to record: %profkit takes a statement.")
-
         shell: Any = self.shell
-        run = _compile(shell, source)
-        current.reset_limits()
+        run = _compile(shell, _read_source(arguments, cell))
         recording = _open_recording(arguments)
         try:
             with recording:
@@ -79,7 +70,20 @@ class ProfkitMagics(Magics):
                 _show(recording)
 
 
+def _read_source(arguments: Any, cell: str | None) -> str:  # noqa: ANN401  (argparse's)
+    statement = " ".join(arguments.statement)
+    if cell is not None and statement:
+        raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
+    # The first line of a cell is that of the magic, which the text does not have: an empty one.
+    source = f"\n{cell}" if cell is not None else statement
+    if not source.strip():
+        raise UsageError("There is nothing to record: %profkit takes a statement.")
+    return source
+
+
 def _open_recording(arguments: Any) -> CellRecording | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+    # A cell that runs again is recorded again, whatever the limit of its name.
+    current.reset_limits()
     if not arguments.memory:
         return new_recording(arguments.name, arguments.dir)
     # Through the package, which gives captures the function that makes their report.
@@ -101,6 +105,7 @@ def _compile(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (I
         UsageError: The cell has a top-level ``await``, which only the shell itself can run.
     """
     __tracebackhide__ = True
+    # Transforming drops empty lines at the begin, by which all line numbers would be too low.
     text = shell.transform_cell(source)
     text = source[: len(source) - len(source.lstrip("\n"))] + text.lstrip("\n")
     name = shell.compile.cache(text, _number(shell), raw_code=source)

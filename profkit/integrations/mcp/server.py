@@ -30,6 +30,8 @@ from profkit.errors import NotATraceError, ProfkitError, UsageError
 from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
+from profkit.model.finding import Finding
+from profkit.model.report import Report
 from profkit.present.bounded import bounded, fitting_rows
 from profkit.present.event_rows import event_rows
 from profkit.present.explanation import explain
@@ -131,19 +133,8 @@ class Tools:
         """
         report = self._recordings.open(path).report
         findings = (*report.findings, *report.health)
-        rows = [
-            {
-                "id": ident,
-                "name": finding.name,
-                "severity": finding.severity,
-                "confidence": finding.confidence,
-                "place": next((where.place for where in finding.locations), None),
-                "cost": cost_text(report, finding),
-                "message": finding.message,
-            }
-            for finding, ident in zip(findings, finding_ids(findings), strict=True)
-        ]
-
+        idents = finding_ids(findings)
+        rows = [_summarize(report, *pair) for pair in zip(findings, idents, strict=True)]
         return _rows(rows[start:], start, len(rows), headline=headline(report))
 
     def finding(self, path: str, finding: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
@@ -245,6 +236,18 @@ class Tools:
             ctx.trace, remove=remove or [], scale=scale, graph=graph, data_wait=data_wait
         )
         return encode(bounded(msgspec.to_builtins(prediction), _BUDGET_BYTES))
+
+
+def _summarize(report: Report, finding: Finding, ident: str) -> dict[str, Any]:
+    return {
+        "id": ident,
+        "name": finding.name,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        "place": next((where.place for where in finding.locations), None),
+        "cost": cost_text(report, finding),
+        "message": finding.message,
+    }
 
 
 def _trace_of(opened: Opened, path: str) -> Context:

@@ -283,6 +283,7 @@ def _list_settings(report: Report) -> dict[str, bool | float | str]:
 
 def _written_s(report: Report) -> float:
     """Return when the recording was written, in seconds since 1970; 0 without its file."""
+    # A report that was saved may be of a file that has been moved since.
     try:
         return Path(report.source.path).stat().st_mtime
     except (OSError, ValueError):

@@ -108,6 +108,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Iterable[bytes]]]:
         """Return the WSGI application of each route."""
+        # Each file has a route, as no path is ever built from a request.
         assets = {f"/{name}": _serve_asset(name, folder) for name, folder in _ASSETS.items()}
         return {
             **assets,

@@ -60,6 +60,7 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
         yield from write_job(report.lanes)
         return
 
+    # A saved report and a monitored program have no trace to add to.
     context = options.recording.context if options.recording is not None else None
     if context is None or not context.has_trace:
         events = write_annotations(report, context, options.base, origin_ns=0)

@@ -41,6 +41,7 @@ class EventWriter:
     def __init__(
         self, lanes: Iterable[Lane], origin_ns: int, end_ns: int, pid: int = _FIRST_PID
     ) -> None:
+        # An exported trace may be exported again: it has the first of these ids.
         taken = {lane.pid for lane in lanes}
         self.pid = pid
         while str(self.pid) in taken:

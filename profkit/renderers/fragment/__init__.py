@@ -60,6 +60,7 @@ def render_document(document: Document, options: Options) -> bytes:
 
 
 def _fill(document: Document, options: Options, command: str = "") -> bytes:
+    # A page is the same fragment within a body, with the policy that a file on its own needs.
     template = "page.html.j2" if options.is_page else "document.html.j2"
     filled = _environment().get_template(template).render(document=document, command=command)
     return filled.encode("utf-8", "backslashreplace")

@@ -50,7 +50,7 @@ class SortableColumn:
 
     @property
     def is_figure(self) -> bool:
-        """Whether it contains numbers."""
+        """Return whether it contains numbers."""
         return self.kind in _FORMATS
 
     def formatted(self, cell: Cell) -> str:
@@ -87,12 +87,12 @@ class SortableTable:
 
     @property
     def body(self) -> Markup:
-        """Its first rows, and the elements to which ``table.js`` adds."""
+        """Return the first rows as HTML, with the elements to which ``table.js`` adds."""
         return fill("table.html.j2", table=self, first=self.rows[:FIRST_ROWS], n=len(self.rows))
 
     @property
     def data(self) -> dict[str, Any]:
-        """All rows, for ``table.js``."""
+        """Return all rows, for ``table.js``."""
         return {
             "kinds": [column.kind for column in self.columns],
             "rows": self.rows,
@@ -126,6 +126,7 @@ def build_table(
 
     The other parameters are the attributes of :class:`SortableTable`.
     """
+    # Many figures are recorded by some profilers or devices only.
     rows = [[column.cell_of(item) for column in columns] for item in items]
     filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
     titles = [columns[i].title for i in filled]

@@ -56,6 +56,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     if monitored is not None:
         charts.append(monitored)
     tables = [table for table in _build_tables(report, memory, options, histories) if table.rows]
+    # Segments are the state at the end of a snapshot, charts are all of its history.
     segments = list(build_segment_maps(options))
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):

@@ -47,7 +47,7 @@ class _Work:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte."""
+        """Return the FLOPs per byte."""
         return self.throughput.flops / (self.throughput.bytes or 1)
 
     @property
@@ -87,11 +87,11 @@ class _Scale:
         self._first, self._step = first, (last - first) / (self.high - self.low)
 
     def at(self, value: float) -> float:
-        """The place of a value in pixels."""
+        """Return the place of a value in pixels."""
         return round(self._first + (log10(value) - self.low) * self._step, 1)
 
     def ticks(self) -> range:
-        """Exponents of ten."""
+        """Return the exponents of ten on the axis."""
         return range(self.low, self.high + 1)
 
 

@@ -320,7 +320,7 @@ class PackedLevel:
 
     @property
     def n_characters(self) -> int:
-        """Length of the text."""
+        """Return the length of the text."""
         return len(self.packed["text"])
 
 
