@@ -46,7 +46,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         return None
 
     titles = (("Step time", False), ("Without waiting", True))
-    heats = ((title, step_heat(report, own=own)) for title, own in titles)
+    heats = ((title, step_heat(report, own=is_own)) for title, is_own in titles)
     maps = [(title, heat) for title, heat in heats if heat is not None]
     shown = rank_timeline(report)
     levels = [] if shown is None else fit_levels(shown, MAX_LEVEL_CHARACTERS)
