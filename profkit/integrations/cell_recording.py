@@ -123,7 +123,7 @@ class CellRecording:
 
 
 class _CellSteps:
-    """Finds the steps of a cell and ends those of its recording.
+    """Finds the steps of a cell and ends the steps of its recording.
 
     Args:
         block: Records the cell.

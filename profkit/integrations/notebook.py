@@ -74,7 +74,7 @@ def _read_source(arguments: Any, cell: str | None) -> str:  # noqa: ANN401  (arg
     statement = " ".join(arguments.statement)
     if cell is not None and statement:
         raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
-    # The first line of a cell is that of the magic, which the text does not have: an empty one.
+    # An empty line stands for the line of the magic, so that line numbers are the cell's.
     source = f"\n{cell}" if cell is not None else statement
     if not source.strip():
         raise UsageError("There is nothing to record: %profkit takes a statement.")
@@ -105,7 +105,7 @@ def _compile(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (I
         UsageError: The cell has a top-level ``await``, which only the shell itself can run.
     """
     __tracebackhide__ = True
-    # Transforming drops empty lines at the begin, by which all line numbers would be too low.
+    # Transforming drops empty lines at the beginning, and would move all line numbers.
     text = shell.transform_cell(source)
     text = source[: len(source) - len(source.lstrip("\n"))] + text.lstrip("\n")
     name = shell.compile.cache(text, _number(shell), raw_code=source)

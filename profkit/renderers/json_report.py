@@ -34,7 +34,7 @@ INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 _ATTRIBUTE: Final = regex(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
 INTERNAL: Final = ("spans", "change", "lanes")
-"""Fields of a finding and of the report that refer to the recording, and are no part of the JSON.
+"""Fields of a finding and of the report that refer to the recording, and are not part of the JSON.
 """
 
 _ID: Final = "Names the finding in this report, as in `profkit explain`."

@@ -97,8 +97,10 @@ def _write_block(block: Block) -> Iterator[str]:
                 yield _write_table(("part", "time", "share", ""), (False, True, True, False), rows)
             if block.small:
                 yield f"also: {_prose(block.small)}"
+
         case FindingBlock():
             yield _write_finding(block)
+
         case TableBlock():
             titles = [_prose(column.title) for column in block.columns]
             right = [column.is_figure for column in block.columns]

@@ -206,7 +206,7 @@ def _build_lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # 
 
 
 def _build_places(frames: Sequence[Frame], index: Int32s, missing: int, pa: Any) -> Columns:  # noqa: ANN401
-    """Return file, function and line of each row; the index ``missing``, -1, is no frame."""
+    """Return file, function and line of each row; the index ``missing`` is -1."""
     for key in ("file", "function"):
         names = [getattr(frame, key) for frame in frames]
         yield key, _categorical(names, index, pa, missing=missing)

@@ -194,7 +194,7 @@ class Recorder:
                 run_again()
                 monitored.step()
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
-            # The test has passed: that it cannot be called twice is no failure of what it tests.
+            # The test has passed: that it cannot be called twice is not a failure.
             self._no_growth_reason = (
                 f"To monitor it, the test was called again, and that raised {type(error).__name__}:"
                 " write it so that it can be repeated, or loop over "

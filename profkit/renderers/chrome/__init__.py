@@ -1,7 +1,7 @@
 """The recording as a trace for Perfetto and Chrome, with the findings on its timeline.
 
-The events of the recording are copied unchanged, except for those of profkit itself: its threads,
-its calls in the program's threads, and what started the program are left out, and its time in the
+The events of the recording are copied unchanged, except for profkit's own events: its threads, its
+calls in the program's threads, and what started the program are left out, and its time in the
 program's threads is marked. A process ``profkit`` is added: a row of the steps; a slice for each
 finding, with its message, fix and cost as arguments; the segments of the critical path; the idle
 time of each device by cause; counters of device utilization, queued launches and memory. The events

@@ -33,7 +33,7 @@ _SAMPLES: Final = {
 
 
 def write_counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterator[bytes]:
-    """Write all counters of a recording, or of a report if there is no recording."""
+    """Write all counters of a recording, or of a report without one."""
     if ctx is not None and ctx.has_trace:
         yield from _write_devices(ctx, writer)
         yield from _write_allocators(ctx, writer)

@@ -15,7 +15,7 @@ from profkit.names import visible
 from profkit.readers.kineto.interning import OURS
 
 _FIRST_PID: Final = 1_886_547_814
-"""A process id that no recording has: far above those of Linux, and within 32 bits."""
+"""A process id that no program has: far above the ids of Linux, and within 32 bits."""
 _FIRST_ARROW: Final = 1 << 48
 """Above the arrow ids of profilers, and exact in JavaScript."""
 _GRIDS_NS: Final = ((1 << 51, 1), (1 << 53, 125))
@@ -41,7 +41,6 @@ class EventWriter:
     def __init__(
         self, lanes: Iterable[Lane], origin_ns: int, end_ns: int, pid: int = _FIRST_PID
     ) -> None:
-        # An exported trace may be exported again: it has the first of these ids.
         taken = {lane.pid for lane in lanes}
         self.pid = pid
         while str(self.pid) in taken:
@@ -110,7 +109,7 @@ class EventWriter:
 
     def _on_file_ns(self, at_ns: int) -> int:
         on_file = self._origin_ns + at_ns
-        # Upwards: viewers count time from the first event, which stays that of the recording.
+        # Upwards: viewers count time from the first event, which stays the recording's.
         return -(-on_file // self._grid_ns) * self._grid_ns
 
     def _event(self, ph: str, name: str, *, at: int | None = None, **fields: object) -> bytes:

@@ -134,7 +134,6 @@ def _build_table(inner: Sequence[InnerPage]) -> SortableTable:
         title = f"{label[0].upper()}{label[1:]}"
         return SortableColumn(title, "share", lambda each: _part_share(each.figures, kind))
 
-    # The same figures as in the headline of a report, and no others: the page of each is below.
     whole = "the mean; the whole recording where it has no steps"
     columns = (
         SortableColumn("Report", "name", "name"),

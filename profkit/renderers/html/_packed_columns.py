@@ -29,6 +29,7 @@ def split_byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 8))
     if width == 1:
         return values.astype(np.uint8).tobytes(), width
+    # Little-endian on any machine: the page expects the lowest bytes first.
     by_number = np.ascontiguousarray(values.astype("<i8", copy=False)).view(np.uint8)
     return by_number.reshape(-1, 8)[:, :width].T.tobytes(), width
 

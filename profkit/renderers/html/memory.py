@@ -64,7 +64,7 @@ def build_section(report: Report, options: Options) -> Section | None:
 
     tables_data = {table.id: table.data for table in tables}
     data = {"tables": tables_data, "charts": charts, "segments": segments}
-    # The order is that of the page: scripts use what those before them define.
+    # In the order of the page: scripts use definitions of the scripts before them.
     scripts = (
         *((TABLE_SCRIPT,) if tables else ()),
         *((LIVES_SCRIPT,) if any(chart["lives"] for chart in charts) else ()),

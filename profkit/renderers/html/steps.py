@@ -68,7 +68,7 @@ def stacked_series(kinds: Sequence[str], bars: Sequence[Mapping[str, int]]) -> l
 
 
 def _build_chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
-    # Kinds in the order of the step with most parts, which has them in the order of the legend.
+    # The kinds of the step with most parts, in their order; then kinds that only others have.
     longest = max(steps, key=lambda step: len(step.parts))
     parts = [*longest.parts, *(part for step in steps for part in step.parts)]
 
