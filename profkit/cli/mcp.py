@@ -21,7 +21,7 @@ def command(*, root: Path) -> int:
     from profkit.errors import UsageError
 
     try:
-        from profkit.integrations.mcp.server import server
+        from profkit.integrations.mcp.server import build_server
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
@@ -29,5 +29,5 @@ def command(*, root: Path) -> int:
             "profkit mcp needs a package that is not installed: mcp.",
             "pip install 'profkit[mcp]'",
         ) from None
-    server(root).run("stdio")
+    build_server(root).run("stdio")
     return 0

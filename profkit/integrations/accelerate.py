@@ -17,7 +17,7 @@ class ProfkitProfile(RecordsTraining):
     has several. Its figures are passed to ``accelerator.log``.
 
     Args:
-        accelerator: That of the loop.
+        accelerator: The accelerator of the loop.
         options: As for the callbacks of trainers.
     """
 
@@ -34,13 +34,13 @@ class ProfkitProfile(RecordsTraining):
 
     @harmless
     def step(self) -> None:
-        """A batch has been used; the step ends unless gradients of more batches are accumulated."""
+        """End the step after a batch, unless gradients of more batches are accumulated."""
         if self._accelerator.sync_gradients:
             self.training.step()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """A block that is in no step, such as an evaluation."""
+        """Enter a block that is in no step, such as an evaluation."""
         self.training.pause()
         try:
             yield

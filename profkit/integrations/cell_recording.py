@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import profkit
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
@@ -26,9 +26,6 @@ from profkit.capture.recording.schedule import DEFAULT_ACTIVE, DEFAULT_WARMUP
 from profkit.capture.recording.trace import Idle, TraceCapture
 from profkit.model.capture_info import StepKind
 from profkit.model.report import Report
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _SCHEDULE: Final[dict[str, Any]] = {"wait": 0, "warmup": DEFAULT_WARMUP, "active": DEFAULT_ACTIVE}
 """The cell begins with the step that has stacks: if it has no others, that one is the cell."""
@@ -86,17 +83,17 @@ class CellRecording:
 
     @property
     def path(self) -> str | None:
-        """The trace file, once the cell has ended; None if nothing was recorded."""
+        """Return the trace file, once the cell has ended; None if nothing was recorded."""
         return self._block.path
 
     @property
     def files(self) -> list[str]:
-        """The files that were written."""
+        """Return the files that were written."""
         return [file for file in (self.path, self.memory) if file is not None]
 
     @property
     def report(self) -> Report | None:
-        """The report, created on first access; None without files.
+        """Return the report, created on first access; None without files.
 
         Raises:
             LoadError: If a file cannot be read any more.
@@ -115,7 +112,7 @@ class CellRecording:
         )
 
     def _write_memory(self) -> None:
-        """Write the monitored memory beside the trace, if it says whether memory grows."""
+        """Write the monitored memory next to the trace, if it says whether memory grows."""
         monitor = self._steps.monitor
         if monitor is None or not monitor.is_own_process:
             return
@@ -126,7 +123,7 @@ class CellRecording:
 
 
 class _CellSteps:
-    """Finds the steps of a cell and ends those of its recording.
+    """Finds the steps of a cell and ends the steps of its recording.
 
     Args:
         block: Records the cell.
@@ -146,7 +143,7 @@ class _CellSteps:
 
     @property
     def monitor(self) -> LeakMonitor | None:
-        """What monitors the memory, or None without steps."""
+        """Return what monitors the memory, or None without steps."""
         return self._boundaries.monitor
 
     def begin(self) -> None:
@@ -156,7 +153,7 @@ class _CellSteps:
         self._undo.append(optimizer_steps.listen(unless_paused(self._on_optimizer)))
 
     def end(self, *, has_failed: bool) -> None:
-        """Stop listening, and end the only step of a cell that has no others.
+        """Stop listening, and end the only step of a cell without marked steps.
 
         Args:
             has_failed: Whether an exception has ended the cell.
@@ -165,8 +162,10 @@ class _CellSteps:
             current.step_listeners.remove(self._on_marked_step)
         while self._undo:
             self._undo.pop()()
+
         if not (self._n_ended or has_failed):
             self._block.end_step()
+
         # A cell with so few steps has the one with stacks, with what the cell does before it.
         is_whole = self._n_ended <= DEFAULT_WARMUP
         if self._n_ended == DEFAULT_WARMUP:
@@ -175,7 +174,7 @@ class _CellSteps:
         self._block.set_step_kind("entry" if is_whole else kind)
 
     def _on_marked_step(self) -> None:
-        """The cell itself marks the end of a step, from now on instead of optimizers."""
+        """End a step that the cell itself marks, from now on instead of optimizers."""
         if not self._is_here():
             return
         self._is_marked = True
@@ -183,7 +182,7 @@ class _CellSteps:
         self._end_step()
 
     def _on_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
-        """An optimizer has stepped, and has returned to the cell."""
+        """End a step if the optimizer that has stepped, and has returned to the cell, ends one."""
         if not self._is_marked and self._is_here() and self._leader.ends_step(optimizer):
             self._boundaries.step_ended("optimizer", recorded=self._block.is_recording)
             self._end_step()
@@ -193,5 +192,5 @@ class _CellSteps:
         self._block.end_step()
 
     def _is_here(self) -> bool:
-        """Whether this is the thread and process of the cell."""
+        """Return whether this is the thread and process of the cell."""
         return self._place == (os.getpid(), threading.get_ident())

@@ -31,7 +31,7 @@ class ProfkitTrainerCallback(RecordsTraining, TrainerCallback):
     @harmless
     def on_train_begin(self, *_args: Any, **_kwargs: Any) -> None:  # noqa: ANN401
         """Begin."""
-        self._trainer = _running_trainer()
+        self._trainer = _find_running_trainer()
         self.training.begin()
 
     @harmless
@@ -71,8 +71,8 @@ class ProfkitTrainerCallback(RecordsTraining, TrainerCallback):
             self.training.pause()
 
 
-def _running_trainer() -> Trainer | None:
-    """The trainer that calls a callback: its ``log`` is the one way to all loggers.
+def _find_running_trainer() -> Trainer | None:
+    """Return the trainer that calls a callback: its ``log`` is the one way to all loggers.
 
     Source: ``CallbackHandler.call_event`` passes the model and the loaders, but no trainer.
     """

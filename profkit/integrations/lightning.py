@@ -43,7 +43,7 @@ class ProfkitCallback(RecordsTraining, Callback):
 
     @harmless
     def on_validation_start(self, *_args: Any) -> None:  # noqa: ANN401
-        """Pause: a validation is no step."""
+        """Pause: a validation is not a step."""
         self.training.pause()
 
     @harmless

@@ -57,16 +57,9 @@ class ProfkitMagics(Magics):
         """
         __tracebackhide__ = True  # an error in the cell is the cell's
         arguments = parse_argstring(self.profkit, line)
-        statement = " ".join(arguments.statement)
-        if cell is not None and statement:
-            raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
-        source = f"\n{cell}" if cell is not None else statement
-        if not source.strip():
-            raise UsageError("There is nothing to record: %profkit takes a statement.")
         shell: Any = self.shell
-        run = _compiled(shell, source)
-        current.reset_limits()
-        recording = _recording(arguments)
+        run = _compile(shell, _read_source(arguments, cell))
+        recording = _open_recording(arguments)
         try:
             with recording:
                 run()
@@ -77,15 +70,28 @@ class ProfkitMagics(Magics):
                 _show(recording)
 
 
-def _recording(arguments: Any) -> CellRecording | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+def _read_source(arguments: Any, cell: str | None) -> str:  # noqa: ANN401  (argparse's)
+    statement = " ".join(arguments.statement)
+    if cell is not None and statement:
+        raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
+    # An empty line stands for the line of the magic, so that line numbers are the cell's.
+    source = f"\n{cell}" if cell is not None else statement
+    if not source.strip():
+        raise UsageError("There is nothing to record: %profkit takes a statement.")
+    return source
+
+
+def _open_recording(arguments: Any) -> CellRecording | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+    # A cell that runs again is recorded again, whatever the limit of its name.
+    current.reset_limits()
     if not arguments.memory:
         return new_recording(arguments.name, arguments.dir)
     # Through the package, which gives captures the function that makes their report.
     return profkit.memory(arguments.name, limit=sys.maxsize, dir=arguments.dir, quiet=True)
 
 
-def _compiled(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPython's shell)
-    """A function that runs a cell as the shell runs one.
+def _compile(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPython's shell)
+    """Return a function that runs a cell as the shell runs one.
 
     The cell's text is registered with the shell under its file name, for tracebacks and the
     recording. The shell displays and stores the value of its last expression.
@@ -99,16 +105,19 @@ def _compiled(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (
         UsageError: The cell has a top-level ``await``, which only the shell itself can run.
     """
     __tracebackhide__ = True
+    # Transforming drops empty lines at the beginning, and would move all line numbers.
     text = shell.transform_cell(source)
     text = source[: len(source) - len(source.lstrip("\n"))] + text.lstrip("\n")
     name = shell.compile.cache(text, _number(shell), raw_code=source)
+
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
-    if _awaits(tree):
+    if _has_await(tree):
         raise UsageError(
             "%%profkit cannot record a cell with a top-level `await`; "
             "use `with profkit.trace():` in the cell."
         )
-    silent, displayed = _parts(tree.body, shell.ast_node_interactivity, text)
+
+    silent, displayed = _split(tree.body, shell.ast_node_interactivity, text)
     steps = [
         shell.compile(ast.Module(silent, []), name, "exec"),
         *(shell.compile(ast.Interactive([node]), name, "single") for node in displayed),
@@ -123,7 +132,7 @@ def _compiled(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (
 
 
 def _number(shell: Any) -> int:  # noqa: ANN401  (IPython's shell)
-    """The number of the running cell: that of the innermost frame within a cell."""
+    """Return the number of the running cell: the cell of the innermost frame within any."""
     names = shell.compile._filename_map  # noqa: SLF001  (there is no public accessor)
     frame = inspect.currentframe()
     while frame is not None:
@@ -133,10 +142,10 @@ def _number(shell: Any) -> int:  # noqa: ANN401  (IPython's shell)
     return int(shell.execution_count)
 
 
-def _parts(
+def _split(
     body: list[ast.stmt], interactivity: str, text: str
 ) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statements without displayed values, and those whose values the shell displays.
+    """Split a cell: statements without displayed values, then the ones that the shell displays.
 
     Source: ``InteractiveShell.ast_node_interactivity`` in IPython's documentation.
     """
@@ -151,23 +160,23 @@ def _parts(
 
 
 def _assigned(statement: ast.stmt) -> list[ast.stmt]:
-    """The name that a statement assigns to, as an expression."""
+    """Return the name that a statement assigns to, as an expression."""
     targets: Iterable[ast.expr] = ()
     if isinstance(statement, ast.Assign):
         targets = statement.targets[-1:]
     elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
         targets = [statement.target]
-    names = [ast.Name(each.id, ast.Load()) for each in targets if isinstance(each, ast.Name)]
+    names = [ast.Name(target.id, ast.Load()) for target in targets if isinstance(target, ast.Name)]
     return [ast.fix_missing_locations(ast.Expr(name)) for name in names]
 
 
-def _awaits(tree: ast.AST) -> bool:
-    """Whether there is an ``await`` outside every function."""
+def _has_await(tree: ast.AST) -> bool:
+    """Return whether there is an ``await`` outside every function."""
     if isinstance(tree, ast.Await | ast.AsyncFor | ast.AsyncWith):
         return True
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
     return any(
-        _awaits(child) for child in ast.iter_child_nodes(tree) if not isinstance(child, inner)
+        _has_await(child) for child in ast.iter_child_nodes(tree) if not isinstance(child, inner)
     )
 
 
@@ -198,44 +207,46 @@ def _reset_limits(*_info: object) -> None:
 
 
 def _shell() -> Any:  # noqa: ANN401  (IPython's shell)
-    """The shell that runs here, or None."""
+    """Return the shell of this process, or None."""
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def with_cell_names(report: Report) -> Report:
-    """A report of this shell's recording, with source lines in cells named ``In [3]:5``."""
+    """Return a report with source lines in this shell's cells named ``In [3]:5``."""
     numbers: Mapping[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
     # Such as /tmp/ipykernel_17/2563.py.
-    known = {
+    cells = {
         file: f"In [{number}]"
         for file, number in numbers.items()
         if not _IN_IPYTHON.fullmatch(file)
     }
-    short = {file.replace("\\", "/").rpartition("/")[2]: cell for file, cell in known.items()}
-    files = sorted({*known, *short}, key=len, reverse=True)
+    short = {file.replace("\\", "/").rpartition("/")[2]: cell for file, cell in cells.items()}
+
+    # The longest first: a file's name alone also ends its path.
+    files = sorted({*cells, *short}, key=len, reverse=True)
     pattern = re.compile("|".join([*(rf"{re.escape(f)}(?=$|:\d)" for f in files), r"(?!)"]))
 
-    def named(text: str) -> str:
+    def name_cells(text: str) -> str:
         text = _IN_IPYTHON.sub(r"In [\1]", text)
-        return pattern.sub(lambda found: known.get(found[0]) or short[found[0]], text)
+        return pattern.sub(lambda match: cells.get(match[0]) or short[match[0]], text)
 
-    renamed: Report = _renamed(report, named)
+    renamed: Report = _rename(report, name_cells)
     return renamed
 
 
-def _renamed(tree: Any, named: Callable[[str], str]) -> Any:  # noqa: ANN401  (any part of a report)
-    """A tree of dataclasses with every text in it renamed."""
+def _rename(tree: Any, rename: Callable[[str], str]) -> Any:  # noqa: ANN401  (any part of a report)
+    """Return a tree of dataclasses with every text in it renamed."""
     if isinstance(tree, str):
-        return named(tree)
+        return rename(tree)
     if isinstance(tree, tuple | list):
-        return type(tree)(_renamed(each, named) for each in tree)
+        return type(tree)(_rename(part, rename) for part in tree)
     if isinstance(tree, dict):
-        return {key: _renamed(value, named) for key, value in tree.items()}
+        return {key: _rename(value, rename) for key, value in tree.items()}
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         changed = {
-            each.name: _renamed(getattr(tree, each.name), named)
-            for each in dataclasses.fields(tree)
-            if each.init
+            field.name: _rename(getattr(tree, field.name), rename)
+            for field in dataclasses.fields(tree)
+            if field.init
         }
         return dataclasses.replace(tree, **changed)
     return tree

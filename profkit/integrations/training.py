@@ -1,4 +1,4 @@
-"""What the callbacks of trainers share: steps are recorded, memory is monitored, a report follows.
+"""The common part of callbacks for trainers: record steps, monitor memory, report.
 
 A callback has a :class:`Training`. An error in one of its hooks becomes one warning, and the
 training goes on without profkit.
@@ -49,7 +49,7 @@ class Training:
     Each training of a process is recorded anew, up to the limit of its name.
 
     Args:
-        name: As for :class:`RecordsTraining`, and so are the others.
+        name: As for :class:`RecordsTraining`, like all other arguments.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Training:
         self._options = {
             "wait": DEFAULT_WAIT, "warmup": DEFAULT_WARMUP, "active": DEFAULT_ACTIVE, **options
         }  # fmt: skip
-        given = options.get("dir")
-        self._dir = None if given is None else os.fspath(given)
+        folder = options.get("dir")
+        self._dir = None if folder is None else os.fspath(folder)
         self._leaks = leaks
         self._quiet = quiet
         self._open: _OpenTraining | None = None
@@ -74,23 +74,26 @@ class Training:
         self._report: Report | None = None
         self._n = 0
         self._is_part = False
+
         # Through the package, which gives captures the function that makes their report.
         profkit.trace(name, **self._options)
 
     @property
     def report(self) -> Report | None:
-        """As for :class:`RecordsTraining`."""
+        """Return the report, as :class:`RecordsTraining` does."""
         if self._report is None and self._files:
             self._report = reporting.report_of(*self._files)
         return self._report
 
     def begin(self) -> None:
-        """The training begins. One that was left by an exception has ended."""
+        """Begin a training. One that was left by an exception has ended."""
         self.end(None)
+        # torch has one profiler: a recording that has begun keeps it, and contains the training.
         self._is_part = current.session is not None
         if self._is_part:
             console.note(f"“{self._name}” is part of another recording.", quiet=self._quiet)
             return
+
         block = profkit.trace(self._name, **{**self._options, "quiet": True})
         if isinstance(block, TraceCapture):
             self._n += 1
@@ -104,7 +107,7 @@ class Training:
             atexit.register(self._end_at_exit)
 
     def step(self) -> None:
-        """A step has ended, and the next one begins with the wait for its data."""
+        """End a step; the next one begins with the wait for its data."""
         if self._open is not None:
             self._open.step()
         elif self._is_part:
@@ -112,28 +115,28 @@ class Training:
             current.step_ended()
 
     def pause(self) -> None:
-        """The trainer does something else than steps, such as a validation."""
+        """Pause while the trainer does something else than steps, such as a validation."""
         if self._open is not None:
             self._open.block.pause()
 
     def resume(self) -> None:
-        """The trainer goes on with its steps."""
+        """Resume when the trainer goes on with its steps."""
         if self._open is not None:
             self._open.block.resume()
 
     def wait_begins(self) -> None:
-        """The step waits for its data, which torch does not annotate."""
+        """Mark the begin of a wait for data that torch does not annotate."""
         if self._open is not None and self._open.block.is_recording:
             self._open.wait = Region(DATA_WAIT)
             self._open.wait.__enter__()
 
     def wait_ends(self) -> None:
-        """The data is there."""
+        """Mark the end of a wait for data."""
         if self._open is not None:
             self._open.wait_ends()
 
     def end(self, error: BaseException | None, log: LogFigures | None = None) -> None:
-        """The training has ended: writes the files, and on rank 0 prints the report.
+        """End the training: write the files, and on rank 0 print the report.
 
         Args:
             error: The exception that ended it, or None.
@@ -142,18 +145,23 @@ class Training:
         opened, self._open = self._open, None
         if opened is None or not opened.is_own_process:
             return
+
         atexit.unregister(self._end_at_exit)
         self._report, self._files = None, opened.end(error)
         self.path = opened.block.path
+
+        # Only one rank of a job reports, on the files of all.
         states = opened.end_job()
         if states is not None:
             if not states:
                 return
-            self._report = _job_report(states)
+            self._report = _report_on_job(states)
+
         report = self.report
         if report is None:
             console.note(f"nothing of “{self._name}” was recorded.", quiet=self._quiet)
             return
+
         if not self._quiet:
             _print_report(report)
         if log is not None:
@@ -176,12 +184,12 @@ class Training:
 
 
 class _OpenTraining:
-    """One training that goes on.
+    """A training in progress.
 
     Args:
         name: Of the recording.
         number: How many trainings the callback has seen, this one included.
-        folder: That for files as it was given, or None.
+        folder: The folder for files as it was given, or None.
         leaks: Whether memory is monitored.
     """
 
@@ -206,6 +214,7 @@ class _OpenTraining:
         self._oom: OomMonitor | None = None
         program_profilers.subscribe(self._on_program_profiler)
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
+
         if leaks:
             self._oom = OomMonitor(str(self._folder.parent), name, quiet=True, stacks_of="alloc")
             self._closing.enter_context(self._oom)
@@ -217,28 +226,29 @@ class _OpenTraining:
                     is_tracing=lambda: not block.is_done,
                 )
             )
+
         block.set_step_kind(_STEPS)
         block.__enter__()
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process in which it began, and not a forked child."""
+        """Return whether this is the process in which it began, and not a forked child."""
         return self._pid == os.getpid()
 
     def wait_ends(self) -> None:
-        """A wait for data has ended, if there was one."""
+        """Mark the end of a wait for data, if there was one."""
         wait, self.wait = self.wait, None
         if wait is not None:
             wait.__exit__(None, None, None)
 
     def step(self) -> None:
-        """A step has ended."""
+        """End a step."""
         if self._boundaries is not None:
             self._boundaries.step_ended("user", recorded=self.block.is_recording)
         self.block.step()
 
     def end(self, error: BaseException | None) -> list[str]:
-        """End it, and return the files that were written."""
+        """End the training, and return the files that were written."""
         self.wait_ends()
         failure = failure_of_exception(error, time.time_ns())
         if self._rank is not None and failure is not None:
@@ -247,6 +257,8 @@ class _OpenTraining:
             self.block.__exit__(None if error is None else type(error), error, None)
             memory = self._write_memory()
             snapshot = None if self._oom is None else self._oom.path
+
+        # The recorder of NCCL's collectives matters to the report on a job alone.
         written = [file for file in (self.block.path, memory, snapshot) if file is not None]
         flight = self.block.flight
         self._recorded = written if flight is None else [*written, flight]
@@ -256,8 +268,8 @@ class _OpenTraining:
         """End this rank of a job, and wait for the others if it may have to report on them.
 
         Returns:
-            What the ranks have written, if this one reports; empty if another one does; None if
-            this process is not a rank.
+            The states of the ranks, with their files, if this one reports; empty if another one
+            does; None if this process is not a rank.
         """
         if self._rank is None:
             return None
@@ -274,10 +286,11 @@ class _OpenTraining:
             job_end.drop_rank(self._rank)
 
     def _write_memory(self) -> str | None:
-        """Write the monitored memory beside the trace."""
+        """Write the monitored memory into the folder of the trace."""
         monitor = None if self._boundaries is None else self._boundaries.monitor
         if monitor is None:
             return None
+
         live = monitor.finish()
         if self._program_profiler:
             why = f"The program uses a profiler itself ({self._program_profiler})."
@@ -290,7 +303,7 @@ class _OpenTraining:
 
 
 def _rank_of_job(folder: Path, number: int) -> RankOfJob | None:
-    """This process as a rank of a job of several, or None.
+    """Return this process as a rank of a job of several, or None.
 
     Args:
         folder: The folder of the recordings.
@@ -302,7 +315,7 @@ def _rank_of_job(folder: Path, number: int) -> RankOfJob | None:
     return RankOfJob(folder, f"{files.job_name()}-{number}", rank, world_size)
 
 
-def _job_report(states: list[RankState]) -> Report | None:
+def _report_on_job(states: list[RankState]) -> Report | None:
     """Return the report on all ranks, or None if fewer than two have recorded the same steps."""
     from profkit.api import report_on_ranks
 
@@ -318,7 +331,7 @@ def _print_report(report: Report) -> None:
 
 
 def figures(report: Report) -> dict[str, float]:
-    """What a logger shows of a report.
+    """Return the figures of a report for a logger.
 
     Returns:
         ``profkit/step_ms``: mean step time in milliseconds; ``profkit/busy_share``: share of it
@@ -326,17 +339,18 @@ def figures(report: Report) -> dict[str, float]:
         that the fixes of all findings save; ``profkit/findings_error`` and so on: the number of
         findings of each severity. What was not recorded is left out.
     """
-    known = main_figures(report)
-    found: dict[str, float] = {}
-    if known.step_ns is not None:
-        found["step_ms"] = known.step_ns / 1e6
-        found["saving_ms"] = known.saving_ns / 1e6
-        if known.busy_share is not None:
-            found["busy_share"] = known.busy_share
+    main = main_figures(report)
+    values: dict[str, float] = {}
+    if main.step_ns is not None:
+        values["step_ms"] = main.step_ns / 1e6
+        values["saving_ms"] = main.saving_ns / 1e6
+        if main.busy_share is not None:
+            values["busy_share"] = main.busy_share
+
     for severity in SEVERITIES:
         n = sum(finding.severity == severity for finding in report.findings)
-        found[f"findings_{severity}"] = n
-    return {f"profkit/{name}": value for name, value in found.items()}
+        values[f"findings_{severity}"] = n
+    return {f"profkit/{name}": value for name, value in values.items()}
 
 
 class RecordsTraining:
@@ -366,7 +380,7 @@ class RecordsTraining:
 
     @property
     def report(self) -> Report | None:
-        """The report, once the training has ended; on rank 0 that of all ranks.
+        """Return the report, once the training has ended; on rank 0 the one on all ranks.
 
         Raises:
             LoadError: If the files cannot be read any more.
@@ -375,7 +389,7 @@ class RecordsTraining:
 
     @property
     def path(self) -> str | None:
-        """The trace file, once the training has ended."""
+        """Return the trace file, once the training has ended."""
         return self.training.path
 
 
@@ -386,7 +400,7 @@ Given = ParamSpec("Given")
 def harmless(
     hook: Callable[Concatenate[Callback, Given], None],
 ) -> Callable[Concatenate[Callback, Given], None]:
-    """A hook of a callback, whose error becomes a warning and turns the callback off."""
+    """Wrap a hook of a callback: its error becomes a warning and turns the callback off."""
 
     @functools.wraps(hook)
     def wrapper(self: Callback, /, *args: Given.args, **kwargs: Given.kwargs) -> None:

@@ -39,40 +39,41 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """A table of the report as CSV in UTF-8, with the column names in the first line.
+    """Return a table of the report as CSV in UTF-8, with the column names in the first line.
 
     Raises:
         UsageError: There is no such table.
     """
-    return _written(table(report, options.table, options.base))
+    return _write(table(report, options.table, options.base))
 
 
 def render_history(history: History, options: Options) -> bytes:
-    """A row for each commit, device and version of PyTorch, as CSV in UTF-8."""
-    return _written(history_table(history))
+    """Return a row for each commit, device and version of PyTorch, as CSV in UTF-8."""
+    return _write(history_table(history))
 
 
-def _written(chosen: Table) -> bytes:
+def _write(content: Table) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in chosen.columns])
-    writer.writerows([_cell(value) for value in row] for row in chosen.rows)
+    writer.writerow([column.name for column in content.columns])
+    writer.writerows([_cell(value) for value in row] for row in content.rows)
     return text.getvalue().encode()
 
 
 def table_names(report: Report, options: Options) -> tuple[str, ...]:
-    """The tables of a report that have rows, and always ``findings``."""
+    """Return the tables of a report that have rows, and always ``findings``."""
     return filled_tables(report)
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """Several tables with the same columns as one; findings have a column ``recording``."""
-    first, *others = products
-    return first + b"".join(product.partition(b"\n")[2] for product in others)
+    """Join several tables with the same columns; findings have a column ``recording``."""
+    # Only the first table keeps its line of column names.
+    first, *further = products
+    return first + b"".join(product.partition(b"\n")[2] for product in further)
 
 
 def _cell(value: Value) -> Value:
-    """A value that a spreadsheet shows and does not run as a formula."""
+    """Return a value that a spreadsheet shows and does not run as a formula."""
     if not isinstance(value, str):
         return value
     text = visible(value)

@@ -29,16 +29,18 @@ _REPLACEMENT: Final = ":"
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The stacks as folded lines in UTF-8, sorted; empty if there are none.
+    """Return the stacks as folded lines in UTF-8, sorted; empty if there are none.
 
     Raises:
         UsageError: There are no such stacks.
     """
-    found = chosen_stacks(report, options.recording, options.weight)
+    stacks = chosen_stacks(report, options.recording, options.weight)
+    # Different stacks may have the same labels: each line is written once.
     weights: Counter[str] = Counter()
-    for stack, weight in found.rows if found is not None else ():
-        frames = (site_label(site, options.base) for site in stack)
-        line = _SEPARATOR.join(each.replace(_SEPARATOR, _REPLACEMENT) for each in frames)
+    for stack, weight in stacks.rows if stacks is not None else ():
+        labels = (site_label(site, options.base) for site in stack)
+        line = _SEPARATOR.join(label.replace(_SEPARATOR, _REPLACEMENT) for label in labels)
         weights[line] += weight
+
     lines = [f"{stack} {weight}\n" for stack, weight in sorted(weights.items())]
     return "".join(lines).encode()

@@ -30,16 +30,16 @@ _IN_PROPERTY: Final = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": 
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The findings as annotations in UTF-8, one a line, and the headline as a notice."""
-    lines = (_of_finding(each, options.base) for each in report.findings)
+    """Return the findings as annotations in UTF-8, one a line, and the headline as a notice."""
+    lines = (_annotate_finding(finding, options.base) for finding in report.findings)
     skipped = "\n".join(f"{rules}: {reason}" for reason, rules in unchecked_by_reason(report))
     notes = [_annotation("notice", "profkit: skipped checks", skipped, None, "")] if skipped else []
     return _lines(_annotation("notice", "profkit", headline(report), None, ""), [*lines, *notes])
 
 
 def render_check(check: Check, options: Options) -> bytes:
-    """The budgets that are not kept as annotations, on the lines that explain them."""
-    lines = (_of_budget(each, options.base) for each in check.failed)
+    """Return the budgets that are not kept as annotations, on the lines that explain them."""
+    lines = (_annotate_budget(result, options.base) for result in check.failed)
     return _lines(_annotation("notice", "profkit", check_headline(check), None, ""), lines)
 
 
@@ -47,15 +47,16 @@ def _lines(first: str, lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (first, *lines)).encode("utf-8", "backslashreplace")
 
 
-def _of_finding(finding: Finding, base: str) -> str:
-    where = next((each for each in finding.locations if each.file), None)
+def _annotate_finding(finding: Finding, base: str) -> str:
+    # GitHub shows annotations on files only: the first place that has one.
+    where = next((location for location in finding.locations if location.file), None)
     title = f"{finding.rule} {finding.name}"
     return _annotation(
         _COMMANDS[finding.severity], title, f"{finding.message} {finding.fix}", where, base
     )
 
 
-def _of_budget(result: BudgetResult, base: str) -> str:
+def _annotate_budget(result: BudgetResult, base: str) -> str:
     where = next(iter(result.locations), None)
     text = "\n".join([outcome_text(result), *cause_texts(result, base)])
     return _annotation("error", f"profkit: {result.title}", text, where, base)
@@ -68,6 +69,7 @@ def _annotation(command: str, title: str, text: str, where: Location | None, bas
         if where.line is not None and where.line > 0:
             properties.append(f"line={where.line}")
     properties.append(f"title={_property(title)}")
+
     shown = "\n".join(visible(line) for line in text.split("\n"))
     return f"::{command} {','.join(properties)}::{shown.translate(_IN_TEXT)}"
 

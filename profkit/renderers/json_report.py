@@ -1,8 +1,8 @@
 """The report as JSON, whose layout other programs can rely on.
 
 Times are integer nanoseconds, sizes integer bytes, shares from 0 to 1; a figure that is not known
-is null. ``report.schema.json`` in this folder is the layout, which :func:`schema` makes from the
-report's dataclasses; ``python -m profkit.renderers.json_report`` prints it.
+is null. ``report.schema.json`` in this folder is the layout, which :func:`build_schema` makes from
+the report's dataclasses; ``python -m profkit.renderers.json_report`` prints it.
 """
 
 import inspect
@@ -33,7 +33,7 @@ INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 _ATTRIBUTE: Final = regex(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
 INTERNAL: Final = ("spans", "change", "lanes")
-"""Fields of a finding and of the report that refer to the recording, and are no part of the JSON.
+"""Fields of a finding and of the report that refer to the recording, and are not part of the JSON.
 """
 
 _ID: Final = "Names the finding in this report, as in `profkit explain`."
@@ -55,65 +55,67 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as JSON in UTF-8, with a line end.
+    """Return the report as JSON in UTF-8, with a line end.
 
     Raises:
         UsageError: The budget is too small, or there is no such table or row.
     """
-    tree = _tree_of(report)
+    tree = _build_tree(report)
     if not (options.budget_bytes or options.cursor):
-        return _encoded(tree, options)
-    plain = msgspec.json.decode(encoded(tree))
+        return _lay_out(tree, options)
+
+    plain = msgspec.json.decode(encode(tree))
     budget_bytes = options.budget_bytes - 1 if options.budget_bytes else 0  # the line end
     if options.cursor:
         part = page(plain, options.cursor, budget_bytes)
     else:
         part = bounded(plain, budget_bytes)
-    return encoded(part) + b"\n"
+    return encode(part) + b"\n"
 
 
-def _tree_of(report: Report) -> dict[str, Any]:
-    """The report as a JSON tree; findings have ids."""
-    findings, health = _bare(report.findings), _bare(report.health)
+def _build_tree(report: Report) -> dict[str, Any]:
+    """Return the report as a JSON tree; findings have ids."""
+    findings, health = _strip(report.findings), _strip(report.health)
     bare = replace(report, findings=findings, health=health, lanes=None)
     tree: dict[str, Any] = msgspec.to_builtins(bare)
     _leave_out_internal([tree, *tree["findings"], *tree["health"]])
+
     ids = iter(finding_ids((*report.findings, *report.health)))
     for table in ("findings", "health"):
-        tree[table] = [{"id": next(ids), **each} for each in tree[table]]
+        tree[table] = [{"id": next(ids), **finding} for finding in tree[table]]
     return tree
 
 
-def _bare(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Findings without what refers to the recording."""
+def _strip(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings without the fields that refer to the recording."""
     return tuple(replace(finding, spans=(), change=None) for finding in findings)
 
 
 def render_difference(difference: Difference, options: Options) -> bytes:
-    """A comparison as JSON in UTF-8, with a line end."""
-    return _encoded(msgspec.to_builtins(difference), options)
+    """Return a comparison as JSON in UTF-8, with a line end."""
+    return _lay_out(msgspec.to_builtins(difference), options)
 
 
 def render_check(check: Check, options: Options) -> bytes:
-    """A check of budgets as JSON in UTF-8, with a line end."""
-    bare = [replace(each, causes=_bare(each.causes)) for each in check.results]
+    """Return a check of budgets as JSON in UTF-8, with a line end."""
+    bare = [replace(result, causes=_strip(result.causes)) for result in check.results]
     tree = msgspec.to_builtins(replace(check, results=tuple(bare)))
     for result in tree["results"]:
         _leave_out_internal(result["causes"])
-    return _encoded(tree, options)
+    return _lay_out(tree, options)
 
 
 def render_explanation(explanation: Explanation, options: Options) -> bytes:
-    """A finding with all that is known of it, as JSON in UTF-8, with a line end."""
-    (bare,) = _bare((explanation.finding,))
+    """Return a finding and the facts on it as JSON in UTF-8, with a line end."""
+    (bare,) = _strip((explanation.finding,))
     tree = msgspec.to_builtins(replace(explanation, finding=bare))
     _leave_out_internal([tree["finding"]])
-    return _encoded(tree, options)
+    return _lay_out(tree, options)
 
 
 def render_history(history: History, options: Options) -> bytes:
-    """Figures and findings over commits as JSON in UTF-8, with a line end."""
-    return _encoded(msgspec.to_builtins(history), options)
+    """Return figures and findings over commits as JSON in UTF-8, with a line end."""
+    return _lay_out(msgspec.to_builtins(history), options)
 
 
 def _leave_out_internal(parts: list[dict[str, Any]]) -> None:
@@ -122,32 +124,33 @@ def _leave_out_internal(parts: list[dict[str, Any]]) -> None:
             part.pop(name, None)
 
 
-def _encoded(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)
+def _lay_out(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)
     indent = options.indent if options.indent > 0 else -1
-    return msgspec.json.format(encoded(tree), indent=indent) + b"\n"
+    return msgspec.json.format(encode(tree), indent=indent) + b"\n"
 
 
-def encoded(tree: Any) -> bytes:  # noqa: ANN401  (a JSON tree)
-    """A JSON tree as text in UTF-8; what cannot be encoded is escaped."""
+def encode(tree: Any) -> bytes:  # noqa: ANN401  (a JSON tree)
+    """Return a JSON tree as text in UTF-8; what cannot be encoded is escaped."""
+    # Almost every report is valid Unicode: only others pay for the copy of the tree.
     try:
         return msgspec.json.encode(tree)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(tree))
+        return msgspec.json.encode(_escape_surrogates(tree))
 
 
-def _without_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON tree)
-    """A JSON tree whose strings are valid Unicode: paths may hold bytes that are not."""
+def _escape_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON tree)
+    """Return a JSON tree whose strings are valid Unicode: paths may hold bytes that are not."""
     if isinstance(tree, str):
         return tree.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(tree, list | tuple):
-        return [_without_surrogates(item) for item in tree]
+        return [_escape_surrogates(item) for item in tree]
     if isinstance(tree, dict):
-        return {_without_surrogates(key): _without_surrogates(tree[key]) for key in tree}
+        return {_escape_surrogates(key): _escape_surrogates(tree[key]) for key in tree}
     return tree
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a report, each field with its definition.
+def build_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a report, each field with its definition.
 
     Source: https://json-schema.org/draft/2020-12
     """
@@ -157,37 +160,44 @@ def schema() -> dict[str, Any]:
     for internal in (ProgramChange, JobLanes, RankLane, LaneSite, RankClock):
         parts.pop(internal.__name__, None)
     for part in parts.values():
-        if "properties" not in part:
-            continue
-        for name in INTERNAL:
-            part["properties"].pop(name, None)
-        part["required"] = list(part["properties"])
-        about, _, attributes = inspect.cleandoc(part.get("description", "")).partition(
-            "Attributes:"
-        )
-        part["description"] = " ".join(about.split())
-        for name, definition in _ATTRIBUTE.findall(attributes):
-            if name in part["properties"]:
-                one = part["properties"][name]
-                one["description"] = " ".join(definition.replace("``", "`").split())
-        for one in part["properties"].values():
-            one.pop("default", None)
-    of_finding = parts["Finding"]
-    of_finding["properties"] = {
-        "id": {"type": "string", "description": _ID},
-        **of_finding["properties"],
-    }
-    of_finding["required"].insert(0, "id")
+        if "properties" in part:
+            _describe_part(part)
+
+    # Ids are given when a report is written: the dataclass has none.
+    finding = parts["Finding"]
+    id_property = {"id": {"type": "string", "description": _ID}}
+    finding["properties"] = id_property | finding["properties"]
+    finding["required"].insert(0, "id")
+
     whole = parts.pop("Report")
     whole["title"] = "profkit report"
     whole["properties"]["schema"]["const"] = SCHEMA
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": parts}
 
 
-def schema_text() -> str:
-    """The JSON Schema as it is shipped."""
-    return json.dumps(schema(), indent=2) + "\n"
+def _describe_part(part: dict[str, Any]) -> None:
+    """Add the definitions of a dataclass's docstring to its schema; require every field."""
+    properties = part["properties"]
+    for name in INTERNAL:
+        properties.pop(name, None)
+    # A field with a default is written all the same.
+    part["required"] = list(properties)
+    for field in properties.values():
+        field.pop("default", None)
+
+    docstring = inspect.cleandoc(part.get("description", ""))
+    about, _, attributes = docstring.partition("Attributes:")
+    part["description"] = " ".join(about.split())
+    for name, definition in _ATTRIBUTE.findall(attributes):
+        if name in properties:
+            text = definition.replace("``", "`")
+            properties[name]["description"] = " ".join(text.split())
+
+
+def write_schema() -> str:
+    """Return the JSON Schema as it is shipped."""
+    return json.dumps(build_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(schema_text())
+    sys.stdout.write(write_schema())

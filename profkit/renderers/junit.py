@@ -1,7 +1,7 @@
 """JUnit XML, which CI systems show as test results: a test for each finding or each budget.
 
 Findings from a warning on and budgets that are not kept have failed. Notes have passed, and skipped
-checks and budgets without a outcome are skipped.
+checks and budgets without an outcome are skipped.
 
 Source: the JUnit schema of Jenkins' xUnit plugin (``junit-10.xsd``); GitLab, Buildkite and GitHub's
 reporters read the same elements.
@@ -41,31 +41,30 @@ class _Test:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The findings and skipped checks as JUnit XML in UTF-8."""
+    """Return the findings and skipped checks as JUnit XML in UTF-8."""
     tests = [
         _Test(
-            f"{each.rule} {each.name} {_place(each.locations, options.base)}".rstrip(),
-            "" if each.severity == "note" else "failure",
-            each.title,
-            f"{each.message} {each.fix}",
-            next((where for where in each.locations if where.file), None),
+            f"{finding.rule} {finding.name} {_place(finding.locations, options.base)}".rstrip(),
+            "" if finding.severity == "note" else "failure",
+            finding.title,
+            f"{finding.message} {finding.fix}",
+            _find_file(finding.locations),
         )
-        for each in report.findings
+        for finding in report.findings
     ]
     tests += [
-        _Test(each.rule, "skipped", f"{each.reason} {each.remedy}") for each in report.unchecked
+        _Test(check.rule, "skipped", f"{check.reason} {check.remedy}") for check in report.unchecked
     ]
-    return _suite("profkit.findings", tests, options.base)
+    return _write_suite("profkit.findings", tests, options.base)
 
 
 def render_check(check: Check, options: Options) -> bytes:
-    """The budgets as JUnit XML in UTF-8."""
-    return _suite(
-        "profkit.budgets", [_of_budget(each, options.base) for each in check.results], options.base
-    )
+    """Return the budgets as JUnit XML in UTF-8."""
+    tests = [_build_budget_test(result, options.base) for result in check.results]
+    return _write_suite("profkit.budgets", tests, options.base)
 
 
-def _of_budget(result: BudgetResult, base: str) -> _Test:
+def _build_budget_test(result: BudgetResult, base: str) -> _Test:
     outcome = {"ok": "", "over": "failure", "unknown": "error"}.get(result.outcome, "skipped")
     return _Test(
         result.name,
@@ -76,16 +75,20 @@ def _of_budget(result: BudgetResult, base: str) -> _Test:
     )
 
 
+def _find_file(locations: Iterable[Location]) -> Location | None:
+    return next((location for location in locations if location.file), None)
+
+
 def _place(locations: Iterable[Location], base: str) -> str:
-    where = next((each for each in locations if each.file), None)
+    where = _find_file(locations)
     if where is None or where.file is None:
         return ""
     return f"{short_path(where.file, base)}:{where.line or 0}"
 
 
-def _suite(name: str, tests: list[_Test], base: str) -> bytes:
+def _write_suite(name: str, tests: list[_Test], base: str) -> bytes:
     def counted(outcome: str) -> str:
-        return str(sum(each.outcome == outcome for each in tests))
+        return str(sum(test.outcome == outcome for test in tests))
 
     figures = {
         "tests": str(len(tests)),
@@ -94,18 +97,23 @@ def _suite(name: str, tests: list[_Test], base: str) -> bytes:
         "skipped": counted("skipped"),
         "time": "0",
     }
+
+    # Readers disagree on which of the two elements has the figures: both do.
     suites = ET.Element("testsuites", {"name": "profkit", **figures})
     suite = ET.SubElement(suites, "testsuite", {"name": name, **figures})
+
     for test in tests:
         facts = {"classname": name, "name": _text(test.name), "time": "0"}
         if test.where is not None and test.where.file is not None:
             facts["file"] = _text(short_path(test.where.file, base))
             if test.where.line:
                 facts["line"] = str(test.where.line)
+
         case = ET.SubElement(suite, "testcase", facts)
         if test.outcome:
-            found = ET.SubElement(case, test.outcome, {"message": _text(test.message)})
-            found.text = "\n".join(map(_text, test.details.split("\n")))
+            outcome = ET.SubElement(case, test.outcome, {"message": _text(test.message)})
+            outcome.text = "\n".join(map(_text, test.details.split("\n")))
+
     ET.indent(suites)
     return bytes(ET.tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
 

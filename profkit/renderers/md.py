@@ -43,24 +43,27 @@ _OMITTED: Final = "… the rest is omitted: it does not fit into a comment."
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as Markdown in UTF-8."""
+    """Return the report as Markdown in UTF-8."""
     return render_document(report_document(report, options), options)
 
 
 def render_document(document: Document, options: Options) -> bytes:
-    """A document as Markdown in UTF-8."""
+    """Return a document as Markdown in UTF-8."""
     blocks = [f"# {document.title}", _prose(document.headline)]
     for section in document.sections:
-        blocks += _section(section)
+        blocks += _write_section(section)
+
     files = document.path_separator.join(map(_code, document.paths))
     words = (_prose(document.program), files, *map(_prose, document.origin))
     origin = f"<sub>{' · '.join(word for word in words if word)}</sub>"
-    blocks = [*(blocks if options.verbose else _fitting(blocks, len(origin))), origin]
+    blocks = [*(blocks if options.verbose else _fit(blocks, len(origin))), origin]
     return ("\n\n".join(blocks) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _fitting(blocks: list[str], n_taken: int) -> list[str]:
-    """The blocks that fit into a comment beside ``n_taken`` characters."""
+def _fit(blocks: list[str], n_taken: int) -> list[str]:
+    """Return the blocks that fit into a comment in addition to ``n_taken`` characters."""
+    # A block is shown whole or not at all: half a table or a folded list without its end would
+    # change how the rest is shown.
     gap = len("\n\n")
     room = _MAX_COMMENT - n_taken - len(_OMITTED) - 2 * gap
     fitting = []
@@ -71,8 +74,8 @@ def _fitting(blocks: list[str], n_taken: int) -> list[str]:
     return fitting if len(fitting) == len(blocks) else [*fitting, _OMITTED]
 
 
-def _section(section: DocumentSection) -> Iterator[str]:
-    blocks = [text for block in section.blocks for text in _block(block)]
+def _write_section(section: DocumentSection) -> Iterator[str]:
+    blocks = [text for block in section.blocks for text in _write_block(block)]
     if section.is_detail:
         body = "\n\n".join(blocks)
         title = _prose(section.heading)
@@ -82,7 +85,7 @@ def _section(section: DocumentSection) -> Iterator[str]:
         yield from blocks
 
 
-def _block(block: Block) -> Iterator[str]:
+def _write_block(block: Block) -> Iterator[str]:
     match block:
         case TimeParts():
             rows = [
@@ -91,18 +94,20 @@ def _block(block: Block) -> Iterator[str]:
                 for part in block.large
             ]  # fmt: skip
             if rows:
-                yield _rows(("part", "time", "share", ""), (False, True, True, False), rows)
+                yield _write_table(("part", "time", "share", ""), (False, True, True, False), rows)
             if block.small:
                 yield f"also: {_prose(block.small)}"
+
         case FindingBlock():
-            yield _finding(block)
+            yield _write_finding(block)
+
         case TableBlock():
             titles = [_prose(column.title) for column in block.columns]
             right = [column.is_figure for column in block.columns]
             cells = [[_cell(cell) for cell in row.cells] for row in block.rows]
-            for row, shown in zip(block.rows, cells, strict=True):
-                shown[-1] = "<br>".join((shown[-1], *(_code(str(frame)) for frame in row.stack)))
-            yield _rows(titles, right, cells)
+            for row, texts in zip(block.rows, cells, strict=True):
+                texts[-1] = "<br>".join((texts[-1], *(_code(str(frame)) for frame in row.stack)))
+            yield _write_table(titles, right, cells)
         case ChartBlock():
             return
         case ListBlock():
@@ -112,6 +117,7 @@ def _block(block: Block) -> Iterator[str]:
                 for lead, item in zip(leads, block.items, strict=True)
             )
         case CodeBlock():
+            # A fence within the code would end it.
             fence = "```" if not any("```" in line for line in block.lines) else "~~~~"
             yield "\n".join(
                 (f"{fence}python" if block.first is None else fence, *block.numbered, fence)
@@ -120,7 +126,7 @@ def _block(block: Block) -> Iterator[str]:
             yield _prose(block.text)
 
 
-def _finding(finding: FindingBlock) -> str:
+def _write_finding(finding: FindingBlock) -> str:
     head = [
         f"**{_cell(finding.place)}**",
         f"{finding.severity} {_prose(finding.name)} ({_prose(finding.rule)})",
@@ -129,9 +135,10 @@ def _finding(finding: FindingBlock) -> str:
     lines = [f"{finding.number}. {' · '.join(head)}", _prose(finding.message + finding.doubt)]
     if finding.fix:
         lines.append(f"*Fix:* {_prose(finding.fix)}")
-    for each in finding.labelled:
-        values = ", ".join(map(_cell, each.values))
-        lines.append(f"*{each.label}:* {values}{each.rest}")
+    for entry in finding.labelled:
+        values = ", ".join(map(_cell, entry.values))
+        lines.append(f"*{entry.label}:* {values}{entry.rest}")
+    # Indented, so that all of them are in one item of the numbered list.
     return "\n\n   ".join(lines)
 
 
@@ -145,35 +152,39 @@ def _cell(cell: Cell) -> str:
     return cell.trend(_BAR_WIDTH)
 
 
-def _rows(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose cells are Markdown already; some columns are aligned to the ``right``."""
+def _write_table(
+    titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]]
+) -> str:
+    """Return a table of cells in Markdown; the columns in ``right`` are aligned to the right."""
     lines = [
         f"| {' | '.join(titles)} |",
-        f"|{'|'.join('--:' if each else '---' for each in right)}|",
+        f"|{'|'.join('--:' if is_right else '---' for is_right in right)}|",
         *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows),
     ]
     return "\n".join(lines)
 
 
 def _prose(text: str) -> str:
-    """Text that Markdown and HTML show as it is; code between backticks stays code."""
+    """Return text that Markdown and HTML show as it is; code between backticks stays code."""
+    # An odd number of backticks encloses nothing.
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return _escaped(text)
+        return _escape(text)
     return "".join(
-        _escaped(part) if place % 2 == 0 else _code(part) for place, part in enumerate(parts)
+        _escape(part) if place % 2 == 0 else _code(part) for place, part in enumerate(parts)
     )
 
 
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(lambda found: f"\\{found.group()}", text)
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(lambda match: f"\\{match.group()}", text)
 
 
 def _code(text: str) -> str:
-    """Text as code that no table, tag or backtick within can break."""
+    """Return text as code that no table, tag or backtick within can break."""
     shown = text.strip()
     if not shown:
         return ""
+    # Code ends at as many backticks as it begins with: one more than any run within.
     fence = "`" * (max((len(run) for run in re.findall(r"`+", shown)), default=0) + 1)
     edge = " " if "`" in shown else ""
     return f"{fence}{edge}{shown}{edge}{fence}"

@@ -60,7 +60,7 @@ class Options(RecordingOptions):
 
 
 def render(report: Report, options: Options) -> bytes:
-    """A table as Parquet, compressed with Zstandard.
+    """Return a table as Parquet, compressed with Zstandard.
 
     Raises:
         OutputError: pyarrow is not installed.
@@ -74,15 +74,18 @@ def render(report: Report, options: Options) -> bytes:
             "Parquet needs a package that is not installed: pyarrow.",
             "pip install 'profkit[parquet]'",
         ) from None
+
     names = table_names(report, options)
     name = options.table or names[0]
     if name not in names and name not in report_tables.TABLES:
         raise UsageError(f"There is no table {name!r}.", f"The tables are {', '.join(names)}.")
-    maker = _RECORDING_TABLES.get(name)
-    if maker is not None and options.recording is not None:
-        columns = maker(options.recording.context, pa)
+
+    build_columns = _RECORDING_TABLES.get(name)
+    if build_columns is not None and options.recording is not None:
+        columns = build_columns(options.recording.context, pa)
     else:
-        columns = _of_report(report_tables.table(report, name, options.base), pa)
+        columns = _convert_table(report_tables.table(report, name, options.base), pa)
+
     arrays = dict(columns)
     schema = pa.schema(
         [pa.field(key, array.type, metadata=_metadata(key)) for key, array in arrays.items()],
@@ -94,7 +97,7 @@ def render(report: Report, options: Options) -> bytes:
 
 
 def table_names(report: Report, options: Options) -> tuple[str, ...]:
-    """The tables of the recording, then those of the report that have rows."""
+    """Return the tables of the recording, then the tables of the report that have rows."""
     ctx = options.recording.context if options.recording is not None else Context()
     recorded = {
         "events": ctx.has_trace,
@@ -112,7 +115,7 @@ def _metadata(column: str) -> Mapping[bytes, bytes]:
     return {b"unit": unit.encode()} if unit else {}
 
 
-def _of_report(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _convert_table(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     for i, column in enumerate(table.columns):
         values = [row[i] for row in table.rows]
@@ -121,12 +124,17 @@ def _of_report(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401 
         yield column.name, pa.array(values, kinds[column.kind])
 
 
-def _events(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _build_events(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     events = ctx.events
     rows = np.arange(len(events))
     lanes = events.lanes
+
+    # Names and lanes repeat in millions of rows: a dictionary column has each of them once.
     yield "position", pa.array(events.position)
-    yield "category", _categorical([each.name.lower() for each in Category], events.category, pa)
+    yield (
+        "category",
+        _categorical([category.name.lower() for category in Category], events.category, pa),
+    )
     yield "name", _categorical(events.names, events.name, pa)
     for key in ("pid", "tid", "process", "thread"):
         yield key, _categorical([getattr(lane, key) for lane in lanes], events.lane, pa)
@@ -134,19 +142,22 @@ def _events(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     yield "dur_ns", pa.array(events.dur_ns)
     for key in _SPARSE:
         yield key, _nullable(getattr(events, key).at(rows), pa)
+
     yield "collective", _categorical(events.names, events.collective.at(rows), pa, missing=MISSING)
     step = ctx.step_of(rows)
     yield "step", _categorical(ctx.steps.names, step, pa, missing=NO_STEP)
+
     source = ctx.source
-    yield from _places(source.frames, source.frame, NO_FRAME, pa)
+    yield from _build_places(source.frames, source.frame, NO_FRAME, pa)
     yield "module", _categorical(source.modules, source.module, pa, missing=NO_FRAME)
 
 
-def _memory(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _build_memory(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     memory = ctx.trace.memory
     places = np.stack((memory.device_type, memory.device), axis=1)
     kinds, kind = np.unique(places, axis=0, return_inverse=True)
     labels = [device_label(device_type, device) for device_type, device in kinds.tolist()]
+
     yield "position", pa.array(memory.position)
     yield "ts_ns", pa.array(memory.ts_ns)
     yield "device", _categorical(labels, kind.ravel(), pa)
@@ -157,57 +168,61 @@ def _memory(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
         yield key, _nullable(getattr(memory, key), pa)
 
 
-def _blocks(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _build_blocks(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     snapshot = ctx.snapshot
     if snapshot is None:
         return
+
     blocks = snapshot.blocks
     yield "device", pa.array(snapshot.segments.device[blocks.segment])
     yield "segment", pa.array(blocks.segment)
     for key in ("address", "n_bytes", "requested_bytes"):
         yield key, _nullable(getattr(blocks, key), pa)
-    yield "state", _categorical([each.name.lower() for each in State], blocks.state, pa)
-    yield from _lines(ctx, blocks.stack, pa)
+    yield "state", _categorical([state.name.lower() for state in State], blocks.state, pa)
+    yield from _build_lines(ctx, blocks.stack, pa)
 
 
-def _history(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _build_history(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     snapshot = ctx.snapshot
     if snapshot is None:
         return
+
     history = snapshot.history
     yield "device", pa.array(history.device)
-    yield "action", _categorical([each.name.lower() for each in Action], history.action, pa)
+    yield "action", _categorical([action.name.lower() for action in Action], history.action, pa)
     for key in ("address", "n_bytes", "stream", "time_us"):
         yield key, _nullable(getattr(history, key), pa)
     yield "device_free_bytes", _nullable(history.free_bytes.at(np.arange(len(history))), pa)
-    yield from _lines(ctx, history.stack, pa)
+    yield from _build_lines(ctx, history.stack, pa)
 
 
-def _lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # noqa: ANN401
-    """The index of each stack, and its source line."""
+def _build_lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # noqa: ANN401
+    """Return the index of each stack, and its source line."""
     if ctx.snapshot is None:
         return
     yield "stack", pa.array(stack, mask=stack == NO_STACK)
     frame = stack_lines(ctx.snapshot.stacks).of(stack)
-    yield from _places(ctx.snapshot.stacks.frames, frame, NO_LINE, pa)
+    yield from _build_places(ctx.snapshot.stacks.frames, frame, NO_LINE, pa)
 
 
-def _places(frames: Sequence[Frame], index: Int32s, missing: int, pa: Any) -> Columns:  # noqa: ANN401
-    """File, function and line of each row; the index ``missing`` is that of the last frame."""
+def _build_places(frames: Sequence[Frame], index: Int32s, missing: int, pa: Any) -> Columns:  # noqa: ANN401
+    """Return file, function and line of each row; the index ``missing`` is -1."""
     for key in ("file", "function"):
-        names = [getattr(each, key) for each in frames]
+        names = [getattr(frame, key) for frame in frames]
         yield key, _categorical(names, index, pa, missing=missing)
-    lines = np.array([*(each.line or MISSING for each in frames), MISSING], dtype=np.int64)
+    # The index -1 selects the last entry.
+    lines = np.array([*(frame.line or MISSING for frame in frames), MISSING], dtype=np.int64)
     yield "line", _nullable(lines[index], pa)
 
 
-def _samples(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _build_samples(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     samples = ctx.live.samples if ctx.live is not None else ()
-    for each in fields(MemorySample):
-        values = [getattr(sample, each.name) for sample in samples]
-        if each.name == "tensor_bytes":
+    for field in fields(MemorySample):
+        values = [getattr(sample, field.name) for sample in samples]
+        # The bytes by device: a column has their sum.
+        if field.name == "tensor_bytes":
             values = [None if value is None else sum(value.values()) for value in values]
-        yield each.name, pa.array(values, pa.int64())
+        yield field.name, pa.array(values, pa.int64())
 
 
 def _categorical(
@@ -217,12 +232,12 @@ def _categorical(
     *,
     missing: int | None = None,
 ) -> Any:  # noqa: ANN401  (an array of pyarrow)
-    """A dictionary-encoded column of texts; rows without a value have the index ``missing``."""
+    """Return a column of texts by a dictionary; rows without a value have the index ``missing``."""
     absent = None if missing is None else index == missing
     indices = np.where(absent, 0, index) if absent is not None else index
     return pa.DictionaryArray.from_arrays(
         pa.array(indices.astype(np.int32), mask=absent),
-        pa.array([_unicode(each) for each in values], pa.string()),
+        pa.array([_unicode(value) for value in values], pa.string()),
     )
 
 
@@ -231,14 +246,14 @@ def _nullable(values: npt.NDArray[Any], pa: Any) -> Any:  # noqa: ANN401  (an ar
 
 
 def _unicode(text: str) -> str:
-    """A text that is valid Unicode: paths may contain bytes that are not."""
+    """Return a text as valid Unicode: paths may contain bytes that are not."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 _RECORDING_TABLES: Final[dict[str, Callable[[Context, Any], Columns]]] = {
-    "events": _events,
-    "memory": _memory,
-    "blocks": _blocks,
-    "history": _history,
-    "samples": _samples,
+    "events": _build_events,
+    "memory": _build_memory,
+    "blocks": _build_blocks,
+    "history": _build_history,
+    "samples": _build_samples,
 }

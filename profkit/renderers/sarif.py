@@ -51,70 +51,66 @@ _FINGERPRINTS: Final = ("primaryLocationLineHash", "profkitFinding/v1")
 _TAGS: Final = {"MEM": "memory"}
 
 Json = dict[str, Any]
+Sections = Sequence[tuple[str, Sequence[Passage]]]
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as SARIF: a log of one run."""
+    """Return the report as SARIF: a log of one run."""
     base = options.base
-    results = [_result(report, each, base) for each in report.findings[:MAX_RESULTS]]
+    results = [_build_result(report, finding, base) for finding in report.findings[:MAX_RESULTS]]
     for finding, result in zip(report.findings[:MAX_CODE_FLOWS], results, strict=False):
         path = call_path(report, options.recording, finding)
         if path:
-            result["codeFlows"] = [_flow(report, path, base)]
+            result["codeFlows"] = [_build_flow(report, path, base)]
+
     notifications = [
-        _notification(each.rule, "note", f"Check skipped: {each.reason} {each.remedy}")
-        for each in report.unchecked
+        _notify(check.rule, "note", f"Check skipped: {check.reason} {check.remedy}")
+        for check in report.unchecked
     ]
     notifications += [
-        _notification(each.rule, each.severity, f"{each.message} {each.fix}")
-        for each in report.health
+        _notify(fault.rule, fault.severity, f"{fault.message} {fault.fix}")
+        for fault in report.health
     ]
     n_more = len(report.findings) - len(results)
     if n_more:
         text = f"{format_count(n_more)} more findings with lower costs are omitted."
         notifications.append({"level": "note", "message": {"text": text}})
+
+    invocation = {"executionSuccessful": True, "toolExecutionNotifications": notifications}
     run: Json = {
-        "tool": {"driver": _driver(report)},
+        "tool": {"driver": _describe_driver(report)},
         "columnKind": "utf16CodeUnits",
-        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
+        "invocations": [invocation],
         "results": results,
     }
-    if base:
-        run["originalUriBaseIds"] = {_ROOT: {"uri": f"{_absolute(base).rstrip('/')}/"}}
-    return _log(run)
+    return _write_log(run, base)
 
 
 def render_check(check: Check, options: Options) -> bytes:
-    """The budgets that are not kept as SARIF, on the lines that explain them."""
+    """Return the budgets that are not kept as SARIF, on the lines that explain them."""
     base = options.base
     path = check.paths[0] if check.paths else ""
+    budgets = [
+        {"id": _budget_id(result), "shortDescription": {"text": f"Budget: {result.title}"}}
+        for result in sorted(check.failed, key=_budget_id)
+    ]
     run: Json = {
-        "tool": {
-            "driver": {
-                "name": "profkit",
-                "version": check.profkit,
-                "rules": [
-                    {"id": _budget_id(each), "shortDescription": {"text": f"Budget: {each.title}"}}
-                    for each in sorted(check.failed, key=_budget_id)
-                ],
-            }
-        },
+        "tool": {"driver": {"name": "profkit", "version": check.profkit, "rules": budgets}},
         "columnKind": "utf16CodeUnits",
-        "results": [_exceeded(each, path, base) for each in check.failed],
+        "results": [_build_budget_result(result, path, base) for result in check.failed],
     }
-    if base:
-        run["originalUriBaseIds"] = {_ROOT: {"uri": f"{_absolute(base).rstrip('/')}/"}}
-    return _log(run)
+    return _write_log(run, base)
 
 
 def _budget_id(result: BudgetResult) -> str:
     return f"budget/{visible(result.name)}"
 
 
-def _exceeded(result: BudgetResult, path: str, base: str) -> Json:
+def _build_budget_result(result: BudgetResult, path: str, base: str) -> Json:
     places = result.locations or [Location()]
-    located = [_location(path, where, base) for where in places[: MAX_LOCATIONS + 1]]
+    located = [_locate(path, where, base) for where in places[: MAX_LOCATIONS + 1]]
     texts = [outcome_text(result), *cause_texts(result, base)]
+    # The figure changes with each run: the name alone identifies a budget.
     key = hashlib.sha256(_budget_id(result).encode()).hexdigest()[:16]
     return {
         "ruleId": _budget_id(result),
@@ -126,43 +122,52 @@ def _exceeded(result: BudgetResult, path: str, base: str) -> Json:
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """The results of several logs as one run: code hosts expect one run per tool."""
-    (run, *others) = [msgspec.json.decode(product)["runs"][0] for product in products]
-    driver = run["tool"]["driver"]
-    for other in others:
-        known = {rule["id"] for rule in driver["rules"]}
+    """Join the results of several logs in one run: code hosts expect one run per tool."""
+    (joined, *runs) = [msgspec.json.decode(product)["runs"][0] for product in products]
+    driver = joined["tool"]["driver"]
+    for run in runs:
+        listed = {rule["id"] for rule in driver["rules"]}
         driver["rules"] += [
-            rule for rule in other["tool"]["driver"]["rules"] if rule["id"] not in known
+            rule for rule in run["tool"]["driver"]["rules"] if rule["id"] not in listed
         ]
-        run["invocations"] += other["invocations"]
-        run["results"] += other["results"]
+        joined["invocations"] += run["invocations"]
+        joined["results"] += run["results"]
     driver["rules"].sort(key=lambda rule: rule["id"])
-    return _log(run)
+    return _write_log(joined, "")
 
 
-def _log(run: Json) -> bytes:
-    """A log of one run, with equal fingerprints numbered."""
-    seen: Counter[str] = Counter()
+def _write_log(run: Json, base: str) -> bytes:
+    """Return a log of one run, with equal fingerprints numbered.
+
+    Args:
+        base: The root of paths; empty if there is none, or if the run names it already.
+    """
+    if base:
+        run["originalUriBaseIds"] = {_ROOT: {"uri": f"{_absolute(base).rstrip('/')}/"}}
+
+    # Code hosts take results with equal fingerprints for one.
+    n_by_key: Counter[str] = Counter()
     for result in run["results"]:
         prints = result["partialFingerprints"]
         (key,) = {value.partition(":")[0] for value in prints.values()}
-        seen[key] += 1
-        result["partialFingerprints"] = dict.fromkeys(prints, f"{key}:{seen[key]}")
+        n_by_key[key] += 1
+        result["partialFingerprints"] = dict.fromkeys(prints, f"{key}:{n_by_key[key]}")
+
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return msgspec.json.format(msgspec.json.encode(log), indent=1) + b"\n"
 
 
-def _driver(report: Report) -> Json:
-    """The tool and every rule that the run mentions; those with findings have their pages."""
+def _describe_driver(report: Report) -> Json:
+    """Return the tool and the rules that the run mentions; rules with findings have their page."""
     installed = {rule.INFO.id: rule for rule in rules()}
-    found = {each.rule: each.title for each in report.findings}
-    titles = {each.rule: each.title for each in report.health} | found
-    mentioned = sorted({*titles, *(each.rule for each in report.unchecked)})
+    finding_titles = {finding.rule: finding.title for finding in report.findings}
+    titles = {fault.rule: fault.title for fault in report.health} | finding_titles
+    mentioned = sorted({*titles, *(check.rule for check in report.unchecked)})
     return {
         "name": "profkit",
         "version": report.profkit,
         "rules": [
-            _rule(installed[rule], with_help=rule in found)
+            _describe_rule(installed[rule], with_help=rule in finding_titles)
             if rule in installed
             else _unknown_rule(rule, titles.get(rule, ""))
             for rule in mentioned
@@ -170,9 +175,9 @@ def _driver(report: Report) -> Json:
     }
 
 
-def _rule(rule: Rule, *, with_help: bool) -> Json:
+def _describe_rule(rule: Rule, *, with_help: bool) -> Json:
     info = rule.INFO
-    found: Json = {
+    described: Json = {
         "id": info.id,
         "name": info.name,
         "shortDescription": {"text": info.title},
@@ -183,19 +188,17 @@ def _rule(rule: Rule, *, with_help: bool) -> Json:
         page = rule_page(rule)
         sections = [(title, page[title]) for title in _SECTIONS if title in page]
         first = next(iter(page.get(_SECTIONS[0], ())), Passage(info.title, is_code=False))
-        found["fullDescription"] = {"text": first.text.replace("``", "")}
-        found["help"] = {
+        described["fullDescription"] = {"text": first.text.replace("``", "")}
+        # Editors show the plain text, and code hosts the Markdown.
+        described["help"] = {
             "text": _page(sections, "{}:", "{}", ""),
             "markdown": _page(sections, "## {}", "```python\n{}\n```", "`"),
         }
-    return found
-
-
-Sections = Sequence[tuple[str, Sequence[Passage]]]
+    return described
 
 
 def _page(sections: Sections, heading: str, code: str, mark: str) -> str:
-    """A rule's page.
+    """Return a rule's page as text.
 
     Args:
         heading: The format of a section's title.
@@ -206,23 +209,24 @@ def _page(sections: Sections, heading: str, code: str, mark: str) -> str:
     for title, passages in sections:
         blocks.append(heading.format(title))
         blocks += [
-            code.format(each.text) if each.is_code else each.text.replace("``", mark)
-            for each in passages
+            code.format(passage.text) if passage.is_code else passage.text.replace("``", mark)
+            for passage in passages
         ]
     return "\n\n".join(blocks)
 
 
 def _unknown_rule(rule: str, title: str) -> Json:
-    """A rule that is not installed here."""
+    """Return a rule that is not installed on this machine."""
     return {"id": visible(rule) or "unknown", "shortDescription": {"text": _text(title or rule)}}
 
 
-def _result(report: Report, finding: Finding, base: str) -> Json:
+def _build_result(report: Report, finding: Finding, base: str) -> Json:
     cost = cost_text(report, finding)
     message = " ".join(part for part in (finding.message, finding.fix) if part)
     places = finding.locations[: MAX_LOCATIONS + 1] or (Location(),)
-    located = [_location(report.source.path, place, base) for place in places]
+    located = [_locate(report.source.path, place, base) for place in places]
     fingerprint = f"{_fingerprint(finding, base)}:1"
+
     result: Json = {
         "ruleId": visible(finding.rule) or "unknown",
         "level": finding.severity,
@@ -231,9 +235,11 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
         "partialFingerprints": dict.fromkeys(_FINGERPRINTS, fingerprint),
         "properties": _properties(finding),
     }
+
     share = cost_share(report, finding)
     if share is not None:
         result["rank"] = round(min(share, 1.0) * 100, 2)
+
     related = [*located[1:], *map(_holder, finding.holders[:MAX_LOCATIONS])]
     if related:
         result["relatedLocations"] = [
@@ -243,7 +249,7 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
 
 
 def _holder(chain: Sequence[str]) -> Json:
-    """A holder of a live object: a location by name, without a source line."""
+    """Return a holder of a live object: a location by name, without a source line."""
     name = visible("".join(chain)) or "(no name)"
     return {
         "logicalLocations": [{"fullyQualifiedName": name, "kind": "variable"}],
@@ -251,51 +257,48 @@ def _holder(chain: Sequence[str]) -> Json:
     }
 
 
-def _flow(report: Report, path: Sequence[Frame], base: str) -> Json:
-    """The call stack of a finding, outermost first; if too long, its innermost frames."""
-    steps = [
-        {
-            "location": _location(
-                report.source.path, Location(each.file, each.line, each.function), base
-            )
-        }
-        for each in path[-MAX_LOCATIONS:]
-    ]
-    return {"message": {"text": "Call stack"}, "threadFlows": [{"locations": steps}]}
+def _build_flow(report: Report, path: Sequence[Frame], base: str) -> Json:
+    """Return the call stack of a finding, outermost first; if too long, its innermost frames."""
+    recording = report.source.path
+    locations = (Location(frame.file, frame.line, frame.function) for frame in path)
+    steps = [{"location": _locate(recording, where, base)} for where in locations]
+    flow = {"locations": steps[-MAX_LOCATIONS:]}
+    return {"message": {"text": "Call stack"}, "threadFlows": [flow]}
 
 
 def _properties(finding: Finding) -> Json:
     cost = {key: value for key, value in asdict(finding.cost).items() if value is not None}
-    found: Json = {"confidence": finding.confidence, "n": finding.n}
+    properties: Json = {"confidence": finding.confidence, "n": finding.n}
     if len(cost) > 1:
-        found["cost"] = cost
+        properties["cost"] = cost
     if finding.holders:
-        found["holders"] = [visible("".join(chain)) for chain in finding.holders]
-    return found
+        properties["holders"] = [visible("".join(chain)) for chain in finding.holders]
+    return properties
 
 
-def _location(recording: str, where: Location, base: str) -> Json:
+def _locate(recording: str, where: Location, base: str) -> Json:
     logical = [
         {"fullyQualifiedName": visible(name), "kind": kind}
         for name, kind in ((where.function, "function"), (where.module, "module"))
         if name
     ]
-    found: Json = {"logicalLocations": logical} if logical else {}
+
+    location: Json = {"logicalLocations": logical} if logical else {}
     if where.file:
         region = {"startLine": where.line} if where.line is not None and where.line > 0 else {}
-        found["physicalLocation"] = {"artifactLocation": _artifact(where.file, base)}
+        location["physicalLocation"] = {"artifactLocation": _artifact(where.file, base)}
         if region:
-            found["physicalLocation"]["region"] = region
+            location["physicalLocation"]["region"] = region
     elif recording:
         # Code hosts refuse a result without a file.
-        found["physicalLocation"] = {"artifactLocation": _artifact(recording, base)}
+        location["physicalLocation"] = {"artifactLocation": _artifact(recording, base)}
     if where.op:
-        found["message"] = {"text": _text(where.op)}
-    return found
+        location["message"] = {"text": _text(where.op)}
+    return location
 
 
 def _artifact(file: str, base: str) -> Json:
-    """A file by its URI, relative to the root if it is inside."""
+    """Return a file by its URI, relative to the root if it is inside."""
     path = short_path(file, base)
     if _is_absolute(path):
         return {"uri": _absolute(path)}
@@ -317,7 +320,7 @@ def _quoted(path: str, safe: str = "/") -> str:
 
 
 def _fingerprint(finding: Finding, base: str) -> str:
-    """A hash that does not change when lines move and times change."""
+    """Return a hash that does not change when lines move and times change."""
     where = finding.locations[0] if finding.locations else Location()
     file = short_path(where.file or "", base)
     parts = (finding.rule, file, where.function, where.op, where.module)
@@ -325,7 +328,7 @@ def _fingerprint(finding: Finding, base: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def _notification(rule: str, level: str, text: str) -> Json:
+def _notify(rule: str, level: str, text: str) -> Json:
     return {
         "level": level,
         "message": {"text": _text(text)},
@@ -334,5 +337,5 @@ def _notification(rule: str, level: str, text: str) -> Json:
 
 
 def _text(text: str) -> str:
-    """A message on one line; the standard allows no empty one."""
+    """Return a message on one line; the standard allows no empty one."""
     return visible(" ".join(text.split())) or "(no message)"

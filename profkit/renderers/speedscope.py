@@ -32,17 +32,19 @@ _UNITS: Final = {"ns": "nanoseconds", "bytes": "bytes"}
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The stacks in speedscope's file format.
+    """Return the stacks in speedscope's file format.
 
     Raises:
         UsageError: There are no such stacks.
     """
     if options.weight:
-        found = [chosen_stacks(report, options.recording, options.weight)]
+        kinds = [chosen_stacks(report, options.recording, options.weight)]
     else:
-        found = [*all_stacks(report, options.recording)]
+        kinds = [*all_stacks(report, options.recording)]
+
+    # The profiles fill the numbers of their frames, which the file lists before them.
     numbers: dict[FlameSite, int] = {}
-    profiles = [_profile(each, numbers) for each in found if each is not None]
+    profiles = [_build_profile(stacks, numbers) for stacks in kinds if stacks is not None]
     file = {
         "$schema": _SCHEMA,
         "shared": {"frames": [_frame(site, options.base) for site in numbers]},
@@ -54,9 +56,10 @@ def render(report: Report, options: Options) -> bytes:
     return msgspec.json.encode(file) + b"\n"
 
 
-def _profile(stacks: WeightedStacks, numbers: dict[FlameSite, int]) -> dict[str, Any]:
-    """One kind of stacks; sites are numbered in the order of their first use."""
+def _build_profile(stacks: WeightedStacks, numbers: dict[FlameSite, int]) -> dict[str, Any]:
+    """Return one kind of stacks; sites are numbered in the order of their first use."""
     weights = [weight for _, weight in stacks.rows]
+
     return {
         "type": "sampled",
         "name": f"{stacks.title}: {stacks.of}",

@@ -18,11 +18,9 @@ NOW = {
     "detectors": PageStyle(0.97, 0.068, 2.4, 0.31, 0.49, 0),
     "engine": PageStyle(0.91, 0.103, 3.5, 0.58, 0.80, 10),
     "index": PageStyle(0.94, 0.089, 6.9, 0.42, 0.65, 9),
-    "integrations": PageStyle(0.87, 0.098, 8.1, 0.49, 0.35, 0),
     "model": PageStyle(0.00, 0.026, 1.0, 0.53, 0.00, 0),
     "present": PageStyle(0.93, 0.107, 3.4, 0.66, 0.86, 2),
     "readers": PageStyle(0.90, 0.076, 5.9, 0.52, 0.50, 2),
-    "renderers": PageStyle(0.93, 0.095, 3.7, 0.74, 0.91, 1),
     "scale": PageStyle(0.80, 0.061, 13.2, 0.52, 0.60, 0),
     "testing": PageStyle(1.00, 0.035, 0.6, 0.17, 0.42, 1),
 }

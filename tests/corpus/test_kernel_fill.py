@@ -12,7 +12,7 @@ from torch_tb_profiler.profiler.kernel_parser import KernelParser
 from torch_tb_profiler.profiler.trace import create_event
 
 from profkit.api import study
-from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading, misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading, find_misreadings
 from profkit.model.report import Report
 from profkit.units import format_share
 from tests.corpus.recordings import needs_corpus, trace_path
@@ -50,7 +50,7 @@ def both(request: pytest.FixtureRequest) -> Both:
     for each in kernels:
         written[each["name"]].append(each)
     studied = study(path)
-    misread = misreadings(studied.recording.context, studied.report)
+    misread = find_misreadings(studied.recording.context, studied.report)
     device = trace["deviceProperties"][0]
     return Both(studied.report, parser.kernel_stat, written, device, misread)
 

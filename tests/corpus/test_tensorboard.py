@@ -9,7 +9,7 @@ from torch_tb_profiler.profiler.event_parser import ProfileRole
 
 from profkit.api import study
 from profkit.integrations.tensorboard.export import write
-from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import find_misreadings
 from profkit.present.recording_tables import kernel_extremes, module_times
 from tests.corpus.recordings import CORPUS, SNAPSHOTS, TRACES, needs_corpus
 
@@ -41,7 +41,7 @@ def test_the_reported_misreadings_occur(name: str, tmp_path: Path) -> None:
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
     other = RunProfileData.parse("host_1", "1", str(plain), str(tmp_path))
     studied = study(packed)
-    reported = {each.where for each in misreadings(studied.recording.context, studied.report)}
+    reported = {each.where for each in find_misreadings(studied.recording.context, studied.report)}
     summary = studied.report.summary
     assert any(where.startswith("Operator") for where in reported)
     assert {op.device_duration for op in other.op_list_groupby_name} == {0}

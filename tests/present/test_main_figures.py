@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
-from profkit.integrations.tensorboard.export import points
-from profkit.integrations.tensorboard.run_summary import run_summary
+from profkit.integrations.tensorboard.export import build_points
+from profkit.integrations.tensorboard.run_summary import summarize_run
 from profkit.integrations.training import figures
 from profkit.model.report import Report
 from profkit.present.diagnosis import headline
 from profkit.present.headline import cost_text
 from profkit.present.main_figures import SAVING_TITLE, main_figures
-from profkit.renderers.html._combined import combined_page
+from profkit.renderers.html._combined import build_combined_page
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns, format_share
 from tests.renderers.test_html_drawn import data
@@ -70,7 +70,7 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
     tiles = dict(re.findall(r'class="tile"><dt>([^<]+)</dt><dd><b>([^<]+)</b>', page))
     assert (tiles["Step time"], tiles["GPU busy"]) == (step, busy)
     assert tiles[SAVING_TITLE] == format_ns(known.saving_ns)
-    joined = data(combined_page([page.encode(), page.encode()]).decode(), "reports")
+    joined = data(build_combined_page([page.encode(), page.encode()]).decode(), "reports")
     table = joined["tables"]["side-by-side"]["rows"]
     assert {(row[2], row[3]) for row in table} == {(known.step_ns, known.busy_share)}
     first = report.findings[0]
@@ -78,12 +78,12 @@ def test_a_figure_with_a_label_is_the_same_on_every_surface(report: Report) -> N
 
 
 def test_tensorboard_and_loggers_have_the_same_figures(report: Report) -> None:
-    known, run = main_figures(report), run_summary(report)
+    known, run = main_figures(report), summarize_run(report)
     assert (run.step_ns, run.busy_share, run.saving_ns) == (
         known.step_ns, known.busy_share, known.saving_ns,
     )  # fmt: skip
     logged = figures(report)
-    exported = {each.tag: each.value for each in points(report, 0)}
+    exported = {each.tag: each.value for each in build_points(report, 0)}
     for name, scale in (("step_ms", 1e6), ("busy_share", 1), ("saving_ms", 1e6)):
         value = getattr(known, name.replace("_ms", "_ns"))
         assert logged[f"profkit/{name}"] == value / scale

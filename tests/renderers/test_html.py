@@ -15,7 +15,7 @@ from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.present.markup import marked
 from profkit.renderers import html
-from profkit.renderers.html._page import script_json
+from profkit.renderers.html._page import encode_script_json
 from profkit.renderers.html._section import term
 from profkit.testing import TraceBuilder
 from tests.renderers import reports
@@ -105,7 +105,7 @@ def test_a_hostile_name_adds_no_script_and_no_handler(text: str) -> None:
 
 def test_data_cannot_end_its_script() -> None:
     text = "</script><script>alert(1)</script><!-- \u2028\u2029 & ]]>"
-    data = script_json({"name": text})
+    data = encode_script_json({"name": text})
     assert not re.search(r"[<>&\u2028\u2029]", data)
     assert json.loads(data) == {"name": text}
 

@@ -21,8 +21,8 @@ from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
 from profkit.present.flames import flames
 from profkit.present.timeline import timeline
 from profkit.renderers.html import _packed_columns
-from profkit.renderers.html.flames import by_site
-from profkit.renderers.html.timeline import levels_within, packed_arguments
+from profkit.renderers.html.flames import sum_by_site
+from profkit.renderers.html.timeline import fit_levels, pack_arguments
 from profkit.testing import TraceBuilder
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202egnp"
@@ -72,7 +72,9 @@ def numbers(packed: dict[str, Any]) -> list[list[int]]:
 @given(st.lists(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), max_size=30), max_size=4))
 def test_packed_integers_round_trip(columns: list[list[int]]) -> None:
     for plain in (True, False):
-        packed = _packed_columns.packed([np.array(each, np.int64) for each in columns], plain=plain)
+        packed = _packed_columns.pack_columns(
+            [np.array(each, np.int64) for each in columns], plain=plain
+        )
         assert numbers(packed) == columns
 
 
@@ -161,22 +163,22 @@ def test_arguments_beyond_the_limit_of_the_page_are_left_out(
     studied: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slices = timeline_of(studied).levels[0].slices
-    whole = packed_arguments(studied.recording.context, slices)
+    whole = pack_arguments(studied.recording.context, slices)
     size = sum(len(each["text"]) for each in whole["columns"].values())
     monkeypatch.setattr("profkit.renderers.html.timeline.MAX_ARGUMENT_CHARACTERS", size - 1)
-    less = packed_arguments(studied.recording.context, slices)
+    less = pack_arguments(studied.recording.context, slices)
     assert not less["isWhole"]
     assert list(less["columns"]) == list(whole["columns"])[:-1]
 
 
 def test_a_page_that_is_too_large_merges_more_slices(studied: Study) -> None:
     shown = timeline_of(studied)
-    whole = levels_within(shown, 10_000_000)
+    whole = fit_levels(shown, 10_000_000)
     assert [each.level.resolution_ns for each in whole] == [
         level.resolution_ns for level in shown.levels
     ]
     limit = whole[0].n_characters
-    less = levels_within(shown, limit)
+    less = fit_levels(shown, limit)
     assert sum(each.n_characters for each in less) <= limit
     assert less[0].level.resolution_ns > 0
     for each in less:
@@ -201,10 +203,10 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
     lanes = (TimelineLane("path", "critical path", 0, 1, 20_000, 0),
              TimelineLane("thread", "thread 1", 1, 1, 10_000, 0))  # fmt: skip
     shown = Timeline(0, int(both.end_ns.max()), lanes, (), levels_of(both, 2_000_000), ())
-    whole = levels_within(shown, 1_000_000)
+    whole = fit_levels(shown, 1_000_000)
     assert [each.level for each in whole] == list(shown.levels)
     limit = whole[0].n_characters * 3 // 4
-    found = levels_within(shown, limit)
+    found = fit_levels(shown, limit)
     assert sum(each.n_characters for each in found) <= limit
     finest, path_ns = found[0].level, found[0].path_ns
     assert (finest.resolution_ns, len(found)) == (0, 2)
@@ -219,7 +221,7 @@ def test_a_single_level_is_merged_until_it_fits(studied: Study) -> None:
     shown = timeline_of(studied)
     only = Timeline(shown.start_ns, shown.end_ns, shown.lanes, shown.sites,
                     (Level(0, shown.levels[0].slices),), shown.steps)  # fmt: skip
-    (found,) = levels_within(only, 2_000)
+    (found,) = fit_levels(only, 2_000)
     assert found.n_characters <= 2_000
     assert found.level.slices.n.sum() == shown.levels[0].slices.n.sum()
 
@@ -289,7 +291,7 @@ def test_a_recursive_call_counts_once_in_its_total(tmp_path: Path) -> None:
             with b.frame("a.py", 1, "f"):
                 b.advance(100_000)
     (flame, *_) = flames(study(b.write(tmp_path / "t.json")).recording.context)
-    own, total, n = by_site(flame)
+    own, total, n = sum_by_site(flame)
     place = {site.name: i for i, site in enumerate(flame.sites)}
     assert (own[place["f"]], total[place["f"]], n[place["f"]]) == (101_000, 111_000, 2)
     assert (own[place["g"]], total[place["g"]], n[place["g"]]) == (10_000, 110_000, 1)

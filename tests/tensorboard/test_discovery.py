@@ -11,7 +11,7 @@ from profkit.integrations.tensorboard.discovery import (
     LogRoot,
     Scanner,
     find_recordings,
-    roots_of,
+    parse_roots,
 )
 
 TRACE = "host_1.17.pt.trace.json.gz"
@@ -110,7 +110,7 @@ def test_missing_folders_are_reported(tmp_path: Path) -> None:
 def test_the_folders_are_those_in_tensorboards_options(
     logdir: str | None, spec: str | None, expected: list[tuple[str, str]]
 ) -> None:
-    assert [(root.path, root.name) for root in roots_of(logdir, spec)] == expected
+    assert [(root.path, root.name) for root in parse_roots(logdir, spec)] == expected
 
 
 def test_runs_of_the_same_name_in_two_folders_are_distinct(tmp_path: Path) -> None:

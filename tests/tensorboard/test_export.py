@@ -15,7 +15,7 @@ from tensorboard.util import tensor_util
 
 from profkit.api import analyze
 from profkit.errors import OutputError
-from profkit.integrations.tensorboard.export import points, write
+from profkit.integrations.tensorboard.export import build_points, write
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder, SnapshotBuilder
 from tests.renderers import reports
@@ -99,7 +99,7 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
     memory = monitored.summary.memory
     assert memory is not None
     exported = {
-        (point.step, point.value) for point in points(monitored, 0)
+        (point.step, point.value) for point in build_points(monitored, 0)
         if point.tag == "profkit_memory/host_rss_bytes"
     }  # fmt: skip
     assert exported
@@ -110,7 +110,7 @@ def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
     snapshot = SnapshotBuilder()
     snapshot.alloc(64 * MB)
     report = analyze(snapshot.write(tmp_path / "s.snapshot.pickle"))
-    peaks = {point.tag: point.value for point in points(report, 0)}
+    peaks = {point.tag: point.value for point in build_points(report, 0)}
     assert peaks["profkit_recordings/peak_bytes_cuda_0"] == 64 * MB
 
 

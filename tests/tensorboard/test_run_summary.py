@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from profkit.api import analyze
-from profkit.integrations.tensorboard.run_summary import run_summary
+from profkit.integrations.tensorboard.run_summary import summarize_run
 from tests.tensorboard.recordings import MB, REDUCE_NS, STEPS, write_gpu_training
 
 
 def test_the_main_figures_are_those_of_the_report(tmp_path: Path) -> None:
     report = analyze(write_gpu_training(tmp_path))
-    run = run_summary(report)
+    run = summarize_run(report)
     (device,) = report.summary.devices
     assert device.communication_ns == STEPS * REDUCE_NS
     assert run.data_wait_ns == STEPS * 300_000

@@ -10,7 +10,7 @@ from isal import igzip
 
 import profkit
 from profkit.api import study
-from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import find_misreadings
 from tests.corpus.recordings import needs_corpus, trace_path
 from tests.tensorboard.recordings import GEMM_NS, RELU_NS, STEPS, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
@@ -179,7 +179,9 @@ def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, flo
 
 def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_path: Path) -> None:
     studied = study(write_gpu_training(tmp_path))
-    reported = {each.where: each for each in misreadings(studied.recording.context, studied.report)}
+    reported = {
+        each.where: each for each in find_misreadings(studied.recording.context, studied.report)
+    }
     query = only_profile(server_on_gpu_trace, "train")
     operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]
     assert {op["device_total_duration"] for op in operators} == {0}

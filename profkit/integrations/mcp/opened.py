@@ -46,20 +46,21 @@ class Recordings:
         self._lock = threading.Lock()
 
     def listed(self, given: str) -> list[Recording]:
-        """The recordings of a folder; of a file the one that it is part of.
+        """Return the recordings of a folder, or the recording that a file is part of.
 
         Raises:
             LoadError: There are none.
             UsageError: It is outside of the root.
         """
-        found = find_recordings([self.path(given)])
-        for recording in found:
-            for each in recording.paths:
-                self.path(each)
-        return found
+        recordings = find_recordings([self.path(given)])
+        # A link in the folder may lead out of it.
+        for recording in recordings:
+            for path in recording.paths:
+                self.path(path)
+        return recordings
 
     def path(self, given: str) -> str:
-        """A path below the root, with symbolic links followed.
+        """Return a path below the root, with symbolic links followed.
 
         Raises:
             MissingFileError: There is nothing.
@@ -73,37 +74,41 @@ class Recordings:
         return str(path)
 
     def shown(self, path: str) -> str:
-        """A path relative to the root."""
+        """Return a path relative to the root."""
         return os.path.relpath(path, self.root)
 
     def open(self, given: str) -> Opened:
-        """The report of a file, or of a folder with the files of one program or job.
+        """Return the report of a file, or of a folder with the files of one program or job.
 
         Raises:
             ProfkitError: It cannot be read, has recordings of several programs, or is outside of
                 the root.
         """
-        found = self.listed(given)
+        recordings = self.listed(given)
+        # One analysis at a time: two of the same recording would be one too many.
         with self._lock:
             identity = tuple(
                 (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
-                for recording in found
+                for recording in recordings
                 for path in recording.paths
             )
             if identity not in self._opened:
-                self._opened[identity] = _analyzed(found)
+                self._opened[identity] = _analyze(recordings)
                 while len(self._opened) > _MAX_OPEN:
                     self._opened.popitem(last=False)
+
             self._opened.move_to_end(identity)
             return self._opened[identity]
 
 
-def _analyzed(found: list[Recording]) -> Opened:
-    if len(found) > 1:
-        return Opened(analyze([path for each in found for path in each.paths]), None)
-    (paths,) = (each.paths for each in found)
-    saved = read_report(Path(paths[0])) if len(paths) == 1 else None
+def _analyze(recordings: list[Recording]) -> Opened:
+    if len(recordings) > 1:
+        paths = [path for recording in recordings for path in recording.paths]
+        return Opened(analyze(paths), None)
+
+    files = recordings[0].paths
+    saved = read_report(Path(files[0])) if len(files) == 1 else None
     if saved is not None:
         return Opened(saved, None)
-    made = study(paths)
-    return Opened(made.report, made.recording)
+    studied = study(files)
+    return Opened(studied.report, studied.recording)

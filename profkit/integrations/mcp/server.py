@@ -30,13 +30,15 @@ from profkit.errors import NotATraceError, ProfkitError, UsageError
 from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
+from profkit.model.finding import Finding
+from profkit.model.report import Report
 from profkit.present.bounded import bounded, fitting_rows
 from profkit.present.diagnosis import headline
 from profkit.present.event_rows import event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
 from profkit.present.headline import cost_text
-from profkit.renderers.json_report import encoded
+from profkit.renderers.json_report import encode
 
 _BUDGET_BYTES: Final = 8_000
 _MAX_EVENTS: Final = 100
@@ -49,29 +51,30 @@ to 1. A cursor such as findings:5 is for the tool table."""
 _Arguments = ParamSpec("_Arguments")
 
 
-def server(root: Path) -> MCPServer:
-    """The server, not yet started.
+def build_server(root: Path) -> MCPServer:
+    """Return the server, not yet started.
 
     Args:
         root: The folder whose recordings it reads.
     """
-    made = MCPServer(
+    server = MCPServer(
         "profkit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
+
     tools = Tools(Recordings(root))
     for tool in (tools.recordings, tools.open, tools.findings, tools.finding, tools.table,
                  tools.events, tools.compare, tools.what_if):  # fmt: skip
-        made.add_tool(
+        server.add_tool(
             _answering(tool),
             description=inspect.getdoc(tool),
             annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
             structured_output=False,
         )
-    return made
+    return server
 
 
 def _answering(tool: Callable[_Arguments, bytes]) -> Callable[_Arguments, str]:
-    """A tool whose errors are sentences for the model, and whose answer is text."""
+    """Wrap a tool: its errors become sentences for the model, and its answer becomes text."""
 
     @functools.wraps(tool)
     def answer(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> str:
@@ -80,6 +83,7 @@ def _answering(tool: Callable[_Arguments, bytes]) -> Callable[_Arguments, str]:
         except ProfkitError as error:
             raise ToolError(f"{error.message} {error.hint}".rstrip()) from error
 
+    # The server reads the type of the answer from its annotations, which `wraps` has copied.
     answer.__annotations__ = {**tool.__annotations__, "return": str}
     return answer
 
@@ -103,11 +107,11 @@ class Tools:
         """
         rows = [
             {
-                "path": self._recordings.shown(each.paths[0]),
-                "n_files": len(each.paths),
-                "bytes": sum(Path(path).stat().st_size for path in each.paths),
+                "path": self._recordings.shown(recording.paths[0]),
+                "n_files": len(recording.paths),
+                "bytes": sum(Path(path).stat().st_size for path in recording.paths),
             }
-            for each in self._recordings.listed(folder)
+            for recording in self._recordings.listed(folder)
         ]
         return _rows(rows[start:], start, len(rows))
 
@@ -129,19 +133,9 @@ class Tools:
             start: The first to list, from 0.
         """
         report = self._recordings.open(path).report
-        every = (*report.findings, *report.health)
-        rows = [
-            {
-                "id": own_id,
-                "name": each.name,
-                "severity": each.severity,
-                "confidence": each.confidence,
-                "place": next((w.place for w in each.locations), None),
-                "cost": cost_text(report, each),
-                "message": each.message,
-            }
-            for each, own_id in zip(every, finding_ids(every), strict=True)
-        ]
+        findings = (*report.findings, *report.health)
+        idents = finding_ids(findings)
+        rows = [_summarize(report, *pair) for pair in zip(findings, idents, strict=True)]
         return _rows(rows[start:], start, len(rows), headline=headline(report))
 
     def finding(self, path: str, finding: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
@@ -153,15 +147,18 @@ class Tools:
             budget_bytes: Maximum size of the answer.
         """
         opened = self._recordings.open(path)
-        made = explain(opened.report, opened.recording, finding, str(self._recordings.root))
-        tree = msgspec.json.decode(render(made, "json"))
-        place = next((w.file for w in made.finding.locations if w.file), "")
+        explanation = explain(opened.report, opened.recording, finding, str(self._recordings.root))
+        tree = msgspec.json.decode(render(explanation, "json"))
+
+        # A recording may name any file of this machine, which its lines would reveal.
+        locations = explanation.finding.locations
+        place = next((where.file for where in locations if where.file), "")
         if not self._is_below_root(place):
             tree["source"] = None
-        return encoded(bounded(tree, budget_bytes))
+        return encode(bounded(tree, budget_bytes))
 
     def _is_below_root(self, file: str) -> bool:
-        """Whether a source file that a recording names is in the folder that may be read."""
+        """Return whether a source file that a recording names is in the folder that may be read."""
         root = self._recordings.root
         return Path(os.path.realpath(root / file)).is_relative_to(root)
 
@@ -198,10 +195,10 @@ class Tools:
             start: The first to list, from 0.
         """
         ctx = _trace_of(self._recordings.open(path), path)
-        found = _chosen_events(ctx, name, category, from_ns, to_ns)
-        total_ns = int(ctx.events.dur_ns[found].sum())
-        rows = event_rows(ctx, found[start : start + _MAX_EVENTS])
-        return _rows(map(msgspec.to_builtins, rows), start, len(found), total_ns=total_ns)
+        selected = _select_events(ctx, name, category, from_ns, to_ns)
+        total_ns = int(ctx.events.dur_ns[selected].sum())
+        rows = event_rows(ctx, selected[start : start + _MAX_EVENTS])
+        return _rows(map(msgspec.to_builtins, rows), start, len(selected), total_ns=total_ns)
 
     def compare(self, before: str, after: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
         """Compare two recordings: step time, and what is new, fixed, worse or better.
@@ -211,11 +208,11 @@ class Tools:
             after: Another one.
             budget_bytes: Maximum size of the answer.
         """
-        for each in (before, after):
-            self._recordings.listed(each)  # below the root
-        made = compared(self._recordings.path(before), self._recordings.path(after))
-        tree = msgspec.json.decode(render(made, "json"))
-        return encoded(bounded(tree, budget_bytes))
+        for path in (before, after):
+            self._recordings.listed(path)  # below the root
+        difference = compared(self._recordings.path(before), self._recordings.path(after))
+        tree = msgspec.json.decode(render(difference, "json"))
+        return encode(bounded(tree, budget_bytes))
 
     def what_if(
         self,
@@ -236,10 +233,22 @@ class Tools:
             data_wait: Whether waits for batches stay.
         """
         ctx = _trace_of(self._recordings.open(path), path)
-        made = predicted(
+        prediction = predicted(
             ctx.trace, remove=remove or [], scale=scale, graph=graph, data_wait=data_wait
         )
-        return encoded(bounded(msgspec.to_builtins(made), _BUDGET_BYTES))
+        return encode(bounded(msgspec.to_builtins(prediction), _BUDGET_BYTES))
+
+
+def _summarize(report: Report, finding: Finding, ident: str) -> dict[str, Any]:
+    return {
+        "id": ident,
+        "name": finding.name,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        "place": next((where.place for where in finding.locations), None),
+        "cost": cost_text(report, finding),
+        "message": finding.message,
+    }
 
 
 def _trace_of(opened: Opened, path: str) -> Context:
@@ -248,25 +257,28 @@ def _trace_of(opened: Opened, path: str) -> Context:
     return opened.recording.context
 
 
-def _chosen_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: int | None) -> Rows:
-    """The rows of some events, the longest first, then in their order."""
+def _select_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: int | None) -> Rows:
+    """Return the rows of some events, the longest first, then in their order."""
     events = ctx.events
-    known = [each.name.lower() for each in Category]
-    if category and category not in known:
-        raise UsageError(f"There is no category {category}.", f"It is one of {', '.join(known)}.")
+    categories = [member.name.lower() for member in Category]
+    if category and category not in categories:
+        hint = f"It is one of {', '.join(categories)}."
+        raise UsageError(f"There is no category {category}.", hint)
+
     is_chosen = names_matching(events, re.compile(translate(name)))[events.name]
     if category:
-        is_chosen &= events.category == known.index(category)
+        is_chosen &= events.category == categories.index(category)
     is_chosen &= events.end_ns >= from_ns
     if to_ns is not None:
         is_chosen &= events.ts_ns < to_ns
+
     rows = np.flatnonzero(is_chosen)
     return rows[np.argsort(-events.dur_ns[rows], kind="stable")]
 
 
 def _rows(rows: Iterable[Any], start: int, n: int, **figures: object) -> bytes:
-    """Rows from one on, as many as fit, with how many there are and figures of all."""
+    """Return rows from ``start`` on, as many as fit, with the number and the figures of all."""
     head = {"n": n, **figures}
-    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encoded({**head, "next": n})))
+    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encode({**head, "next": n})))
     end = start + len(fitting)
-    return encoded({**head, "rows": fitting, "next": end if end < n else None})
+    return encode({**head, "rows": fitting, "next": end if end < n else None})

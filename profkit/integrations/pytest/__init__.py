@@ -1,1 +1,1 @@
-"""pytest: records tests, limits their figures, and compares them with those of an earlier run."""
+"""pytest: records tests, limits their figures, and compares them with an earlier run."""

@@ -2,8 +2,8 @@
 
 It is imported with every run of pytest, so it imports nothing until a test or an option uses it.
 
-With pytest-xdist, tests are recorded and compared in the workers. What was found travels to the
-controller as an attribute of each test's report; the controller shows it and saves it.
+With pytest-xdist, tests are recorded and compared in the workers. The figures travel to the
+controller as an attribute of each test's report; the controller shows and saves them.
 
 It is also imported with every version of pytest that is installed, so nothing at its top level may
 need a recent one: with pluggy before 1.2, which has no ``wrapper`` hooks, the plugin is off.
@@ -38,14 +38,14 @@ _HAS_WRAPPERS: Final = "wrapper" in inspect.signature(type(pytest.hookimpl).__ca
 
 
 def _wrapper(*, first: bool = False, last: bool = False) -> Callable[[Hook], Hook]:
-    """Mark a hook that wraps those of other plugins; a plain function without such hooks."""
+    """Mark a hook that wraps the hooks of other plugins; a plain function without such hooks."""
     if not _HAS_WRAPPERS:
         return lambda hook: hook
     return pytest.hookimpl(wrapper=True, tryfirst=first, trylast=last)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, and those that can be in the configuration file."""
+    """Add the options of the command line and of the configuration file."""
     group = parser.getgroup("profkit", "profkit: what tests cost")
     group.addoption(
         "--profkit", action="store_true",
@@ -73,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--profkit-top", metavar="N", type=int, help="Number of tests in the summary; default 10."
     )
+
     parser.addini("profkit", "Record every test.", "bool", default=False)
     parser.addini("profkit_compare", "As --profkit-compare, relative to the rootdir.")
     parser.addini("profkit_fail", "As --profkit-fail, one on each line.", "linelist")
@@ -89,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if not _HAS_WRAPPERS:
         return
+
     plugin = _Plugin(config)
     plugin.check_options()
     config.stash[_plugin] = plugin
@@ -97,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def profkit_trace(request: pytest.FixtureRequest) -> "Recorder":
-    """Records blocks and loops of a test, instead of the whole test.
+    """Record blocks and loops of a test, instead of the whole test.
 
     ::
 
@@ -122,18 +124,18 @@ def _new_recorder(item: pytest.Item) -> "Recorder":
 
 
 def _folder(config: pytest.Config) -> Path:
-    """The folder for traces; absolute, since tests change the working directory."""
+    """Return the folder for traces; absolute, since tests change the working directory."""
     named = _path(config, "profkit_dir")
     return named or config.invocation_params.dir / (os.environ.get("PROFKIT_DIR") or "traces")
 
 
 def _path(config: pytest.Config, name: str) -> Path | None:
-    """The path of an option, or that of the configuration file relative to the rootdir."""
-    given: str | None = config.getoption(name)
-    if given:
-        return config.invocation_params.dir / given
-    named: str = config.getini(name)
-    return config.rootpath / named if named else None
+    """Return the path of an option, or of the configuration file relative to the rootdir."""
+    from_option: str | None = config.getoption(name)
+    if from_option:
+        return config.invocation_params.dir / from_option
+    from_file: str = config.getini(name)
+    return config.rootpath / from_file if from_file else None
 
 
 def _records_itself(item: pytest.Item) -> bool:
@@ -165,15 +167,17 @@ class _Plugin:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """Report marks with invalid limits as errors of the collection."""
         report = yield
+
         marked = [
             item
             for item in report.result or ()
             if isinstance(item, pytest.Item) and item.get_closest_marker(_MARK)
         ]
+        # Without marks, a run of pytest imports nothing of profkit.
         if marked:
-            from profkit.integrations.pytest.suite import invalid_marks
+            from profkit.integrations.pytest.suite import find_invalid_marks
 
-            errors = invalid_marks(marked)
+            errors = find_invalid_marks(marked)
             if errors:
                 report.outcome, report.longrepr, report.result = "failed", errors, []
         return report
@@ -196,10 +200,12 @@ class _Plugin:
         recorder = item.stash.get(_recorder, None)
         if recorder is None:
             return (yield)
+
         suite = self.suite
         limits = suite.limits_of(item)
         with recorder.recording(limits, item.runtest if is_whole else None):
             value = yield
+
         failure = recorder.evaluate(limits, suite.before(item.nodeid))
         if failure:
             pytest.fail(failure, pytrace=False)
@@ -220,10 +226,10 @@ class _Plugin:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the figures of a test, in the controller those of the workers."""
-        found = vars(report).get(_MARK)
-        if found is not None:
-            self._results[report.nodeid] = found
+        """Collect the figures of a test; the controller collects them from the workers."""
+        result = vars(report).get(_MARK)
+        if result is not None:
+            self._results[report.nodeid] = result
 
     def pytest_terminal_summary(self, terminalreporter: "TerminalReporter") -> None:
         """Save the figures and show them."""
@@ -234,7 +240,7 @@ class _Plugin:
                     _folder(self._config).rmdir()
 
     def _records(self, item: pytest.Item) -> bool:
-        """Whether a test is recorded."""
+        """Return whether a test is recorded."""
         return bool(
             _records_itself(item)
             or self._config.getoption("profkit")
@@ -244,15 +250,15 @@ class _Plugin:
 
     @property
     def suite(self) -> "Suite":
-        """The limits and the baseline, read at the first use."""
+        """Return the limits and the baseline, read at the first use."""
         return self._read or self._read_suite()
 
     def _read_suite(self) -> "Suite":
-        from profkit.integrations.pytest.suite import suite_of
+        from profkit.integrations.pytest.suite import build_suite
 
         top = self._config.getoption("profkit_top") or self._config.getini("profkit_top")
         saved: str | None = self._config.getoption("profkit_save")
-        self._read = suite_of(
+        self._read = build_suite(
             _path(self._config, "profkit_compare"),
             self._config.invocation_params.dir / saved if saved else None,
             self._limits_text(),
@@ -262,5 +268,5 @@ class _Plugin:
         return self._read
 
     def _limits_text(self) -> list[str]:
-        found: list[str] = self._config.getoption("profkit_fail")
-        return found or list(self._config.getini("profkit_fail"))
+        from_options: list[str] = self._config.getoption("profkit_fail")
+        return from_options or list(self._config.getini("profkit_fail"))

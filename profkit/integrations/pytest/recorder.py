@@ -47,11 +47,11 @@ _TOO_FEW_STEPS: Final = (
 
 @dataclass(frozen=True)
 class TestResult:
-    """What was found of one test.
+    """The result of one test.
 
     Attributes:
         figures: Its figures; None if it failed, or nothing was recorded.
-        cause: The rule of the finding with the highest cost, with its line; empty without one.
+        cause: The rule and line of the finding with the highest cost; empty without findings.
         problem: Why there are no figures of a test that passed; empty if there are.
         files: The traces that remain.
         not_compared: Number of limits that are relative to a baseline which does not have them.
@@ -119,10 +119,9 @@ class Recorder:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were written and not removed."""
-        return tuple(
-            path for each in (*self._recorded, *self._monitored) for path in _written(each)
-        )
+        """Return the files that were written and not removed."""
+        recordings = (*self._recorded, *self._monitored)
+        return tuple(path for recording in recordings for path in _find_files(recording))
 
     def remove_files(self) -> None:
         """Remove the files that were written."""
@@ -134,7 +133,7 @@ class Recorder:
 
     @property
     def next_command(self) -> str:
-        """The command that shows what was recorded."""
+        """Return the command that shows the recording."""
         return f"profkit analyze {' '.join(map(_short, self.files))}"
 
     @contextlib.contextmanager
@@ -151,6 +150,7 @@ class Recorder:
             run_again: Calls the whole test once more; None if it records blocks or loops itself.
         """
         is_growth = [limit.figure.name == GROWTH for limit in limits]
+
         if run_again is None:
             with self._monitoring() if any(is_growth) else contextlib.nullcontext():
                 yield
@@ -194,7 +194,7 @@ class Recorder:
                 run_again()
                 monitored.step()
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
-            # The test has passed: that it cannot be called twice is no failure of what it tests.
+            # The test has passed: that it cannot be called twice is not a failure.
             self._no_growth_reason = (
                 f"To monitor it, the test was called again, and that raised {type(error).__name__}:"
                 " write it so that it can be repeated, or loop over "
@@ -216,6 +216,7 @@ class Recorder:
                 "The test has limits and records nothing: use profkit_trace() or "
                 "profkit_trace.steps(), or do without the fixture."
             )
+
         try:
             self._analyze()
         except Exception as error:  # noqa: BLE001  (the test is what passes or fails)
@@ -223,17 +224,17 @@ class Recorder:
         if not self._reports:
             self._problem = self._problem or _NOTHING
             return ""
-        known = [each for each in limits if not each.is_relative or _has(baseline, each)]
-        self._not_compared = len(limits) - len(known)
+
+        comparable = [limit for limit in limits if not limit.is_relative or _has(baseline, limit)]
+        self._not_compared = len(limits) - len(comparable)
         base = str(working_folder())
-        return "\n".join(
-            line
-            for each in map(self._with_reason, check(self._reports, known, baseline).failed)
-            for line in (outcome_text(each), *(f"  {text}" for text in cause_texts(each, base)))
-        )
+        lines: list[str] = []
+        for result in map(self._with_reason, check(self._reports, comparable, baseline).failed):
+            lines += [outcome_text(result), *(f"  {text}" for text in cause_texts(result, base))]
+        return "\n".join(lines)
 
     def _with_reason(self, result: BudgetResult) -> BudgetResult:
-        """Say of a growth that is not known what the test can do about it."""
+        """Add to an unknown growth what the test can do about it."""
         if result.name != GROWTH or result.outcome != "unknown":
             return result
         return replace(result, reason=self._no_growth_reason)
@@ -243,38 +244,40 @@ class Recorder:
 
         The test's memory belongs to its first trace, which may have the lines of what grows.
         """
-        memory = [path for each in self._monitored for path in _written(each)]
-        traces = [path for each in self._recorded for path in _written(each)]
+        memory = [path for monitored in self._monitored for path in _find_files(monitored)]
+        traces = [path for recorded in self._recorded for path in _find_files(recorded)]
         reports = []
         for files in ([*traces[:1], *memory], *([path] for path in traces[1:])):
             if not files:
                 continue
-            found = study(files, **self._chosen)
-            trace = found.recording.context.trace
+            studied = study(files, **self._chosen)
+            trace = studied.recording.context.trace
             if trace.capture is not None and trace.capture.stopped_by == OTHER_PROFILER:
                 self._problem = _OTHER_PROFILER
                 return
-            reports.append(found.report)
+            reports.append(studied.report)
         self._reports = reports
 
     def result(self, *, is_kept: bool) -> dict[str, Any]:
-        """What was found, as values that JSON has; the files are removed if they are not kept."""
+        """Return the result as values that JSON has; remove the files if they are not kept."""
         if not is_kept:
             self.remove_files()
-        first = next((each for report in self._reports for each in report.findings), None)
+
+        findings = (finding for report in self._reports for finding in report.findings)
+        first = next(findings, None)
         cause = "" if first is None else f"{first.rule} {first.name}{_at(first)}"
         figures = baseline_of(self._reports) if self._reports else None
         result = TestResult(
             figures, cause, self._problem, tuple(map(_short, self.files)), self._not_compared
         )
-        found: dict[str, Any] = msgspec.to_builtins(result)
-        return found
+        values: dict[str, Any] = msgspec.to_builtins(result)
+        return values
 
 
-def _written(recording: Any) -> list[str]:  # noqa: ANN401  (any of the above)
-    """The files of a recording that are there: its trace or samples, and its snapshot."""
-    found = (recording.path, getattr(recording, "snapshot", None))
-    return [path for path in found if path is not None and Path(path).exists()]
+def _find_files(recording: Any) -> list[str]:  # noqa: ANN401  (any of the above)
+    """Return the existing files of a recording: its trace or samples, and its snapshot."""
+    paths = (recording.path, getattr(recording, "snapshot", None))
+    return [path for path in paths if path is not None and Path(path).exists()]
 
 
 def _short(file: str) -> str:
@@ -286,4 +289,4 @@ def _has(baseline: Baseline | None, limit: BudgetLimit) -> bool:
 
 
 def _at(finding: Finding) -> str:
-    return "".join(at(each) for each in finding.locations[:1])
+    return "".join(at(location) for location in finding.locations[:1])

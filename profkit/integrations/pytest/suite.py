@@ -33,7 +33,7 @@ class Suite:
     """The tests of one run.
 
     Attributes:
-        limits: Those of ``--profkit-fail``, for all recorded tests.
+        limits: The limits of ``--profkit-fail``, for all recorded tests.
         baseline: The figures of an earlier run, by test.
         save: The file for the figures of this run, or None.
         top: Number of tests in the summary.
@@ -47,49 +47,55 @@ class Suite:
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def limits_of(self, item: pytest.Item) -> tuple[BudgetLimit, ...]:
-        """The limits of a test: those of its marks, and those for all tests."""
-        return (*_limits(item), *self.limits)
+        """Return the limits of a test: from its marks, then for all tests."""
+        return (*_read_limits(item), *self.limits)
 
     def before(self, nodeid: str) -> Baseline | None:
-        """A test's figures in the baseline, or None."""
+        """Return a test's figures in the baseline, or None."""
         return self.baseline.get(nodeid)
 
-    def summarize(self, found: Mapping[str, Any], reporter: "TerminalReporter") -> None:
-        """Save the figures of all tests and show those of the slowest.
+    def summarize(self, values: Mapping[str, Any], reporter: "TerminalReporter") -> None:
+        """Save the figures of all tests and show the slowest tests.
 
         Args:
-            found: By the test's id its result, as values that JSON has.
+            values: By the test's id its result, as values that JSON has.
         """
-        results = {nodeid: msgspec.convert(each, TestResult) for nodeid, each in found.items()}
-        known = {nodeid: each.figures for nodeid, each in results.items() if each.figures}
+        results = {test: msgspec.convert(result, TestResult) for test, result in values.items()}
+        figures = {test: result.figures for test, result in results.items() if result.figures}
+        slowest = sorted(figures, key=lambda test: _time_ns(figures[test]), reverse=True)
+        slowest = slowest[: self.top]
+
         reporter.section("profkit")
-        shown = sorted(known, key=lambda nodeid: _time_ns(known[nodeid]), reverse=True)[: self.top]
-        for line in self._table({nodeid: results[nodeid] for nodeid in shown}):
+        for line in self._build_table({test: results[test] for test in slowest}):
             reporter.line(line)
-        if len(shown) < len(known):
-            reporter.line(f"The {len(shown)} slowest of {len(known)} recorded tests.")
-        for line in self._notes(results):
+        if len(slowest) < len(figures):
+            reporter.line(f"The {len(slowest)} slowest of {len(figures)} recorded tests.")
+        for line in self._write_notes(results):
             reporter.line(line)
         if self.save is not None:
-            reporter.line(self._saved(known))
+            reporter.line(self._save(figures))
 
-    def _table(self, results: Mapping[str, TestResult]) -> Iterable[str]:
-        every = [each.figures for each in results.values() if each.figures is not None]
-        every += [before for before in map(self.before, results) if before is not None]
+    def _build_table(self, results: Mapping[str, TestResult]) -> Iterable[str]:
         if not results:
             return
+
+        # A figure that is 0 in all tests, now and before, has no column.
+        compared = [result.figures for result in results.values() if result.figures is not None]
+        compared += [before for before in map(self.before, results) if before is not None]
         columns = [
             figure
             for figure in FIGURES
-            if figure.name in _ALWAYS or any(_value(each, figure) for each in every)
+            if figure.name in _ALWAYS or any(_value(baseline, figure) for baseline in compared)
         ]
+
         rows: list[list[str]] = [["test", *(figure.name for figure in columns), FINDINGS]]
-        for nodeid, each in results.items():
-            if each.figures is not None:
-                cells = [self._text(nodeid, each.figures, figure) for figure in columns]
-                rows.append([nodeid, *cells, str(_n_findings(each.figures))])
+        for nodeid, result in results.items():
+            if result.figures is not None:
+                cells = [self._text(nodeid, result.figures, figure) for figure in columns]
+                rows.append([nodeid, *cells, str(_n_findings(result.figures))])
+
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        causes = ["", *(each.cause for each in results.values())]
+        causes = ["", *(result.cause for result in results.values())]
         for row, cause in zip(rows, causes, strict=True):
             cells = [text.rjust(width) for text, width in zip(row, widths, strict=True)]
             yield "  ".join([row[0].ljust(widths[0]), *cells[1:]])
@@ -97,49 +103,53 @@ class Suite:
                 yield f"    {cause}"
 
     def _text(self, nodeid: str, figures: Baseline, figure: BudgetFigure) -> str:
-        """A figure, and by how much it differs from the baseline's."""
+        """Return a figure, and by how much it differs from the baseline's."""
         now = figures.of(figure)
         if now is None:
             return "-"
         before = self.before(nodeid)
         was = None if before is None else before.of(figure)
         text = amount(now.value, figure.unit)
+        # Times of another device are not comparable; counts are.
         if was is None or (figure.is_time and before and before.devices != figures.devices):
             return text
         return f"{text} ({_change(now, was)})"
 
-    def _notes(self, results: Mapping[str, TestResult]) -> Iterable[str]:
-        for nodeid, each in results.items():
-            if each.problem:
-                yield f"Not recorded: {nodeid}: {each.problem}."
-        n_open = sum(each.not_compared for each in results.values())
+    def _write_notes(self, results: Mapping[str, TestResult]) -> Iterable[str]:
+        for nodeid, result in results.items():
+            if result.problem:
+                yield f"Not recorded: {nodeid}: {result.problem}."
+
+        # A run that saves the baseline is the one that the note would ask for.
+        n_open = sum(result.not_compared for result in results.values())
         if n_open and self.save is None:
-            n_tests = sum(each.not_compared > 0 for each in results.values())
+            n_tests = sum(result.not_compared > 0 for result in results.values())
             yield (
                 f"{counted(n_open, 'limit')} of {counted(n_tests, 'test')} not compared: the "
                 "baseline does not have them. Write one with --profkit-save FILE, and give it with "
                 "--profkit-compare FILE."
             )
-        for nodeid, each in results.items():
-            for file in each.files:
+
+        for nodeid, result in results.items():
+            for file in result.files:
                 yield f"Trace of {nodeid}: {file}"
 
-    def _saved(self, known: Mapping[str, Baseline]) -> str:
-        """Write the figures of these tests, and those of the file's other tests again."""
+    def _save(self, figures: Mapping[str, Baseline]) -> str:
+        """Write the figures of these tests, and again the figures of the file's other tests."""
         if self.save is None:
             return ""
         try:
             earlier = read_suite(str(self.save)).tests if self.save.exists() else {}
-            tests = {**earlier, **known}
+            tests = {**earlier, **figures}
             self.save.write_bytes(
                 baseline_text(SuiteBaseline({name: tests[name] for name in sorted(tests)}))
             )
         except (OSError, ProfkitError) as error:
             return f"{self.save} was not written: {error}"
-        return f"Figures of {counted(len(known), 'test')} saved to {self.save}."
+        return f"Figures of {counted(len(figures), 'test')} saved to {self.save}."
 
 
-def suite_of(
+def build_suite(
     baseline: Path | None, save: Path | None, limits: Sequence[str], top: int | str, rootdir: Path
 ) -> Suite:
     """Read the options, and ``[tool.profkit]`` as ``profkit analyze`` does.
@@ -156,29 +166,31 @@ def suite_of(
             raise UsageError("--profkit-fail needs the figures of an earlier run.", hint)
         if save is not None and not save.parent.is_dir():
             raise UsageError(f"There is no folder {save.parent}.", "Create it first.")
+
+        # A first run may compare with the file that it is about to save.
         is_new = baseline is not None and baseline == save and not baseline.exists()
         tests = read_suite(str(baseline)).tests if baseline is not None and not is_new else {}
         chosen = read_config(rootdir).chosen()
-        return Suite(_relative(limits), tests, save, _whole(top), chosen)
+        return Suite(_parse_relative(limits), tests, save, _parse_whole(top), chosen)
     except ProfkitError as error:
         raise pytest.UsageError(f"profkit: {error}") from error
 
 
-def invalid_marks(items: Iterable[pytest.Item]) -> str:
-    """One line for each test whose mark has invalid limits; empty if there is none."""
-    return "\n".join(filter(None, map(_error_of, items)))
+def find_invalid_marks(items: Iterable[pytest.Item]) -> str:
+    """Return a line for each test whose mark has invalid limits; empty without any."""
+    return "\n".join(filter(None, map(_find_error, items)))
 
 
-def _error_of(item: pytest.Item) -> str:
+def _find_error(item: pytest.Item) -> str:
     try:
-        _limits(item)
+        _read_limits(item)
     except UsageError as error:
         return str(error)
     return ""
 
 
-def _limits(item: pytest.Item) -> tuple[BudgetLimit, ...]:
-    """The limits of a test's marks; those of the test's own come before those of its class.
+def _read_limits(item: pytest.Item) -> tuple[BudgetLimit, ...]:
+    """Return the limits of a test's marks; its own marks override the marks of its class.
 
     Raises:
         UsageError: One is not valid.
@@ -193,35 +205,36 @@ def _limits(item: pytest.Item) -> tuple[BudgetLimit, ...]:
     return budgets_of(table, where)
 
 
-def _relative(limits: Iterable[str]) -> tuple[BudgetLimit, ...]:
+def _parse_relative(limits: Iterable[str]) -> tuple[BudgetLimit, ...]:
     """Read limits such as ``gpu_ms:5%``: by how much a figure may exceed the baseline's."""
-    found: list[BudgetLimit] = []
+    parsed: list[BudgetLimit] = []
     for text in limits:
         name, colon, more = text.strip().rpartition(":")
         if not colon:
             hint = "Write a figure and by how much it may exceed the baseline's: gpu_ms:5%."
             raise UsageError(f"--profkit-fail={text} is not valid.", hint)
+
         value: object = f"+{more.strip().removeprefix('+')}"
         family, _, word = name.partition(".")
         table = {family: {word: value}} if word else {name: value}
-        found += budgets_of(table, f"--profkit-fail={text}")
-    return tuple(found)
+        parsed += budgets_of(table, f"--profkit-fail={text}")
+    return tuple(parsed)
 
 
-def _whole(top: int | str) -> int:
+def _parse_whole(top: int | str) -> int:
     if isinstance(top, str) and not top.isdecimal():
         raise UsageError(f"profkit_top must be a number, not {top!r}.")
     return int(top)
 
 
 def _value(figures: Baseline, figure: BudgetFigure) -> int:
-    found = figures.of(figure)
-    return 0 if found is None else found.value
+    measured = figures.of(figure)
+    return 0 if measured is None else measured.value
 
 
 def _time_ns(figures: Baseline) -> int:
-    found = figures.figures.get(_SORTED_BY)
-    return 0 if found is None else found.value
+    measured = figures.figures.get(_SORTED_BY)
+    return 0 if measured is None else measured.value
 
 
 def _n_findings(figures: Baseline) -> int:
@@ -229,7 +242,7 @@ def _n_findings(figures: Baseline) -> int:
 
 
 def _change(now: Measured, was: Measured) -> str:
-    """``+5%``, or the difference where the earlier figure is 0."""
+    """Return ``+5%``, or the earlier figure if it was 0."""
     if now.value == was.value:
         return "="
     if not was.value:

@@ -1,4 +1,4 @@
-"""profkit in TensorBoard: a tab with reports, and scalars beside the training curves.
+"""profkit in TensorBoard: a tab with reports, and scalars next to the training curves.
 
 TensorBoard loads ``plugin``. It finds recordings in the background (``scanner``), analyzes them in
 separate processes (``analysis_queue``, ``worker``) and caches the results (``cache``), so that no

@@ -16,17 +16,17 @@ from tensorboard import default, main_lib, program
 from tensorboard.plugins import base_plugin
 
 
-def plugins() -> list[Any]:
-    """All plugins of TensorBoard but torch-tb-profiler, which is not imported."""
+def load_plugins() -> list[Any]:
+    """Load all plugins of TensorBoard but torch-tb-profiler, which is not imported."""
     installed = entry_points(group="tensorboard_plugins")
-    others = [each for each in installed if not each.module.startswith("torch_tb_profiler.")]
-    return [*default.get_static_plugins(), *(each.load() for each in others)]
+    wanted = [plugin for plugin in installed if not plugin.module.startswith("torch_tb_profiler.")]
+    return [*default.get_static_plugins(), *(plugin.load() for plugin in wanted)]
 
 
 def main() -> None:
     """Run TensorBoard with the options of the command line."""
     main_lib.global_init()
-    server = program.TensorBoard(plugins=plugins())
+    server = program.TensorBoard(plugins=load_plugins())
     try:
         app.run(server.main, flags_parser=server.configure)
     except base_plugin.FlagsError as error:

@@ -89,7 +89,7 @@ class AnalysisQueue:
         self._closed = False
 
     def state(self, key: str) -> TaskState:
-        """The progress of a task."""
+        """Return the progress of a task."""
         with self._changed:
             if stage := self._stages.get(key):
                 return TaskState(stage)
@@ -110,6 +110,7 @@ class AnalysisQueue:
                 return state
             if self._closed or (state.stage == "queued" and not urgent):
                 return state
+
             self._failures.pop(task.key, None)
             self._stages[task.key] = "queued"
             number = next(self._numbers)
@@ -117,6 +118,7 @@ class AnalysisQueue:
             if not self._threads:
                 self._start()
             self._changed.notify_all()
+
         return TaskState("queued")
 
     def close(self) -> None:
@@ -139,12 +141,13 @@ class AnalysisQueue:
             self._threads.append(thread)
 
     def _work(self, urgent_only: bool) -> None:  # noqa: FBT001  (a thread's argument)
-        while entry := self._next(urgent_only=urgent_only):
+        while entry := self._await_task(urgent_only=urgent_only):
             priority, _, task = entry
             try:
                 failure = self._execute(task, is_urgent=priority != _BACKGROUND)
             except Exception as error:  # noqa: BLE001  (a full disk, no more processes: the thread lives on)
                 failure = TaskState("failed", f"The analysis failed: {error}.", "Try again.")
+
             with self._changed:
                 del self._stages[task.key]
                 if failure is not None:
@@ -152,7 +155,7 @@ class AnalysisQueue:
                     while len(self._failures) > _MAX_FAILURES:
                         self._failures.popitem(last=False)
 
-    def _next(self, *, urgent_only: bool) -> tuple[int, int, Task] | None:
+    def _await_task(self, *, urgent_only: bool) -> tuple[int, int, Task] | None:
         """Wait for the next task; None once the queue is closed."""
         with self._changed:
             while not self._closed:
@@ -167,7 +170,7 @@ class AnalysisQueue:
         return None
 
     def _execute(self, task: Task, *, is_urgent: bool) -> TaskState | None:
-        """Run the worker; returns None once its result is cached, else why it failed."""
+        """Run the worker: return None once its result is cached, else why it failed."""
         draft = self._cache.draft()
         try:
             with tempfile.TemporaryFile() as stderr:
@@ -180,6 +183,7 @@ class AnalysisQueue:
                 return None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
         if code is None:
             minutes = self._timeout_s / 60
             message = f"The analysis timed out after {minutes:,.0f} minutes."
@@ -198,6 +202,7 @@ class AnalysisQueue:
         environment = {
             "OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)
         }  # fmt: skip
+
         process = subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
             [sys.executable, "-m", self._worker, str(draft), *task.arguments],
             stdin=subprocess.PIPE,  # it is closed when the server ends, however that happens
@@ -206,10 +211,12 @@ class AnalysisQueue:
             cwd=draft,  # -m searches the current folder first: this one is empty
             env=environment,
         )
+
         with process:
             if not is_urgent:
                 with contextlib.suppress(OSError, AttributeError):  # Windows has no niceness
                     os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+            # A close that came before this line has not killed the process.
             with self._changed:
                 self._running.add(process)
                 if self._closed:

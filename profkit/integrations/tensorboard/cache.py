@@ -25,7 +25,7 @@ _STALE_S: Final = 86_400
 
 
 def key_of(*parts: str) -> str:
-    """The key of an entry that is made from some parts, different for each version of profkit."""
+    """Return the key of an entry from some parts, different for each version of profkit."""
     text = "\0".join((_FORMAT, __version__, *parts))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -45,7 +45,7 @@ class ResultCache:
 
     @property
     def folder(self) -> Path:
-        """The folder, created on first use."""
+        """Return the folder, created on first use."""
         if self._folder is None:
             preferred = self._preferred or cache_folder("tensorboard")
             try:
@@ -58,7 +58,7 @@ class ResultCache:
         return self._folder
 
     def read(self, key: str, name: str, *, touch: bool = True) -> bytes | None:
-        """A file of an entry, or None if there is none.
+        """Return a file of an entry, or None if it does not exist.
 
         Args:
             key: The entry's key, from :func:`key_of`.
@@ -74,15 +74,15 @@ class ResultCache:
         return None
 
     def path(self, key: str, name: str) -> str:
-        """The path of a file of an entry, whether it exists or not."""
+        """Return the path of a file of an entry, whether it exists or not."""
         return str(self.folder / key / name)
 
     def has(self, key: str) -> bool:
-        """Whether there is an entry."""
+        """Return whether there is an entry."""
         return (self.folder / key).is_dir()
 
     def draft(self) -> Path:
-        """An empty folder for a new entry."""
+        """Create an empty folder for a new entry."""
         return Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self.folder))
 
     def commit(self, draft: Path, key: str) -> None:
@@ -102,8 +102,10 @@ class ResultCache:
                     shutil.rmtree(entry, ignore_errors=True)
                 n_bytes = sum(file.stat().st_size for file in entry.iterdir())
                 entries.append((entry.stat().st_mtime_ns, n_bytes, entry))
+
+        # Reading an entry touches it: the first ones are those not read for longest.
         total = sum(n_bytes for _, n_bytes, _ in entries)
-        for _, n_bytes, entry in sorted(entries, key=lambda each: each[0]):
+        for _, n_bytes, entry in sorted(entries, key=lambda entry: entry[0]):
             if total <= self._limit_bytes:
                 return
             if entry.name != newest and not entry.name.startswith(_DRAFT):

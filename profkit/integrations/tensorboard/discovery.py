@@ -51,7 +51,7 @@ class DiscoveredRecording:
     """One recording.
 
     Attributes:
-        id: By which a page refers to it. It does not reveal the path, and no path is built from it.
+        id: Its name in requests. It does not reveal the path, and no path is built from it.
         run_id: The id of its run.
         run: Its folder relative to the root, safe to show.
         name: The stem of its file name, safe to show.
@@ -70,7 +70,7 @@ class DiscoveredRecording:
 
     @property
     def is_read_by_torch_tb_profiler(self) -> bool:
-        """Whether torch-tb-profiler reads its trace.
+        """Return whether torch-tb-profiler reads its trace.
 
         Source: ``WORKER_PATTERN`` in ``consts.py`` of torch-tb-profiler 0.4.3.
         """
@@ -78,7 +78,7 @@ class DiscoveredRecording:
 
     @property
     def state(self) -> str:
-        """Changes whenever one of its files changes."""
+        """Return a text that changes whenever one of its files changes."""
         return "\0".join((*self.paths, str(self.n_bytes), str(self.modified_ns)))
 
 
@@ -97,8 +97,8 @@ class DiscoveryResult:
     missing: tuple[str, ...] = ()
 
 
-def roots_of(logdir: str | None, logdir_spec: str | None) -> tuple[LogRoot, ...]:
-    """The folders in TensorBoard's options.
+def parse_roots(logdir: str | None, logdir_spec: str | None) -> tuple[LogRoot, ...]:
+    """Return the folders in TensorBoard's options.
 
     Args:
         logdir: ``--logdir``: one folder.
@@ -108,14 +108,17 @@ def roots_of(logdir: str | None, logdir_spec: str | None) -> tuple[LogRoot, ...]
     """
     if logdir:
         return (LogRoot(_absolute(logdir)),)
-    found = []
+
+    # A colon may also be part of a path: an absolute one, or the address of a bucket.
+    roots = []
     for part in filter(None, (logdir_spec or "").split(",")):
         name, colon, path = part.partition(":")
         has_name = colon and not part.startswith("/") and not _REMOTE.match(part)
-        found.append(LogRoot(_absolute(path if has_name else part), name if has_name else ""))
-    if len(found) == 1:
-        return tuple(found)
-    return tuple(LogRoot(each.path, each.name or each.path.strip("/")) for each in found)
+        roots.append(LogRoot(_absolute(path if has_name else part), name if has_name else ""))
+
+    if len(roots) == 1:
+        return tuple(roots)
+    return tuple(LogRoot(root.path, root.name or root.path.strip("/")) for root in roots)
 
 
 def _absolute(path: str) -> str:
@@ -131,8 +134,9 @@ def find_recordings(roots: tuple[LogRoot, ...]) -> DiscoveryResult:
         if _REMOTE.match(root.path) or not os.path.isdir(root.path):  # noqa: PTH112  (a str may be any bytes)
             search.missing.append(visible(root.path))
             continue
-        search.through(root)
-    newest_first = sorted(search.recordings, key=lambda each: (-each.modified_ns, each.id))
+        search.search(root)
+
+    newest_first = sorted(search.recordings, key=lambda found: (-found.modified_ns, found.id))
     is_complete = search.n_left > 0 and len(newest_first) <= MAX_RECORDINGS
     return DiscoveryResult(tuple(newest_first[:MAX_RECORDINGS]), is_complete, tuple(search.missing))
 
@@ -146,16 +150,17 @@ class _Search:
     visited: set[tuple[int, int]] = field(default_factory=set)
     n_left: int = _MAX_ENTRIES
 
-    def through(self, root: LogRoot) -> None:
+    def search(self, root: LogRoot) -> None:
         """Search a folder breadth-first."""
+        # The list grows while it is walked. Shallow folders come first, should the limit be hit.
         pending = [(root.path, 0)]
         for folder, depth in pending:
             if self.n_left <= 0 or not self._is_new(folder):
                 continue
-            files, folders = self._entries(folder)
-            self.recordings += _of_folder(root, folder, files)
+            files, folders = self._list_entries(folder)
+            self.recordings += _group_files(root, folder, files)
             if depth < _MAX_DEPTH:
-                pending += [(each, depth + 1) for each in folders]
+                pending += [(subfolder, depth + 1) for subfolder in folders]
 
     def _is_new(self, folder: str) -> bool:
         """Mark a folder as visited; False if it was visited before, by any path."""
@@ -168,8 +173,8 @@ class _Search:
         self.visited.add(key)
         return is_new
 
-    def _entries(self, folder: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
-        """The recordings' files in a folder, and its folders."""
+    def _list_entries(self, folder: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
+        """Return the recordings' files in a folder, and its folders."""
         files, folders = [], []
         try:
             with os.scandir(folder) as entries:
@@ -188,15 +193,17 @@ class _Search:
         return sorted(files), sorted(folders)
 
 
-def _of_folder(
+def _group_files(
     root: LogRoot, folder: str, files: list[tuple[str, os.stat_result]]
 ) -> Iterator[DiscoveredRecording]:
+    # Of a file that exists both compressed and not, the first by name counts.
     by_stem: dict[str, dict[str, tuple[str, os.stat_result]]] = {}
     for name, status in files:
         ending = _ENDING.search(name)
         if ending is not None and ending.lastgroup is not None:
             of_stem = by_stem.setdefault(name[: ending.start()], {})
             of_stem.setdefault(ending.lastgroup, (name, status))
+
     below = os.path.relpath(folder, root.path)
     run = "/".join(filter(None, (root.name, "" if below == "." else below))) or "."
     for stem, of_stem in by_stem.items():
@@ -247,11 +254,11 @@ class Scanner:
 
     @property
     def has_scanned(self) -> bool:
-        """Whether a scan has completed."""
+        """Return whether a scan has completed."""
         return self._ended_s is not None
 
     def recording(self, ident: str) -> DiscoveredRecording | None:
-        """The recording with an id, or None; the id may come from any client."""
+        """Return the recording with an id, or None; the id may come from any client."""
         return self._by_id.get(ident)
 
     def start(self) -> None:
@@ -265,11 +272,11 @@ class Scanner:
 
     def _scan(self) -> None:
         try:
-            found = find_recordings(self._roots)
-            self._by_id = {each.id: each for each in found.recordings}
-            self.found = found
+            result = find_recordings(self._roots)
+            self._by_id = {recording.id: recording for recording in result.recordings}
+            self.found = result
             if self._on_found is not None:
-                self._on_found(found)
+                self._on_found(result)
         finally:
             with self._lock:
                 self._running = False

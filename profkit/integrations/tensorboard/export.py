@@ -1,4 +1,4 @@
-"""Writes reports as TensorBoard events: figures over steps and recordings beside training curves.
+"""Writes reports as TensorBoard events: figures over steps and recordings, as training curves.
 
 The files are ``<folder>/<run>/profkit/events.out.tfevents.…``, one for each recording. They form a
 run of their own, because TensorBoard stops following the events file of a running training once
@@ -19,7 +19,7 @@ from profkit.api import render
 from profkit.capture.process.files import atomic_path
 from profkit.dataclass import dataclass
 from profkit.errors import OutputError
-from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
+from profkit.integrations.tensorboard.run_summary import RunSummary, summarize_run
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
@@ -51,7 +51,7 @@ _DESCRIPTIONS: Final = {
     "profkit_recordings/saving_ms": "Time per step, or without steps in the whole recording, that "
     "the fixes of all findings save together, in milliseconds.",
 }
-"""By tag; TensorBoard shows the description beside the chart."""
+"""By tag; TensorBoard shows the description with the chart."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +79,25 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
         OutputError: A file cannot be written, or TensorBoard is not installed.
     """
     reports = list(reports)
-    runs = _runs([report.source.path for report in reports])
+    runs = _name_runs([report.source.path for report in reports])
+
+    # The time in its name comes first, as TensorBoard reads files in the order of their names.
     indices: Counter[str] = Counter()
     written = []
     for report, run in zip(reports, runs, strict=True):
         name = f"events.out.tfevents.{int(_written_s(report)):010d}.profkit.{_digest(report)}"
         target = folder / run / _FOLDER / name
-        _events(report, indices[run]).write(target)
+        _build_events(report, indices[run]).write(target)
         indices[run] += 1
         written.append(target)
     return tuple(written)
 
 
-def points(report: Report, index: int) -> Iterator[ScalarPoint]:
-    """The figures of a report.
+def build_points(report: Report, index: int) -> Iterator[ScalarPoint]:
+    """Return the figures of a report.
 
     Args:
-        index: The recording's index among those of its run, from 0.
+        index: The recording's index in its run, from 0.
     """
     for number, step in zip(_step_numbers(report), report.summary.steps, strict=True):
         yield _point("profkit/step_ms", number, step.time_ns / _NS_PER_MS)
@@ -103,8 +105,9 @@ def points(report: Report, index: int) -> Iterator[ScalarPoint]:
             yield _point("profkit/busy_share", number, step.gpu_busy_ns / step.time_ns)
         yield _point("profkit/data_wait_ms", number, step.data_wait_ns / _NS_PER_MS)
         yield _point("profkit/sync_ms", number, step.sync_ns / _NS_PER_MS)
-    yield from _memory_points(report)
-    yield from _recording_points(run_summary(report), index)
+
+    yield from _build_memory_points(report)
+    yield from _build_recording_points(summarize_run(report), index)
 
 
 def _point(tag: str, step: int, value: float) -> ScalarPoint:
@@ -112,14 +115,14 @@ def _point(tag: str, step: int, value: float) -> ScalarPoint:
 
 
 def _step_numbers(report: Report) -> list[int]:
-    """The numbers in the names of the steps if they are unique, else their indices."""
-    found = [_NUMBER.search(step.name) for step in report.summary.steps]
-    numbers = [int(each[1]) for each in found if each is not None]
-    distinct = len(set(numbers)) == len(found)
-    return numbers if distinct else list(range(len(found)))
+    """Return the numbers in the names of the steps if they are unique, else their indices."""
+    matches = [_NUMBER.search(step.name) for step in report.summary.steps]
+    numbers = [int(match[1]) for match in matches if match is not None]
+    is_unique = len(set(numbers)) == len(matches)
+    return numbers if is_unique else list(range(len(matches)))
 
 
-def _memory_points(report: Report) -> Iterator[ScalarPoint]:
+def _build_memory_points(report: Report) -> Iterator[ScalarPoint]:
     memory = report.summary.memory
     for step in memory.steps if memory is not None else ():
         for name in _MEMORY_FIGURES:
@@ -129,7 +132,7 @@ def _memory_points(report: Report) -> Iterator[ScalarPoint]:
                 yield ScalarPoint(f"profkit_memory/{name}", step.step, value, about)
 
 
-def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
+def _build_recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
     def point(name: str, value: float) -> ScalarPoint:
         return _point(f"profkit_recordings/{name}", index, value)
 
@@ -137,9 +140,11 @@ def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
         yield point("step_ms", run.step_ns / _NS_PER_MS)
     if run.busy_share is not None:
         yield point("busy_share", run.busy_share)
+
     for peak in run.peaks:
         tag = f"profkit_recordings/peak_bytes_{safe(peak.device)}"
         yield ScalarPoint(tag, index, peak.bytes, "Peak memory of this device, in bytes.")
+
     yield point("errors", run.n_errors)
     yield point("warnings", run.n_warnings)
     yield point("notes", run.n_notes)
@@ -164,7 +169,7 @@ class EventsFile:
 
     @property
     def content(self) -> bytes:
-        """What was added."""
+        """Return the events as bytes."""
         return self._file.getvalue()
 
     def add(self, wall_s: float, **content: Any) -> None:  # noqa: ANN401  (an event's fields)
@@ -217,26 +222,28 @@ class EventsFile:
             raise OutputError(message, "Choose another folder with -o.") from error
 
 
-def _events(report: Report, index: int) -> EventsFile:
+def _build_events(report: Report, index: int) -> EventsFile:
+    # EventsFile reports a missing TensorBoard in a sentence: it comes before the import.
     file, written_s = EventsFile(), _written_s(report)
     from tensorboard.plugins.hparams import summary_v2
 
     file.add(written_s, file_version=FILE_VERSION)
-    for point in points(report, index):
+    for point in build_points(report, index):
         file.add_scalar(written_s, point)
-    for tag, content in _texts(report).items():
+    for tag, content in _write_texts(report).items():
         file.add_text(written_s, index, tag, content)
+
     hparams = summary_v2.hparams_pb(
-        _settings(report), trial_id=_digest(report), start_time_secs=written_s
+        _list_settings(report), trial_id=_digest(report), start_time_secs=written_s
     )
     file.add(written_s, summary=hparams)
     return file
 
 
-def _texts(report: Report) -> Mapping[str, str]:
-    """The report as Markdown, and its findings with a line each."""
+def _write_texts(report: Report) -> Mapping[str, str]:
+    """Return the report as Markdown, and its findings with a line each."""
     lines = [
-        f"- **{finding.severity}** {finding.rule} {finding.name}: {_escaped(finding.message)}"
+        f"- **{finding.severity}** {finding.rule} {finding.name}: {_escape(finding.message)}"
         for finding in report.findings[:_MAX_LINES]
     ]
     if len(report.findings) > _MAX_LINES:
@@ -248,13 +255,13 @@ def _texts(report: Report) -> Mapping[str, str]:
     }
 
 
-def _escaped(text: str) -> str:
-    """A text of a recording as one line of Markdown without markup."""
+def _escape(text: str) -> str:
+    """Return a text of a recording as one line of Markdown without markup."""
     return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(visible(text).split()))
 
 
-def _settings(report: Report) -> dict[str, bool | float | str]:
-    """The recorded settings in which runs can differ."""
+def _list_settings(report: Report) -> dict[str, bool | float | str]:
+    """Return the recorded settings in which runs can differ."""
     source = report.source
     recorded = source.recorded_with
     settings: dict[str, bool | float | str | None] = {
@@ -266,6 +273,7 @@ def _settings(report: Report) -> dict[str, bool | float | str]:
         "stacks": recorded.stacks,
         "shapes": recorded.shapes,
     }
+    # A table of runs shows an unknown setting as an empty cell.
     return {
         name: visible(value) if isinstance(value, str) else value
         for name, value in settings.items()
@@ -274,7 +282,8 @@ def _settings(report: Report) -> dict[str, bool | float | str]:
 
 
 def _written_s(report: Report) -> float:
-    """When the recording was written, in seconds since 1970; 0 if its file does not exist."""
+    """Return when the recording was written, in seconds since 1970; 0 without its file."""
+    # A report that was saved may be of a file that has been moved since.
     try:
         return Path(report.source.path).stat().st_mtime
     except (OSError, ValueError):
@@ -286,8 +295,8 @@ def _digest(report: Report) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
-def _runs(paths: list[str]) -> list[str]:
-    """The run of each recording: its folder, with the parent folder if the name is ambiguous."""
+def _name_runs(paths: list[str]) -> list[str]:
+    """Return the run of each recording: its folder, with the parent if the name is ambiguous."""
     folders = [Path(path).absolute().parent for path in paths]
     names = Counter(folder.name for folder in set(folders))
     return [
@@ -298,5 +307,5 @@ def _runs(paths: list[str]) -> list[str]:
 
 
 def safe(name: str) -> str:
-    """A name as one part of a path or tag."""
+    """Return a name as one part of a path or tag."""
     return _UNSAFE.sub("_", name).strip("._") or "run"

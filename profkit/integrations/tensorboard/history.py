@@ -28,6 +28,7 @@ def write_history(history: History, folder: Path) -> tuple[Path, ...]:
         if run not in files:
             files[run] = EventsFile()
             files[run].add(0.0, file_version=FILE_VERSION)
+
         scale = _NS_PER_MS if line.unit == "ns" else 1
         for place in line.entries:
             entry = history.entries[place]
@@ -35,6 +36,7 @@ def write_history(history: History, folder: Path) -> tuple[Path, ...]:
             about = f"{line.title}, by commit; the step is the commit's place in the history."
             wall_s = (entry.recorded_unix_ns or 0) / 1e9
             files[run].add_scalar(wall_s, ScalarPoint(f"{_TAG}/{line.name}", place, value, about))
+
     written = []
     for run, file in files.items():
         # One name for one run: a longer history replaces the shorter one.

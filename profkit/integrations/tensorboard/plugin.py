@@ -27,7 +27,7 @@ from profkit.integrations.tensorboard.discovery import (
     DiscoveryResult,
     LogRoot,
     Scanner,
-    roots_of,
+    parse_roots,
 )
 from profkit.names import visible
 from profkit.units import format_count
@@ -62,12 +62,12 @@ class Loader(base_plugin.TBLoader):  # type: ignore[misc]  # TensorBoard ships n
     """Creates the plugin; TensorBoard finds it by the entry point ``tensorboard_plugins``."""
 
     def load(self, context: base_plugin.TBContext) -> "ProfkitPlugin":
-        """The plugin of a server."""
+        """Return the plugin of a server."""
         spec = getattr(context.flags, "logdir_spec", None)
         logdir = getattr(context.flags, "logdir", None)
         if not spec:
             logdir = logdir or context.logdir
-        return ProfkitPlugin(context, roots_of(logdir, spec))
+        return ProfkitPlugin(context, parse_roots(logdir, spec))
 
 
 class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard ships no types
@@ -96,55 +96,57 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         self._scanner.start()
 
     def is_active(self) -> bool:
-        """Whether there is a recording, as far as is known. Returns at once."""
+        """Return at once whether there is a recording, as far as is known."""
         self._scanner.start()
         return bool(self._scanner.found.recordings) or not self._scanner.has_scanned
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """The tab's script. The page polls for news, so TensorBoard need not reload it."""
+        """Return the tab's script. The page polls for news, so TensorBoard need not reload it."""
         return base_plugin.FrontendMetadata(
             es_module_path="/index.js", tab_name="Profkit", disable_reload=True
         )
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Iterable[bytes]]]:
-        """The WSGI application of each route."""
-        assets = {f"/{name}": _asset(name, folder) for name, folder in _ASSETS.items()}
+        """Return the WSGI application of each route."""
+        # Each file has a route, as no path is ever built from a request.
+        assets = {f"/{name}": _serve_asset(name, folder) for name, folder in _ASSETS.items()}
         return {
             **assets,
-            "/runs": _json(self._runs),
-            "/report": _json(self._report),
-            "/sections": _json(self._sections),
-            "/ranks": _json(self._ranks),
-            "/compare": _json(self._compare),
-            "/page": Request.application(self._page),
+            "/runs": _answer_json(self._answer_runs),
+            "/report": _answer_json(self._answer_report),
+            "/sections": _answer_json(self._answer_sections),
+            "/ranks": _answer_json(self._answer_ranks),
+            "/compare": _answer_json(self._answer_compare),
+            "/page": Request.application(self._serve_page),
         }
 
     def close(self) -> None:
         """Stop all background work."""
         self._queue.close()
 
-    def _runs(self, request: Request) -> Answer:  # noqa: ARG002  (the signature of a route)
+    def _answer_runs(self, request: Request) -> Answer:  # noqa: ARG002  (the signature of a route)
         self._scanner.start()
-        found = self._scanner.found
-        for recording in found.recordings[:_N_PREFETCHED]:
-            self._queue.submit(_analysis(recording), urgent=False)
+        scan = self._scanner.found
+        for recording in scan.recordings[:_N_PREFETCHED]:
+            self._queue.submit(_plan_analysis(recording), urgent=False)
+
         return {
             "version": __version__,
             "is_looking": not self._scanner.has_scanned,
-            "is_whole": found.is_complete,
-            "not_here": found.missing,
-            "warning": _warning(found),
-            "recordings": [self._row(recording) for recording in found.recordings],
+            "is_whole": scan.is_complete,
+            "not_here": scan.missing,
+            "warning": _warning(scan),
+            "recordings": [self._describe(recording) for recording in scan.recordings],
         }, 200
 
-    def _warn(self, found: DiscoveryResult) -> None:
+    def _warn(self, scan: DiscoveryResult) -> None:
         """Log the warning once, for those who do not open the tab."""
-        if not self._has_warned and (warning := _warning(found)):
+        if not self._has_warned and (warning := _warning(scan)):
             self._has_warned = True
             tb_logging.get_logger().warning("%s", warning)
 
-    def _row(self, recording: DiscoveredRecording) -> dict[str, Any]:
-        """A recording in the list, with the progress of its analysis."""
+    def _describe(self, recording: DiscoveredRecording) -> dict[str, Any]:
+        """Return a recording of the list, with the progress of its analysis."""
         return {
             "id": recording.id,
             "run_id": recording.run_id,
@@ -153,11 +155,11 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             "kind": recording.kind,
             "bytes": recording.n_bytes,
             "modified_ms": recording.modified_ns // 1_000_000,
-            **self._progress(_analysis(recording).key),
+            **self._progress(_plan_analysis(recording).key),
         }
 
     def _progress(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
-        """The progress of a task; once it is ready, its answer."""
+        """Return the progress of a task; once it is ready, its answer."""
         state = state or self._queue.state(key)
         if state.stage != "ready":
             return {
@@ -166,13 +168,15 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
                 "hint": state.hint,
                 "can_retry": state.stage == "failed",
             }
-        answer = self._answer(key) or {
+
+        # The result may have been removed between the two looks at the cache.
+        answer = self._read_answer(key) or {
             "error": "The result was removed from the cache.", "hint": "Open the recording again.",
         }  # fmt: skip
         return {**answer, "stage": "failed" if answer["error"] else "ready", "can_retry": False}
 
-    def _answer(self, key: str) -> dict[str, Any] | None:
-        """A task's ``answer.json``, from memory if it was read before."""
+    def _read_answer(self, key: str) -> dict[str, Any] | None:
+        """Return a task's ``answer.json``, from memory if it was read before."""
         if key not in self._answers:
             text = self._cache.read(key, "answer.json", touch=False)
             try:
@@ -181,99 +185,108 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
                 answer = None
             if answer is None:
                 return None
+
             if len(self._answers) >= MAX_RECORDINGS:
                 self._answers.clear()
             self._answers[key] = answer
+
         return self._answers[key]
 
     def _requested(self, request: Request, name: str = "id") -> DiscoveredRecording | None:
         return self._scanner.recording(request.args.get(name, ""))
 
-    def _sections(self, request: Request) -> Answer:
-        """What the tab shows of a recording, once it is analyzed: the sections of its page."""
+    def _answer_sections(self, request: Request) -> Answer:
+        """Answer with the sections of a recording's page, once it is analyzed."""
         recording = self._requested(request)
         if recording is None:
             return _UNKNOWN
-        task = _analysis(recording)
+
+        task = _plan_analysis(recording)
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
-        answer = {**self._row(recording), **self._progress(task.key, state)}
+        answer = {**self._describe(recording), **self._progress(task.key, state)}
         if answer["stage"] == "ready":
             answer["paths"] = [visible(path) for path in recording.paths]
             answer["tab"] = self._raw(task.key, "tab.json")
             answer["has_page"] = self._cache.read(task.key, "policy.txt") is not None
         return answer, 200
 
-    def _report(self, request: Request) -> Answer:
-        answer, status = self._sections(request)
+    def _answer_report(self, request: Request) -> Answer:
+        answer, status = self._answer_sections(request)
         recording = self._requested(request)
         if recording is not None and answer["stage"] == "ready":
-            answer["report"] = self._raw(_analysis(recording).key, "report.json")
+            answer["report"] = self._raw(_plan_analysis(recording).key, "report.json")
         return answer, status
 
     def _raw(self, key: str, name: str) -> msgspec.Raw:
-        """A JSON file of an entry, without decoding it."""
+        """Return a JSON file of an entry, without decoding it."""
         return msgspec.Raw(self._cache.read(key, name) or b"null")
 
-    def _ranks(self, request: Request) -> Answer:
-        """The progress of the report on all ranks of a recording's run."""
+    def _answer_ranks(self, request: Request) -> Answer:
+        """Answer with the progress of the report on all ranks of a recording's run."""
         recording = self._requested(request)
         if recording is None:
             return _UNKNOWN
-        task = self._job(recording)
+        task = self._plan_job(recording)
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
         return self._progress(task.key, state), 200
 
-    def _job(self, recording: DiscoveredRecording) -> Task:
-        """The analysis of all traces of a run, that of this recording first."""
-        others = sorted(
-            (each for each in self._scanner.found.recordings
-             if each.run_id == recording.run_id and each.kind == "trace" and each != recording),
-            key=lambda each: each.paths,
+    def _plan_job(self, recording: DiscoveredRecording) -> Task:
+        """Return the analysis of all traces of a run, with the trace of this recording first."""
+        traces = sorted(
+            (trace for trace in self._scanner.found.recordings
+             if trace.run_id == recording.run_id and trace.kind == "trace" and trace != recording),
+            key=lambda trace: trace.paths,
         )  # fmt: skip
-        of_run = [recording, *others[: _MAX_RANKS - 1]]
-        key = key_of("ranks", *(each.state for each in of_run))
-        return Task(key, ("ranks", *(each.paths[0] for each in of_run)))
+        ranks = [recording, *traces[: _MAX_RANKS - 1]]
+        key = key_of("ranks", *(rank.state for rank in ranks))
+        return Task(key, ("ranks", *(rank.paths[0] for rank in ranks)))
 
-    def _compare(self, request: Request) -> Answer:
+    def _answer_compare(self, request: Request) -> Answer:
         before, after = self._requested(request, "before"), self._requested(request, "after")
         if before is None or after is None:
             return _UNKNOWN
+
         task = Task(
             key_of("compare", before.state, after.state),
-            ("compare", self._comparable(before), self._comparable(after)),
+            ("compare", self._find_comparable(before), self._find_comparable(after)),
         )
         state = self._queue.submit(task, urgent=True, retry="again" in request.args)
+
         answer = self._progress(task.key, state)
         if answer["stage"] == "ready":
             answer["difference"] = self._raw(task.key, "difference.json")
             answer["tab"] = self._raw(task.key, "tab.json")
         return answer, 200
 
-    def _comparable(self, recording: DiscoveredRecording) -> str:
-        """The file to compare: the report if there is one; a snapshot's blocks are not in it."""
-        key = _analysis(recording).key
+    def _find_comparable(self, recording: DiscoveredRecording) -> str:
+        """Return the report, if there is one that can be compared, else the recording."""
+        key = _plan_analysis(recording).key
+        # The blocks of a snapshot are not in its report.
         if recording.kind == "snapshot" or self._progress(key)["stage"] != "ready":
             return recording.paths[0]
         return self._cache.path(key, "report.json")
 
-    def _page(self, request: Request) -> Response:
+    def _serve_page(self, request: Request) -> Response:
         recording = self._requested(request)
         of_job = request.args.get("of") == "ranks"
-        task = recording and (self._job(recording) if of_job else _analysis(recording))
+        task = recording and (self._plan_job(recording) if of_job else _plan_analysis(recording))
+
         key = task.key if task else ""
         page = self._cache.read(key, "page.html.gz") if key else None
         policy = self._cache.read(key, "policy.txt") if key else None
         if page is None or policy is None:
             return _respond(request, b"There is no such page.", "text/plain", 404)
+
+        # The page's own policy: the tab's would forbid its scripts, which are within it.
         headers = [("Content-Security-Policy", policy.decode()), ("Referrer-Policy", "no-referrer")]
         return _respond(request, page, "text/html", 200, headers, encoding="gzip")
 
 
-def _warning(found: DiscoveryResult) -> str:
-    """What torch-tb-profiler costs this server, if it is loaded and the traces are many."""
+def _warning(scan: DiscoveryResult) -> str:
+    """Return what torch-tb-profiler costs this server, if it is loaded and the traces are many."""
     if "torch_tb_profiler.plugin" not in sys.modules:
         return ""
-    n_traces = sum(each.is_read_by_torch_tb_profiler for each in found.recordings)
+    n_traces = sum(recording.is_read_by_torch_tb_profiler for recording in scan.recordings)
     if n_traces < _MANY_TRACES:
         return ""
     return (
@@ -284,7 +297,7 @@ def _warning(found: DiscoveryResult) -> str:
     )
 
 
-def _analysis(recording: DiscoveredRecording) -> Task:
+def _plan_analysis(recording: DiscoveredRecording) -> Task:
     return Task(key_of("analyze", recording.state), ("analyze", *recording.paths))
 
 
@@ -295,7 +308,7 @@ _UNKNOWN: Final[Answer] = (
 )  # fmt: skip
 
 
-def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
+def _answer_json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
 
     def answer(request: Request) -> Response:
         content, status = route(request)
@@ -305,7 +318,7 @@ def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
     return application
 
 
-def _asset(name: str, folder: str) -> Callable[..., Iterable[bytes]]:
+def _serve_asset(name: str, folder: str) -> Callable[..., Iterable[bytes]]:
     media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
 
     def answer(request: Request) -> Response:
@@ -325,7 +338,7 @@ def _respond(
     headers: Iterable[tuple[str, str]] = (),
     encoding: str | None = None,
 ) -> Response:
-    """A response by TensorBoard's own function, which compresses it where the browser allows."""
+    """Return a response by TensorBoard's function, which compresses it if the browser can."""
     response: Response = http_util.Respond(
         request, content, media_type, code=status, content_encoding=encoding
     )

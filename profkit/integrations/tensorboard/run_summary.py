@@ -31,11 +31,12 @@ class RunSummary:
     saving_ns: int
 
 
-def run_summary(report: Report) -> RunSummary:
-    """The main figures of a report."""
+def summarize_run(report: Report) -> RunSummary:
+    """Return the main figures of a report."""
     summary = report.summary
     figures = main_figures(report)
     severities = [finding.severity for finding in report.findings]
+
     return RunSummary(
         rank=report.source.rank,
         step_ns=figures.step_ns,
@@ -54,5 +55,5 @@ def _peaks(memory: MemorySummary | None) -> tuple[PeakMemory, ...]:
     if memory is None:
         return ()
     if memory.devices:
-        return tuple(PeakMemory(each.device, each.at_peak_bytes) for each in memory.devices)
+        return tuple(PeakMemory(device.device, device.at_peak_bytes) for device in memory.devices)
     return memory.peak

@@ -42,8 +42,8 @@ class Misreading:
     actual: str
 
 
-def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
-    """The figures that the other tab shows wrongly of a recording.
+def find_misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
+    """Return the figures of a recording that the other tab shows wrongly.
 
     Source: ``profiler/trace.py`` (``EventTypeMap``, ``NcclOpNameSet``), ``event_parser.py`` and
     ``gpu_metrics_parser.py`` of torch-tb-profiler 0.4.3.
@@ -51,12 +51,12 @@ def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
     if not ctx.has_trace or not ctx.has_device_work:
         return ()
     return (
-        *_of_operators(ctx), *_of_steps(ctx), *_of_communication(ctx, report), *_of_copies(report),
-        *_of_occupancy(ctx),
+        *_check_operators(ctx), *_check_steps(ctx), *_check_communication(ctx, report),
+        *_check_copies(report), *_check_occupancy(ctx),
     )  # fmt: skip
 
 
-def _of_operators(ctx: Context) -> Iterator[Misreading]:
+def _check_operators(ctx: Context) -> Iterator[Misreading]:
     if not _has_new_runtime_category(ctx.trace.path):
         return
     device_ns = int(ctx.events.dur_ns[ctx.launches.work].sum())
@@ -69,21 +69,22 @@ def _of_operators(ctx: Context) -> Iterator[Misreading]:
 
 
 def _has_new_runtime_category(path: str) -> bool:
-    """Whether runtime calls have another category than torch wrote up to 1.12."""
+    """Return whether runtime calls have another category than torch wrote up to 1.12."""
+    # The trace is searched as text: a category may be cut by the end of a chunk.
     tail = b""
     try:
         with open_plain(place_of(path)) as stream:
             for chunk in Chunks(stream, _MAX_READ_BYTES):
                 text = tail + chunk
-                if found := _RUNTIME_CATEGORY.search(text):
-                    return found[1].lower() != b"runtime"
+                if match := _RUNTIME_CATEGORY.search(text):
+                    return match[1].lower() != b"runtime"
                 tail = text[-_MAX_CATEGORY_LENGTH:]
     except LoadError:
         pass
     return False
 
 
-def _of_steps(ctx: Context) -> Iterator[Misreading]:
+def _check_steps(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
     is_step = names_matching(events, STEP)[events.name]
     n_on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
@@ -94,6 +95,7 @@ def _of_steps(ctx: Context) -> Iterator[Misreading]:
             "steps.",
             f"The recording has {format_count(len(ctx.steps))} steps.",
         )
+
     if not len(ctx.tree.rows):
         yield Misreading(
             "Overview: every figure",
@@ -102,11 +104,12 @@ def _of_steps(ctx: Context) -> Iterator[Misreading]:
         )
 
 
-def _of_communication(ctx: Context, report: Report) -> Iterator[Misreading]:
+def _check_communication(ctx: Context, report: Report) -> Iterator[Misreading]:
     events = ctx.events
     is_known = np.fromiter((name in _COLLECTIVES for name in events.names), dtype=np.bool_)
     communication_ns = sum(device.communication_ns for device in report.summary.devices)
-    # Up to torch 1.10 they were operators, and the plugin finds the kernels of operators.
+
+    # Up to torch 1.10 collectives were operators, and the plugin finds the kernels of operators.
     if communication_ns and not is_known[events.name[events.rows_of(Category.OP)]].any():
         yield Misreading(
             "Overview: Communication; Distributed",
@@ -116,7 +119,7 @@ def _of_communication(ctx: Context, report: Report) -> Iterator[Misreading]:
         )
 
 
-def _of_copies(report: Report) -> Iterator[Misreading]:
+def _check_copies(report: Report) -> Iterator[Misreading]:
     devices = report.summary.devices
     span_ns = sum(device.span_ns for device in devices)
     memcpy_ns = sum(device.memcpy_ns for device in devices)
@@ -130,23 +133,25 @@ def _of_copies(report: Report) -> Iterator[Misreading]:
         )
 
 
-def _of_occupancy(ctx: Context) -> Iterator[Misreading]:
+def _check_occupancy(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
     kernels = events.rows_of(Category.KERNEL)
     dur_ns = events.dur_ns[kernels]
     occupancy = events.occupancy_percent.figures_at(kernels)
+
     # Both figures are recorded together: where only the blocks were read, the occupancy was no
     # estimate.
     is_missing = np.isnan(occupancy) & ~np.isnan(events.blocks_per_sm.figures_at(kernels))
     missing_ns, total_ns = int(dur_ns[is_missing].sum()), int(dur_ns.sum())
     if not total_ns or missing_ns < _MIN_SHARE * total_ns:
         return
+
     mean = mean_by_time(occupancy, dur_ns)
-    others = "" if mean is None else f" The mean of the others is {format_share(mean / 100)}."
+    remark = "" if mean is None else f" The mean of the others is {format_share(mean / 100)}."
     yield Misreading(
         "Overview and Kernel: Est. Achieved Occupancy",
         "The profiler writes 0 for kernels with more than 48 KiB of shared memory, because it "
         "cannot estimate their occupancy; the mean includes these zeros.",
         f"The occupancy of {format_share(missing_ns / total_ns)} of kernel time is "
-        f"unknown.{others}",
+        f"unknown.{remark}",
     )

@@ -31,15 +31,15 @@ from profkit.comparison.messages import (
 )
 from profkit.dataclass import dataclass
 from profkit.errors import LoadError, ProfkitError
-from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
-from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
+from profkit.integrations.tensorboard.run_summary import RunSummary, summarize_run
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import find_misreadings
 from profkit.model.difference import Change, Difference
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.patterns import regex
 from profkit.readers.process_memory import reuse_free_memory
-from profkit.renderers.json_report import encoded
+from profkit.renderers.json_report import encode
 
 _POLICY: Final = regex(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def analyzed(paths: list[str], folder: Path) -> AnalysisResult:
+def analyze(paths: list[str], folder: Path) -> AnalysisResult:
     """Analyze the files of one recording, and write the results to a folder.
 
     Raises:
@@ -85,22 +85,22 @@ def analyzed(paths: list[str], folder: Path) -> AnalysisResult:
     report = studied.report
     page = render(report, "html", recording=studied.recording)
     _write_report(report, page, folder)
-    errors = misreadings(studied.recording.context, report)
-    _write(folder / "tab.json", {"sections": sections_of(page), "misreadings": errors})
-    return AnalysisResult(run_summary=run_summary(report))
+    errors = find_misreadings(studied.recording.context, report)
+    _write(folder / "tab.json", {"sections": list_sections(page), "misreadings": errors})
+    return AnalysisResult(run_summary=summarize_run(report))
 
 
 def _write_report(report: Report, page: bytes, folder: Path) -> None:
     (folder / "report.json").write_bytes(render(report, "json", indent=0))
     (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
-    (folder / "policy.txt").write_text(policy_of(page))
+    (folder / "policy.txt").write_text(find_policy(page))
 
 
-def ranked(paths: list[str], folder: Path) -> AnalysisResult:
+def analyze_ranks(paths: list[str], folder: Path) -> AnalysisResult:
     """Analyze the traces of a job, as ``profkit analyze`` does, and write the results to a folder.
 
     Args:
-        paths: The traces of a run; only those of the same job as the first one are used.
+        paths: The traces of a run; only traces of the same job as the first one are used.
     """
     report = None
     with contextlib.suppress(LoadError):  # no file can be read
@@ -108,11 +108,12 @@ def ranked(paths: list[str], folder: Path) -> AnalysisResult:
     if report is None:
         hint = "Ranks of a job have the same world size and were recorded at the same time."
         return AnalysisResult("This recording and the others of its folder are of no job.", hint)
+
     _write_report(report, render(report, "html"), folder)
-    return AnalysisResult(run_summary=run_summary(report))
+    return AnalysisResult(run_summary=summarize_run(report))
 
 
-def compared(paths: list[str], folder: Path) -> AnalysisResult:
+def compare_recordings(paths: list[str], folder: Path) -> AnalysisResult:
     """Compare two recordings, or reports of them, and write the results to a folder.
 
     Raises:
@@ -123,41 +124,43 @@ def compared(paths: list[str], folder: Path) -> AnalysisResult:
     (folder / "difference.json").write_bytes(render(difference, "json"))
     tab = {
         "headline": headline(difference),
-        "notes": [visible(each) for each in difference.notes],
-        "tables": list(_tables(difference)),
+        "notes": [visible(note) for note in difference.notes],
+        "tables": list(_build_tables(difference)),
     }
     _write(folder / "tab.json", tab)
     return AnalysisResult()
 
 
-_TASKS: Final = {"analyze": analyzed, "ranks": ranked, "compare": compared}
+_TASKS: Final = {"analyze": analyze, "ranks": analyze_ranks, "compare": compare_recordings}
 
 
-def _tables(difference: Difference) -> Iterator[dict[str, Any]]:
-    """The tables of a comparison: what ``sortableTable`` of ``elements.js`` draws."""
+def _build_tables(difference: Difference) -> Iterator[dict[str, Any]]:
+    """Return the tables of a comparison, for ``sortableTable`` of ``elements.js``."""
     figures = [
-        [label(each), amount(each.before, each.unit), amount(each.after, each.unit), signed(each),
-         share_of(each)]
-        for each in difference.figures
+        [label(figure), amount(figure.before, figure.unit), amount(figure.after, figure.unit),
+         signed(figure), share_of(figure)]
+        for figure in difference.figures
     ]  # fmt: skip
     titles = ("Figure", "Before", "After", "Change", "Relative")
     if figures:
         columns = [{"title": title, "kind": "text"} for title in titles]
         yield {"caption": "Figures", "columns": columns, "rows": figures, "sortedBy": None}
+
     for kind, title in TITLES:
         changes = difference.of_kind(kind)
-        unit = next((each.unit for each in changes if each.unit), "ns")
-        per_step = "per step" if any(each.per_step for each in changes) else ""
+        unit = next((change.unit for change in changes if change.unit), "ns")
+        per_step = "per step" if any(change.per_step for change in changes) else ""
         rows = [
-            [subject_of(each), each.status, each.before, each.after, each.delta, _place(each)]
-            for each in changes
-        ]
+            [subject_of(change), change.status, change.before, change.after, change.delta,
+             _place(change)]
+            for change in changes
+        ]  # fmt: skip
         if rows:
             numeric = ("Before", "After", "Change")
             columns = [
                 {"title": "Name", "kind": "name"},
                 {"title": "Status", "kind": "text"},
-                *({"title": each, "kind": unit, "about": per_step} for each in numeric),
+                *({"title": column, "kind": unit, "about": per_step} for column in numeric),
                 {"title": "Location", "kind": "place"},
             ]
             yield {"caption": title, "columns": columns, "rows": rows, "sortedBy": 4}
@@ -172,20 +175,20 @@ def _place(change: Change) -> str:
     return visible(where.place) + moved
 
 
-def sections_of(page: bytes) -> list[dict[str, str]]:
-    """The sections of a page: id and title of each."""
-    found = _SECTION.findall(page.decode())
-    return [{"id": ident, "title": html.unescape(title)} for ident, title in found]
+def list_sections(page: bytes) -> list[dict[str, str]]:
+    """Return id and title of each section of a page."""
+    headings = _SECTION.findall(page.decode())
+    return [{"id": ident, "title": html.unescape(title)} for ident, title in headings]
 
 
-def policy_of(page: bytes) -> str:
-    """The page's own policy, which its server sends as a header too."""
-    found = _POLICY.search(page)
-    return html.unescape(found[1].decode()) if found else _NO_SCRIPTS
+def find_policy(page: bytes) -> str:
+    """Return the page's own policy, which its server sends as a header too."""
+    match = _POLICY.search(page)
+    return html.unescape(match[1].decode()) if match else _NO_SCRIPTS
 
 
 def _write(path: Path, value: object) -> None:
-    path.write_bytes(encoded(msgspec.to_builtins(value)))
+    path.write_bytes(encode(msgspec.to_builtins(value)))
 
 
 def _exit_with_parent() -> None:

@@ -16,12 +16,12 @@ from profkit.names import short_path, visible
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import event_positions
 from profkit.present.headline import at_place, cost_text, part_label
-from profkit.renderers.chrome._counters import counters
-from profkit.renderers.chrome._event_writer import EventWriter, in_rows
+from profkit.renderers.chrome._counters import write_counters
+from profkit.renderers.chrome._event_writer import EventWriter, pack_rows
 from profkit.renderers.chrome._finding_intervals import (
     ReferencedEvent,
-    intervals_of,
-    referenced_events,
+    find_intervals,
+    find_referenced_events,
 )
 from profkit.units import format_count, format_ns
 
@@ -32,29 +32,31 @@ _DEFAULT_LENGTH_NS: Final = 1_000_000
 """The length of the timeline for findings without any time."""
 
 
-def annotations(
+def write_annotations(
     report: Report, ctx: Context | None, base: str, *, origin_ns: int
 ) -> Iterator[bytes]:
-    """Every event to add, each a JSON object.
+    """Write every event to add, each a JSON object.
 
     Args:
         origin_ns: The recording's start on the clock of the file.
     """
-    window = _window(report, ctx)
+    window = _find_window(report, ctx)
     writer = EventWriter(ctx.events.lanes if ctx is not None else (), origin_ns, window[1])
-    yield from writer.process("profkit")
-    yield from _findings(report, ctx, writer, window, base)
-    yield from _steps(report, writer)
+    yield from writer.name_process("profkit")
+    yield from _write_findings(report, ctx, writer, window, base)
+    yield from _write_steps(report, writer)
     if ctx is not None:
-        yield from _critical_path(ctx, writer, base)
-        yield from _idle(ctx, writer)
-    yield from counters(report, ctx, writer)
+        yield from _write_critical_path(ctx, writer, base)
+        yield from _write_idle(ctx, writer)
+    yield from write_counters(report, ctx, writer)
 
 
-def _window(report: Report, ctx: Context | None) -> tuple[int, int]:
-    """Start and end of the recording, in nanoseconds."""
+def _find_window(report: Report, ctx: Context | None) -> tuple[int, int]:
+    """Return start and end of the recording, in nanoseconds."""
     if ctx is not None and len(ctx.events):
         return int(ctx.events.ts_ns.min()), int(ctx.events.end_ns.max())
+
+    # Without events, the timeline ends with the last thing that has a time.
     ends = [step.start_ns + step.dur_ns for step in report.summary.steps]
     if ctx is not None and ctx.live is not None:
         ends += [sample.ts_ns for sample in ctx.live.samples]
@@ -64,42 +66,49 @@ def _window(report: Report, ctx: Context | None) -> tuple[int, int]:
     return 0, max([report.summary.window_ns, *ends]) or _DEFAULT_LENGTH_NS
 
 
-def _findings(
+def _write_findings(
     report: Report,
     ctx: Context | None,
     writer: EventWriter,
     window: tuple[int, int],
     base: str,
 ) -> Iterator[bytes]:
-    every = (*report.findings, *report.health)
-    shown = list(enumerate(every[:MAX_FINDINGS], start=1))
-    events = referenced_events((finding for _, finding in shown), ctx)
+    findings = (*report.findings, *report.health)
+    numbered = list(enumerate(findings[:MAX_FINDINGS], start=1))
+    events = find_referenced_events((finding for _, finding in numbered), ctx)
     placed = []
-    for number, finding in shown:
-        times = intervals_of(finding, events, report, window)
+    for number, finding in numbered:
+        times = find_intervals(finding, events, report, window)
         placed.append((times[0][0], times[-1][1], (number, finding, times)))
-    n_more = len(every) - len(shown)
+
+    n_more = len(findings) - len(numbered)
     more = f" (and {format_count(n_more)} more in the report)" if n_more else ""
-    for i, row in enumerate(in_rows(placed)):
-        tid, names = writer.row(f"findings{more}" if i == 0 else "findings")
+    for i, row in enumerate(pack_rows(placed)):
+        tid, names = writer.add_row(f"findings{more}" if i == 0 else "findings")
         yield from names
-        for start, end, (number, finding, times) in sorted(row, key=lambda one: one[:2]):
+        for start, end, (number, finding, times) in sorted(row, key=lambda placed: placed[:2]):
             name = f"{finding.rule} {finding.name}{at_place(finding)}"
-            yield writer.slice(tid, name, start, end, _details(report, number, finding, base))
+            yield writer.slice(
+                tid, name, start, end, _describe_finding(report, number, finding, base)
+            )
+            # Viewers drop overlapping slices, but show slices within one another.
             if len(times) > 1:
                 for first, last in times:
                     yield writer.slice(tid, name, first, last, {"finding": number})
-            yield from _markers(finding, number, events, writer, (tid, start))
+            yield from _write_markers(finding, number, events, writer, (tid, start))
 
 
-def _details(report: Report, number: int, finding: Finding, base: str) -> dict[str, object]:
-    """A finding as the arguments of a slice, in reading order."""
+def _describe_finding(
+    report: Report, number: int, finding: Finding, base: str
+) -> dict[str, object]:
+    """Return a finding as the arguments of a slice, in reading order."""
     places = []
     for where in finding.locations:
         line = ""
         if where.file is not None:
             line = numbered_line(short_path(where.file, base), where.line)
         places.append(" in ".join(part for part in (where.op or "", line) if part))
+
     details = {
         "finding": number,
         "message": finding.message,
@@ -111,6 +120,7 @@ def _details(report: Report, number: int, finding: Finding, base: str) -> dict[s
         "held by": ", ".join("".join(chain) for chain in finding.holders),
         "occurrences": finding.n,
     }
+    # Viewers show empty arguments too.
     return {
         key: visible(value) if isinstance(value, str) else value
         for key, value in details.items()
@@ -118,14 +128,14 @@ def _details(report: Report, number: int, finding: Finding, base: str) -> dict[s
     }
 
 
-def _markers(
+def _write_markers(
     finding: Finding,
     number: int,
     events: Mapping[int, ReferencedEvent],
     writer: EventWriter,
     source: tuple[int, int],
 ) -> Iterator[bytes]:
-    """A marker on each event that a finding refers to, and an arrow to it."""
+    """Write a marker on each event that a finding refers to, and an arrow to it."""
     for position in event_positions(finding):
         if position in events:
             event = events[position]
@@ -135,37 +145,40 @@ def _markers(
                 yield from writer.arrow(*source, event.lane, event.start_ns)
 
 
-def _steps(report: Report, writer: EventWriter) -> Iterator[bytes]:
+def _write_steps(report: Report, writer: EventWriter) -> Iterator[bytes]:
     placed = [(step.start_ns, step.start_ns + step.dur_ns, step) for step in report.summary.steps]
-    for row in in_rows(placed):
-        tid, names = writer.row("steps")
+    for row in pack_rows(placed):
+        tid, names = writer.add_row("steps")
         yield from names
         for start, end, step in row:
             parts = {part_label(part.kind): format_ns(part.ns) for part in step.parts if part.ns}
             yield writer.slice(tid, step.name, start, end, parts)
 
 
-def _critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterator[bytes]:
-    """Every segment of the critical path, named after what runs in it."""
+def _write_critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterator[bytes]:
+    """Write every segment of the critical path, named after what runs in it."""
     path = ctx.critical_path
     if not len(path.kind):
         return
-    tid, names = writer.row("critical path")
+
+    tid, names = writer.add_row("critical path")
     yield from names
+
+    # A path of a million segments has few groups: names and arguments are made once for each.
     segments = path_segments(ctx, path)
     groups = zip(
         *(column.tolist() for column in (segments.kind, segments.name, segments.frame)), strict=True
     )
-    shown = [_segment(ctx, kind, name, frame, base) for kind, name, frame in groups]
+    slices = [_describe_segment(ctx, kind, name, frame, base) for kind, name, frame in groups]
     columns = (path.starts_ns, path.ends_ns, segments.group)
     for start, end, group in zip(*(column.tolist() for column in columns), strict=True):
-        yield writer.slice(tid, shown[group][0], start, end, shown[group][1])
+        yield writer.slice(tid, slices[group][0], start, end, slices[group][1])
 
 
-def _segment(
+def _describe_segment(
     ctx: Context, kind: int, name: int, frame: int, base: str
 ) -> tuple[str, dict[str, object]]:
-    """The name and arguments of a segment."""
+    """Return the name and arguments of a segment."""
     label = PathKind(kind).report_name
     args: dict[str, object] = {"kind": path_label(label)}
     if frame != NO_FRAME:
@@ -174,24 +187,27 @@ def _segment(
     return entry_name(label, name_of_segment(ctx, kind, name)) or path_label(label), args
 
 
-def _idle(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
-    """The idle time of each device, with the cause of each gap."""
+def _write_idle(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
+    """Write the idle time of each device, with the cause of each gap."""
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
         parts = [(cause, time) for cause, time in causes.items() if len(time)]
         if not parts:
             continue
+
         starts = np.concatenate([time.starts_ns for _, time in parts])
         ends = np.concatenate([time.ends_ns for _, time in parts])
         cause = np.repeat(np.arange(len(parts)), [len(time) for _, time in parts])
+
+        # The longest gaps, in the order of their starts.
         longest = np.argsort(starts - ends, kind="stable")[:MAX_GAPS]
-        shown = longest[np.argsort(starts[longest], kind="stable")]
+        gaps = longest[np.argsort(starts[longest], kind="stable")]
+
         label = ctx.device_label(device.device)
-        omitted = (
-            f" (the longest {format_count(MAX_GAPS)} gaps)" if len(shown) < len(starts) else ""
-        )
-        tid, names = writer.row(f"{label} idle, by cause{omitted}")
+        is_cut = len(gaps) < len(starts)
+        omitted = f" (the longest {format_count(MAX_GAPS)} gaps)" if is_cut else ""
+        tid, names = writer.add_row(f"{label} idle, by cause{omitted}")
         yield from names
         labels = [part_label(f"idle-{cause}") for cause, _ in parts]
-        for row in shown.tolist():
+        for row in gaps.tolist():
             args = {"device": label}
             yield writer.slice(tid, labels[cause[row]], int(starts[row]), int(ends[row]), args)

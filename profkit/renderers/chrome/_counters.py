@@ -32,33 +32,36 @@ _SAMPLES: Final = {
 }
 
 
-def counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterator[bytes]:
-    """All counters of a recording; without one, those of the report."""
+def write_counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterator[bytes]:
+    """Write all counters of a recording, or of a report without one."""
     if ctx is not None and ctx.has_trace:
-        yield from _devices(ctx, writer)
-        yield from _allocators(ctx, writer)
-        yield from _snapshots(report, writer, _offsets(ctx), ctx.window_ns)
+        yield from _write_devices(ctx, writer)
+        yield from _write_allocators(ctx, writer)
+        yield from _write_snapshots(report, writer, _find_offsets(ctx), ctx.window_ns)
         return
-    yield from _snapshots(report, writer, {}, None)
+
+    yield from _write_snapshots(report, writer, {}, None)
     if ctx is not None and ctx.live is not None:
-        yield from _live(ctx.live.samples, writer)
+        yield from _write_live(ctx.live.samples, writer)
 
 
-def _devices(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
+def _write_devices(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
     for device in ctx.devices:
         label = ctx.device_label(device.device)
         if device.span_ns:
             edges = bin_edges(device.start_ns, device.end_ns, MAX_POINTS)
             shares = (covered_share(device.busy, edges) * 100).round(2)
-            yield from _points(writer, f"{label} busy", "percent", edges[:-1], shares)
+            yield from _write_points(writer, f"{label} busy", "percent", edges[:-1], shares)
             yield writer.counter(f"{label} busy", device.end_ns, {"percent": 0})
+
         queue = downsampled(launch_queue(ctx.events, ctx.launches, device.rows), MAX_POINTS)
-        yield from _points(writer, f"{label} queued launches", "n", queue.at_ns, queue.values)
+        yield from _write_points(writer, f"{label} queued launches", "n", queue.at_ns, queue.values)
 
 
-def _points(
+def _write_points(
     writer: EventWriter, name: str, key: str, at_ns: Int64s, values: npt.NDArray[Any]
 ) -> Iterator[bytes]:
+    # A counter keeps its value until the next point: repeated values are left out.
     before = None
     for at, value in zip(at_ns.tolist(), values.tolist(), strict=True):
         if value != before:
@@ -66,26 +69,30 @@ def _points(
             before = value
 
 
-def _allocators(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
-    """Allocated and reserved bytes after each memory event, by device."""
+def _write_allocators(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
+    """Write allocated and reserved bytes after each memory event, by device."""
     table = ctx.trace.memory
     places = np.stack((table.device_type, table.device), axis=1)
     for device_type, device in np.unique(places, axis=0).tolist():
-        here = (table.device_type == device_type) & (table.device == device)
+        on_device = (table.device_type == device_type) & (table.device == device)
         label = memory_label(device_type, device)
         for kind in ("allocated", "reserved"):
             column: Int64s = getattr(table, f"total_{kind}")
-            known = here & (column != MISSING)
-            if not column[known].any():
+            is_known = on_device & (column != MISSING)
+            if not column[is_known].any():
                 continue
-            levels = downsampled(CounterSeries(table.ts_ns[known], column[known]), MAX_POINTS)
-            yield from _points(writer, f"{label} {kind}", "bytes", levels.at_ns, levels.values)
+
+            levels = downsampled(CounterSeries(table.ts_ns[is_known], column[is_known]), MAX_POINTS)
+            yield from _write_points(
+                writer, f"{label} {kind}", "bytes", levels.at_ns, levels.values
+            )
 
 
-def _offsets(ctx: Context) -> dict[str, int]:
-    """The time of the first entry of each device's history, from the trace's start."""
+def _find_offsets(ctx: Context) -> dict[str, int]:
+    """Return when each device's history begins, in nanoseconds from the trace's start."""
     if ctx.snapshot is None:
         return {}
+
     times = ctx.snapshot.history.time_us
     first = {
         memory.label: int(times[memory.replay.rows[0]])
@@ -97,19 +104,21 @@ def _offsets(ctx: Context) -> dict[str, int]:
     }
 
 
-def _snapshots(
+def _write_snapshots(
     report: Report, writer: EventWriter, offsets_ns: dict[str, int], window_ns: int | None
 ) -> Iterator[bytes]:
-    """A snapshot's history; with a trace, only the part within its window."""
+    """Write a snapshot's history; with a trace, only the part within its window."""
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
         offset_ns = offsets_ns.get(device.device, 0 if window_ns is None else None)
         for point in device.timeline:
             if offset_ns is None or (point.time_us is None and window_ns is not None):
                 continue
+
             # Without times, entries are counted.
             at_us = point.entry if point.time_us is None else point.time_us
             at_ns = offset_ns + at_us * _US
+
             if window_ns is None or 0 <= at_ns <= window_ns:
                 values = {"active": point.active_bytes, "reserved": point.reserved_bytes}
                 for kind, n_bytes in values.items():
@@ -117,7 +126,7 @@ def _snapshots(
                     yield writer.counter(name, at_ns, {"bytes": n_bytes})
 
 
-def _live(samples: tuple[MemorySample, ...], writer: EventWriter) -> Iterator[bytes]:
+def _write_live(samples: tuple[MemorySample, ...], writer: EventWriter) -> Iterator[bytes]:
     for sample in samples:
         for key, name in _SAMPLES.items():
             value = getattr(sample, key)

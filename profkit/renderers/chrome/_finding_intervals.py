@@ -25,56 +25,60 @@ class ReferencedEvent:
     end_ns: int
 
 
-def referenced_events(
+def find_referenced_events(
     findings: Iterable[Finding], ctx: Context | None
 ) -> Mapping[int, ReferencedEvent]:
-    """The events that findings refer to, by their position in the file."""
+    """Return the events that findings refer to, by their position in the file."""
     if ctx is None or not ctx.has_trace:
         return {}
+
     wanted = sorted({number for finding in findings for number in event_positions(finding)})
     events, memory = ctx.events, ctx.trace.memory
-    found = {}
+    referenced = {}
     for row in np.flatnonzero(np.isin(memory.position, wanted)).tolist():
         at = int(memory.ts_ns[row])
-        found[int(memory.position[row])] = ReferencedEvent(events.lanes[memory.lane[row]], at, at)
+        referenced[int(memory.position[row])] = ReferencedEvent(
+            events.lanes[memory.lane[row]], at, at
+        )
     for row in np.flatnonzero(np.isin(events.position, wanted)).tolist():
         lane = events.lanes[events.lane[row]]
         start, end = int(events.ts_ns[row]), int(events.end_ns[row])
-        found[int(events.position[row])] = ReferencedEvent(lane, start, end)
-    return found
+        referenced[int(events.position[row])] = ReferencedEvent(lane, start, end)
+    return referenced
 
 
-def intervals_of(
+def find_intervals(
     finding: Finding,
     events: Mapping[int, ReferencedEvent],
     report: Report,
     window: tuple[int, int],
 ) -> tuple[tuple[int, int], ...]:
-    """When a finding happens, as (start, end) in nanoseconds, disjoint and in order.
+    """Return when a finding happens, as (start, end) in nanoseconds, disjoint and in order.
 
     The intervals of its cost; else the events that it refers to; else its step; else the window.
     """
-    referenced = [events[each] for each in event_positions(finding) if each in events]
+    referenced = [events[position] for position in event_positions(finding) if position in events]
     spans = tuple((event.start_ns, event.end_ns) for event in referenced)
-    for pairs in (finding.spans, spans, tuple(_steps_of(finding, report))):
+
+    for pairs in (finding.spans, spans, tuple(_find_steps(finding, report))):
         covered = of_pairs(pairs)
         if len(covered):
-            return _longest(covered)
+            return _select_longest(covered)
         if pairs:
             # Instants, such as allocations: from the first to the last.
             return ((min(start for start, _ in pairs), max(end for _, end in pairs)),)
     return (window,)
 
 
-def _steps_of(finding: Finding, report: Report) -> Iterator[tuple[int, int]]:
+def _find_steps(finding: Finding, report: Report) -> Iterator[tuple[int, int]]:
     names = {where.step for where in finding.locations if where.step is not None}
     for step in report.summary.steps:
         if step.name in names:
             yield step.start_ns, step.start_ns + step.dur_ns
 
 
-def _longest(covered: Intervals) -> tuple[tuple[int, int], ...]:
-    """At most :data:`MAX_INTERVALS`, the longest."""
+def _select_longest(covered: Intervals) -> tuple[tuple[int, int], ...]:
+    """Return the longest intervals, at most :data:`MAX_INTERVALS`."""
     if len(covered) <= MAX_INTERVALS:
         return covered.pairs()
     lengths = covered.ends_ns - covered.starts_ns

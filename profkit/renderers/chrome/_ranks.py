@@ -18,31 +18,32 @@ _STATES = {
 }  # fmt: skip
 
 
-def job_pieces(job: JobLanes) -> Iterator[bytes]:
-    """One trace, rank by rank; each rank has a process more, with its collectives split."""
+def write_job(job: JobLanes) -> Iterator[bytes]:
+    """Write one trace, rank by rank; a process for each rank has its collectives, split."""
     files = (
         RankFile(
             place=place_of(lane.file),
             name=visible(lane_label(lane)),
             corrected=lane.clock.corrected,
-            added=partial(_added, lane, job),
-            own=partial(_own_positions, lane),
+            added=partial(_write_collectives, lane, job),
+            own=partial(_read_own_positions, lane),
         )
         for lane in job.lanes
     )
     return merged(files, job.start_ns)
 
 
-def _own_positions(lane: RankLane) -> OwnPositions:
+def _read_own_positions(lane: RankLane) -> OwnPositions:
     """Read which events of a rank are profkit's own: its lane has only what is drawn."""
     return OwnPositions.of(read_trace(place_of(lane.file)).events)
 
 
-def _added(lane: RankLane, job: JobLanes, pid: int) -> Iterable[bytes]:
-    """The slices of the collectives of a rank, in a process of their own."""
+def _write_collectives(lane: RankLane, job: JobLanes, pid: int) -> Iterable[bytes]:
+    """Write the slices of the collectives of a rank, in a separate process."""
     slices = lane.slices
     writer = EventWriter((), 0, int(slices.end_ns.max(initial=0)), pid=pid)
     yield from process_events(pid, f"{visible(lane_label(lane))} · collectives", pid)
+
     rows: dict[int, int] = {}
     for row, start, end, n, number in zip(
         *(getattr(slices, name).tolist() for name in ("row", "start_ns", "end_ns", "n", "site")),
@@ -50,9 +51,9 @@ def _added(lane: RankLane, job: JobLanes, pid: int) -> Iterable[bytes]:
     ):
         site = job.sites[number]
         if not row:
-            continue
+            continue  # the first row has the other parts of its time
         if row not in rows:
-            rows[row], names = writer.row("collectives")
+            rows[row], names = writer.add_row("collectives")
             yield from names
         name = f"{call_name(site)}: {_STATES[site.kind]}"
         args = {"merged slices": n} if n > 1 else {}

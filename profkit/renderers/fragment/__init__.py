@@ -47,19 +47,20 @@ class Options(ReadersOptions):
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as a ``<div>`` in UTF-8."""
+    """Return the report as a ``<div>`` in UTF-8."""
     path = report.source.path
     # A path with characters that cannot be typed has no command.
     command = f"profkit view {shlex.quote(path)}" if path and visible(path) == path else ""
-    return _filled(report_document(report, options), options, command)
+    return _fill(report_document(report, options), options, command)
 
 
 def render_document(document: Document, options: Options) -> bytes:
-    """A document as a ``<div>``, or as a page that runs and fetches nothing, in UTF-8."""
-    return _filled(document, options)
+    """Return a document as a ``<div>``, or as a page that runs and fetches nothing, in UTF-8."""
+    return _fill(document, options)
 
 
-def _filled(document: Document, options: Options, command: str = "") -> bytes:
+def _fill(document: Document, options: Options, command: str = "") -> bytes:
+    # A page is the same fragment within a body, with the policy that a file on its own needs.
     template = "page.html.j2" if options.is_page else "document.html.j2"
     filled = _environment().get_template(template).render(document=document, command=command)
     return filled.encode("utf-8", "backslashreplace")
@@ -67,10 +68,10 @@ def _filled(document: Document, options: Options, command: str = "") -> bytes:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    made = environment("profkit.renderers.fragment")
-    made.globals["series"] = SERIES
-    made.filters |= {"shown": _shown, "is_code": _is_code, "kind": _kind}
-    return made
+    templates = environment("profkit.renderers.fragment")
+    templates.globals["series"] = SERIES
+    templates.filters |= {"shown": _shown, "is_code": _is_code, "kind": _kind}
+    return templates
 
 
 def _shown(cell: Cell) -> str:

@@ -22,23 +22,23 @@ INFO = RendererInfo(name="html", suffix=".html", media_type="text/html")
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as one self-contained page in UTF-8."""
-    from profkit.renderers.html._page import page  # noqa: PLC0415  (other formats load no templates)
+    """Return the report as one self-contained page in UTF-8."""
+    from profkit.renderers.html._page import build_page  # noqa: PLC0415  (other formats load no templates)
 
-    return page(report, options).encode()
+    return build_page(report, options).encode()
 
 
 def render_difference(
     difference: Difference, tables: bytes, graphs: Sequence[FlameDifference], base: str
 ) -> bytes:
-    """A comparison with the flame graphs of its recordings as one page, with its tables."""
-    from profkit.renderers.html._difference import difference_page  # noqa: PLC0415  (as above)
+    """Return a comparison as one page: its tables, and the flame graphs of its recordings."""
+    from profkit.renderers.html._difference import build_difference_page  # noqa: PLC0415  (as above)
 
-    return difference_page(difference, tables, graphs, base)
+    return build_difference_page(difference, tables, graphs, base)
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """One page of several reports: a table that compares them, and the page of the selected one."""
-    from profkit.renderers.html._combined import combined_page  # noqa: PLC0415  (as above)
+    """Return a page of several reports: a table that compares them, and the selected page."""
+    from profkit.renderers.html._combined import build_combined_page  # noqa: PLC0415  (as above)
 
-    return combined_page(products)
+    return build_combined_page(products)

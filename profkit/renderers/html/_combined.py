@@ -16,14 +16,14 @@ from profkit.names import short_path
 from profkit.patterns import regex
 from profkit.present.headline import part_label
 from profkit.present.main_figures import BUSY_ABOUT
-from profkit.renderers.html._page import FIGURES_ID, Head, assembled
+from profkit.renderers.html._page import FIGURES_ID, Head, assemble_page
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import (
     TABLE_SCRIPT,
     CellKind,
     SortableColumn,
     SortableTable,
-    table,
+    build_table,
 )
 from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
@@ -41,7 +41,7 @@ class InnerPage:
     """The page of one report within the page of several.
 
     Attributes:
-        figures: From :func:`~profkit.renderers.html.overview.comparable_figures`.
+        figures: From :func:`~profkit.renderers.html.overview.collect_figures`.
         packed: The page as gzip in base64.
         allowed: The script hashes that its policy allows.
     """
@@ -52,18 +52,17 @@ class InnerPage:
     allowed: tuple[str, ...]
 
 
-def combined_page(products: Sequence[bytes]) -> bytes:
-    """One page of several pages of one report each."""
+def build_combined_page(products: Sequence[bytes]) -> bytes:
+    """Return one page of several pages of one report each, in UTF-8."""
     pages = [product.decode() for product in products]
-    figures = [json.loads(found[1]) if (found := _FIGURES.search(each)) else {} for each in pages]
-    inner = [
-        _inner(name, *each) for name, *each in zip(_names(figures), figures, pages, strict=True)
-    ]
-    rows = _table(inner)
-    parts = [each.figures["partsNs"] for each in inner]
-    kinds = list(dict.fromkeys(kind for each in parts for kind in each))
+    figures = [_read_figures(page) for page in pages]
+    names = _choose_names(figures)
+    inner = [_pack_page(*report) for report in zip(names, figures, pages, strict=True)]
+
+    rows = _build_table(inner)
+    parts = [page.figures["partsNs"] for page in inner]
+    kinds = list(dict.fromkeys(kind for parts_ns in parts for kind in parts_ns))
     body = fill("together.html.j2", table=rows, inner=inner, has_chart=bool(kinds))
-    names = [each.name for each in inner]
     chart = {"axis": "report", "names": names, "series": stacked_series(kinds, parts)}
     section = Section(
         id="reports",
@@ -72,29 +71,42 @@ def combined_page(products: Sequence[bytes]) -> bytes:
         scripts=_SCRIPTS,
         data={"tables": {rows.id: rows.data}, "parts": chart},
     )
+
+    # A frame inherits the policy of its page, which has to allow the scripts of every report.
     selected = Section("report", "Report", fill("selected.html.j2", inner=inner))
     head = Head("Reports · profkit", _heading(inner), "", (), inner[0].figures["version"])
-    allowed = tuple(dict.fromkeys(name for each in inner for name in each.allowed))
-    return assembled(head, (section, selected), inner_allowed=allowed).encode()
+    allowed = tuple(dict.fromkeys(script for page in inner for script in page.allowed))
+    return assemble_page(head, (section, selected), inner_allowed=allowed).encode()
 
 
-def _inner(name: str, figures: dict[str, Any], page: str) -> InnerPage:
+def _read_figures(page: str) -> dict[str, Any]:
+    match = _FIGURES.search(page)
+    return json.loads(match[1]) if match else {}
+
+
+def _pack_page(name: str, figures: dict[str, Any], page: str) -> InnerPage:
     policy = _POLICY.search(page)
-    content = gzip.compress(page.encode(), 6, mtime=0)
     allowed = _HASH.findall(policy[1]) if policy else []
+
+    # Without a time, the same report gives the same bytes.
+    content = gzip.compress(page.encode(), 6, mtime=0)
     packed = base64.b64encode(content).decode()
-    return InnerPage(name, figures, packed, tuple(f"'{each}'" for each in allowed))
+    return InnerPage(name, figures, packed, tuple(f"'{script}'" for script in allowed))
 
 
-def _names(every: Sequence[dict[str, Any]]) -> list[str]:
-    """Ranks where they are unique, else paths without the folder that all of them share."""
-    ranks = [figures["rank"] for figures in every]
+def _choose_names(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """Return ranks if they are unique, else paths without the folder that all of them share."""
+    ranks = [figures["rank"] for figures in reports]
     if None not in ranks and len(set(ranks)) == len(ranks):
         return [f"rank {rank}" for rank in ranks]
-    folder = every[0]["path"].rpartition("/")[0]
-    while folder and not all(figures["path"].startswith(f"{folder}/") for figures in every):
+
+    paths = [figures["path"] for figures in reports]
+    folder = paths[0].rpartition("/")[0]
+    while folder and not all(path.startswith(f"{folder}/") for path in paths):
         folder = folder.rpartition("/")[0]
-    names = [short_path(each["path"], folder) or f"report {n}" for n, each in enumerate(every, 1)]
+    names = [short_path(path, folder) or f"report {n}" for n, path in enumerate(paths, 1)]
+
+    # The time in the name of a trace is noise, unless it alone tells two traces apart.
     short = [_SUFFIX.sub("", name) for name in names]
     return short if len(set(short)) == len(short) else names
 
@@ -102,17 +114,18 @@ def _names(every: Sequence[dict[str, Any]]) -> list[str]:
 def _heading(inner: Sequence[InnerPage]) -> str:
     of_ranks = inner[0].name.startswith("rank ")
     n_reports = counted(len(inner), "rank" if of_ranks else "report")
-    known = [each for each in inner if each.figures["wholeNs"] and each.figures["nSteps"]]
-    if len(known) < 2:  # noqa: PLR2004  (nothing to compare)
+    with_steps = [page for page in inner if page.figures["wholeNs"] and page.figures["nSteps"]]
+    if len(with_steps) < 2:  # noqa: PLR2004  (nothing to compare)
         return f"{n_reports}."
-    by_step = sorted(known, key=lambda each: each.figures["wholeNs"])
+
+    by_time = sorted(with_steps, key=lambda page: page.figures["wholeNs"])
     fastest, slowest = (
-        f"{format_ns(each.figures['wholeNs'])} ({each.name})" for each in (by_step[0], by_step[-1])
+        f"{format_ns(page.figures['wholeNs'])} ({page.name})" for page in (by_time[0], by_time[-1])
     )
     return f"{n_reports}. Step time is {fastest} to {slowest}."
 
 
-def _table(inner: Sequence[InnerPage]) -> SortableTable:
+def _build_table(inner: Sequence[InnerPage]) -> SortableTable:
     def column(title: str, kind: CellKind, key: str, about: str = "") -> SortableColumn:
         return SortableColumn(title, kind, lambda each: each.figures[key], about)
 
@@ -133,7 +146,7 @@ def _table(inner: Sequence[InnerPage]) -> SortableTable:
         column("Findings", "count", "nFindings"),
         column("Highest cost", "text", "firstFinding", "the first finding of the report"),
     )
-    return table("side-by-side", "Reports", columns, inner)
+    return build_table("side-by-side", "Reports", columns, inner)
 
 
 def _part_share(figures: dict[str, Any], kind: str) -> float | None:

@@ -9,14 +9,14 @@ from profkit.model.difference import Difference
 from profkit.names import short_path, visible
 from profkit.present.flame_difference import FlameDifference
 from profkit.renderers.html import flames
-from profkit.renderers.html._page import Head, assembled
+from profkit.renderers.html._page import Head, assemble_page
 from profkit.renderers.html._section import Section, fill
 
 
-def difference_page(
+def build_difference_page(
     difference: Difference, tables: bytes, graphs: Sequence[FlameDifference], base: str
 ) -> bytes:
-    """The page of a comparison.
+    """Return the page of a comparison in UTF-8.
 
     Args:
         tables: The comparison as HTML without scripts.
@@ -27,9 +27,9 @@ def difference_page(
     body = fill("tables_of_difference.html.j2", tables=escaped)
     sections = (
         Section("comparison", "Comparison", body),
-        flames.section_of_difference(graphs, base),
+        flames.build_difference_section(graphs, base),
     )
     sides = (difference.before, difference.after)
     paths = (visible(short_path(side.path, base)) or "a report" for side in sides)
     head = Head("profkit diff", headline(difference), " → ".join(paths), (), difference.profkit)
-    return assembled(head, sections).encode("utf-8", "backslashreplace")
+    return assemble_page(head, sections).encode("utf-8", "backslashreplace")

@@ -15,8 +15,8 @@ _MAX_PLAIN = 500
 """Rows of groups that are not compressed."""
 
 
-def byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
-    """The lowest bytes of all numbers, then the second lowest, up to the highest that is used.
+def split_byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
+    """Return the lowest bytes of all numbers, then the second lowest, up to the highest used.
 
     Similar bytes are then adjacent, which compresses well.
 
@@ -29,14 +29,15 @@ def byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 8))
     if width == 1:
         return values.astype(np.uint8).tobytes(), width
+    # Little-endian on any machine: the page expects the lowest bytes first.
     by_number = np.ascontiguousarray(values.astype("<i8", copy=False)).view(np.uint8)
     return by_number.reshape(-1, 8)[:, :width].T.tobytes(), width
 
 
-def packed(
+def pack_columns(
     columns: Sequence[npt.NDArray[np.integer[Any]]], *, plain: bool = False
 ) -> dict[str, Any]:
-    """Columns of numbers as ``columns.js`` reads them.
+    """Return columns of numbers as ``base.js`` reads them.
 
     Args:
         columns: The columns, of any lengths.
@@ -46,7 +47,7 @@ def packed(
         ``n``: numbers in each column; ``widths``: bytes of each of its numbers; ``text``: all
         columns in base64; ``plain``.
     """
-    parts = [byte_planes(column) for column in columns]
+    parts = [split_byte_planes(column) for column in columns]
     content = b"".join(part for part, _ in parts)
     if not plain:
         content = gzip.compress(content, _LEVEL, mtime=0)
@@ -58,7 +59,7 @@ def packed(
     }
 
 
-def packed_lives(lives: LiveGroups) -> dict[str, Any]:
-    """Groups of blocks as ``lives.js`` reads them: group, first, last minus first, n, bytes."""
+def pack_lives(lives: LiveGroups) -> dict[str, Any]:
+    """Return groups of blocks for ``lives.js``: group, first, last minus first, n, bytes."""
     columns = (lives.group, lives.first, lives.last - lives.first, lives.n, lives.n_bytes)
-    return packed(columns, plain=len(lives.n) <= _MAX_PLAIN)
+    return pack_columns(columns, plain=len(lives.n) <= _MAX_PLAIN)

@@ -33,24 +33,24 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 
 
-def _glossary(report: Report, options: Options) -> Section:
+def _build_glossary(report: Report, options: Options) -> Section:
     return Section("glossary", "Glossary", fill("glossary.html.j2", terms=GLOSSARY))
 
 
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
-    overview.section,
-    ranks.section,
-    findings.section,
-    what_if.section,
-    critical_path.section,
-    steps.section,
-    timeline.section,
-    flames.section,
-    memory.section,
-    roofline.section,
-    tables.section,
-    recording.section,
-    _glossary,
+    overview.build_section,
+    ranks.build_section,
+    findings.build_section,
+    what_if.build_section,
+    critical_path.build_section,
+    steps.build_section,
+    timeline.build_section,
+    flames.build_section,
+    memory.build_section,
+    roofline.build_section,
+    tables.build_section,
+    recording.build_section,
+    _build_glossary,
 )
 """The sections from top to bottom."""
 
@@ -60,23 +60,26 @@ _STYLES: Final = ("style.css", "drawn.css")
 FIGURES_ID: Final = "figures"
 
 
-def page(report: Report, options: Options) -> str:
-    """The whole page of one report."""
+def build_page(report: Report, options: Options) -> str:
+    """Return the whole page of one report."""
+    # Paths of either system: a saved report may come from another machine.
     name = report.source.path.replace("\\", "/").rsplit("/", 1)[-1]
-    heading, *rest = headline_sentences(report)
+    heading, *sentences = headline_sentences(report)
     head = Head(
         title=f"{name} · profkit" if name else "profkit",
         heading=heading,
-        summary=" ".join(rest),
+        summary=" ".join(sentences),
         source=short_path(report.source.path, options.base),
         origin=tuple(origin(report)),
         version=report.profkit,
     )
-    sections = [found for each in SECTIONS if (found := each(report, options)) is not None]
+
+    built = (build(report, options) for build in SECTIONS)
+    sections = [section for section in built if section is not None]
     if report.source.kind == "snapshot":
         # It opens with its memory over time; the overview is still the first.
         sections.sort(key=lambda section: section.id not in {"overview", "memory"})
-    return assembled(head, sections, figures=overview.comparable_figures(report))
+    return assemble_page(head, sections, figures=overview.collect_figures(report))
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Head:
         heading: The first sentence.
         source: The recording's path.
         origin: Devices and versions.
-        version: That of profkit.
+        version: Version of profkit.
         summary: The other sentences.
     """
 
@@ -100,32 +103,34 @@ class Head:
     summary: str = ""
 
 
-def assembled(
+def assemble_page(
     head: Head,
     sections: Sequence[Section],
     *,
     figures: Mapping[str, Any] | None = None,
     inner_allowed: Collection[str] = (),
 ) -> str:
-    """A page of some sections, with their scripts, their data and its policy.
+    """Return a page of some sections, with their scripts, their data and its policy.
 
     Args:
         figures: What a page of several reports compares, from
-            :func:`~profkit.renderers.html.overview.comparable_figures`.
+            :func:`~profkit.renderers.html.overview.collect_figures`.
         inner_allowed: Script hashes that the policies of embedded pages allow.
     """
-    names = (*_BASE_SCRIPTS, *(script for each in sections for script in each.scripts))
-    scripts = [resource(name) for name in dict.fromkeys(names)]
+    names = (*_BASE_SCRIPTS, *(script for section in sections for script in section.scripts))
+    scripts = [read_resource(name) for name in dict.fromkeys(names)]
     allowed = map(hashed, scripts)
-    data = {each.id: script_json(each.data) for each in sections if each.data}
+
+    data = {section.id: encode_script_json(section.data) for section in sections if section.data}
     if figures is not None:
-        data[FIGURES_ID] = script_json(figures)
+        data[FIGURES_ID] = encode_script_json(figures)
+
     return str(
         fill(
             "page.html.j2",
             head=head,
-            policy=policy((*allowed, *inner_allowed)),
-            style=_inline("".join(map(resource, _STYLES))),
+            policy=build_policy((*allowed, *inner_allowed)),
+            style=_inline("".join(map(read_resource, _STYLES))),
             sections=sections,
             data=data,
             scripts=[_inline(script) for script in scripts],
@@ -133,18 +138,18 @@ def assembled(
     )
 
 
-def resource(name: str) -> str:
-    """The text of a file of this package."""
+def read_resource(name: str) -> str:
+    """Return the text of a file of this package."""
     return files(_PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
 def _inline(text: str) -> Markup:
-    """A script or style of this package, which contains no value of a recording."""
+    """Mark a script or style of this package as safe: it contains no value of a recording."""
     return Markup(text)  # noqa: S704
 
 
-def script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)
-    """A value as JSON that is safe within a ``<script>`` element.
+def encode_script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)
+    """Return a value as JSON that is safe within a ``<script>`` element.
 
     It is ASCII, and nothing in it can end the element or begin a comment.
 
@@ -156,12 +161,12 @@ def script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)
 
 
 def hashed(script: str) -> str:
-    """The source expression by which a policy allows a script."""
+    """Return the source expression by which a policy allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def policy(allowed: Iterable[str]) -> str:
-    """A Content Security Policy that allows some :func:`hashed` scripts, and no request at all.
+def build_policy(allowed: Iterable[str]) -> str:
+    """Return a Content Security Policy that allows :func:`hashed` scripts, and no request.
 
     Source: https://www.w3.org/TR/CSP3/ ("default-src", "Matching elements to source lists").
     """

@@ -1,4 +1,4 @@
-"""A section of the page: what a module's ``section(report, options)`` returns."""
+"""A section of the page: what a module's ``build_section(report, options)`` returns."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -41,20 +41,20 @@ class Section:
 
 
 def fill(template: str, **values: object) -> Markup:
-    """A template of this package, filled with values; each is escaped and made visible."""
+    """Fill a template of this package with values; each is escaped and made visible."""
     return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
 
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    made = environment(_PACKAGE)
-    made.globals["term"] = term
-    made.filters |= {"color": color_of, "is_idle": is_idle, "part_label": part_label}
-    return made
+    templates = environment(_PACKAGE)
+    templates.globals["term"] = term
+    templates.filters |= {"color": color_of, "is_idle": is_idle, "part_label": part_label}
+    return templates
 
 
 def term(word: str, shown: str = "") -> Markup:
-    """A glossary term with its definition as a tooltip.
+    """Return a glossary term with its definition as a tooltip.
 
     Args:
         word: A key of :data:`~profkit.present.glossary.GLOSSARY`.

@@ -43,18 +43,18 @@ class SortableColumn:
     about: str = ""
 
     def cell_of(self, item: object) -> Cell:
-        """The cell of an item: texts are visible, and cut if they are very long."""
+        """Return the cell of an item: texts are visible, and cut if they are very long."""
         value = attrgetter(self.value) if isinstance(self.value, str) else self.value
-        found: Cell = value(item)
-        return cell(found) if isinstance(found, str) else found
+        content: Cell = value(item)
+        return cell(content) if isinstance(content, str) else content
 
     @property
     def is_figure(self) -> bool:
-        """Whether it contains numbers."""
+        """Return whether it contains numbers."""
         return self.kind in _FORMATS
 
     def formatted(self, cell: Cell) -> str:
-        """A cell as text; an unknown figure is a dash."""
+        """Return a cell as text; an unknown figure is a dash."""
         if cell is None:
             return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
         return _FORMATS[self.kind](cell) if self.is_figure else str(cell)
@@ -87,12 +87,12 @@ class SortableTable:
 
     @property
     def body(self) -> Markup:
-        """Its first rows, and the elements to which ``table.js`` adds."""
+        """Return the first rows as HTML, with the elements to which ``table.js`` adds."""
         return fill("table.html.j2", table=self, first=self.rows[:FIRST_ROWS], n=len(self.rows))
 
     @property
     def data(self) -> dict[str, Any]:
-        """All rows, for ``table.js``."""
+        """Return all rows, for ``table.js``."""
         return {
             "kinds": [column.kind for column in self.columns],
             "rows": self.rows,
@@ -104,11 +104,11 @@ class SortableTable:
 
 
 def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
-    """A name as a cell shows it: made visible, and cut to ``limit`` characters."""
+    """Return a name as a cell shows it: made visible, and cut to ``limit`` characters."""
     return middle_cut(visible(text), limit)
 
 
-def table(
+def build_table(
     id: str,
     caption: str,
     columns: Sequence[SortableColumn],
@@ -119,16 +119,18 @@ def table(
     hints: Sequence[str] = (),
     word: str = "",
 ) -> SortableTable:
-    """A table with a row for each item, without its empty columns.
+    """Build a table with a row for each item, without its empty columns.
 
     Args:
         sorted_by: The title of the column by which the items are sorted, if any.
 
     The other parameters are the attributes of :class:`SortableTable`.
     """
+    # Many figures are recorded by some profilers or devices only.
     rows = [[column.cell_of(item) for column in columns] for item in items]
     filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
     titles = [columns[i].title for i in filled]
+
     return SortableTable(
         id=id,
         caption=caption,

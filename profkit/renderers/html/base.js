@@ -7,15 +7,14 @@
  *                  id shows this time range
  *   profkit:span   detail {device, from, to, text} or null  the moments that are selected on the
  *                  memory chart of a device, by their index
- *   profkit:theme  detail {dark}                   the colours or the screen's resolution changed: canvases
- *                  redraw
+ *   profkit:theme  detail {dark}  the colours or the screen's resolution changed: canvases redraw
  */
 const profkit = (() => {
   const timeUnits = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']];
   const sizeUnits = ['TiB', 'GiB', 'MiB', 'KiB', 'B'].map((unit, i) => [1024 ** (4 - i), unit]);
   const smallestShare = 0.001;
 
-  /** A number with a fixed number of decimals, ties rounded to even as Python does. */
+  /** Return a number with a fixed number of decimals, ties rounded to even as Python does. */
   function fixed(value, digits) {
     const text = value.toFixed(digits);
     const halves = Math.abs(value) * 2 ** (digits + 1);
@@ -32,7 +31,7 @@ const profkit = (() => {
     return fixed(value, magnitude >= 9.995 ? 1 : 2);
   }
 
-  /** The largest unit, as its size and name, in which a value is at least one. */
+  /** Return the largest unit, as its size and name, in which a value is at least one. */
   const unitFor = (value, units) => units.find(([size]) => Math.abs(value) >= size) ?? units.at(-1);
 
   function scaled(value, units) {
@@ -41,13 +40,13 @@ const profkit = (() => {
   }
 
   // These equal the functions of profkit/units.py.
-  /** Nanoseconds as text: `1.50 ms`. */
+  /** Return nanoseconds as text: `1.50 ms`. */
   const formatNs = (ns) => scaled(ns, timeUnits);
 
-  /** Bytes as text in powers of 1024: `3.20 GiB`. */
+  /** Return bytes as text in powers of 1024: `3.20 GiB`. */
   const formatBytes = (bytes) => scaled(bytes, sizeUnits);
 
-  /** A share from 0 to 1 as a percentage: `12%`. */
+  /** Return a share from 0 to 1 as a percentage: `12%`. */
   function formatShare(share) {
     if (share !== 0 && Math.abs(share) < smallestShare) return '<0.1%';
     const percent = share * 100;
@@ -55,15 +54,15 @@ const profkit = (() => {
     return `${fixed(percent, isWhole ? 0 : 1)}%`;
   }
 
-  /** An integer with commas: `12,400`. */
+  /** Return an integer with commas: `12,400`. */
   const formatCount = (count) => withCommas(String(count));
 
-  /** A number that may be a fraction: `2.50`, `<0.01`. */
+  /** Return a number that may be a fraction: `2.50`, `<0.01`. */
   const formatNumber = (number) => (number > 0 && number < 0.005 ? '<0.01' : threeDigits(number));
 
   const parsed = new Map();
 
-  /** The data of a section, or null; it is parsed once and never changed. */
+  /** Return the data of a section, or null; it is parsed once and never changed. */
   function data(id) {
     if (!parsed.has(id)) {
       const holder = document.getElementById(`data-${id}`);
@@ -73,20 +72,20 @@ const profkit = (() => {
   }
 
   /**
-   * An element. Text is never parsed as HTML. Attributes and children that are null, undefined or
+   * Return an element. Text is never parsed as HTML. Attributes and children that are null, undefined or
    * false are left out; an attribute that is true is empty.
    */
   function element(tag, attributes = {}, ...children) {
     const isSet = (value) => value !== null && value !== undefined && value !== false;
-    const made = document.createElement(tag);
+    const created = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
-      if (isSet(value)) made.setAttribute(name, value === true ? '' : value);
+      if (isSet(value)) created.setAttribute(name, value === true ? '' : value);
     }
-    made.append(...children.flat().filter(isSet));
-    return made;
+    created.append(...children.flat().filter(isSet));
+    return created;
   }
 
-  /** The value of a CSS custom property of the page, such as `--series-1`. */
+  /** Return the value of a CSS custom property of the page, such as `--series-1`. */
   function color(property) {
     return getComputedStyle(document.documentElement).getPropertyValue(property).trim();
   }
@@ -97,7 +96,7 @@ const profkit = (() => {
     window.dispatchEvent(new CustomEvent('profkit:range', { detail }));
   }
 
-  /** The bytes of a base64 text. */
+  /** Return the bytes of a base64 text. */
   function unbase64(text) {
     const binary = atob(text);
     const bytes = new Uint8Array(binary.length);
@@ -105,7 +104,7 @@ const profkit = (() => {
     return bytes;
   }
 
-  /** The bytes of a base64 text of gzip. */
+  /** Return the bytes of a base64 text of gzip. */
   async function unpack(text) {
     const stream = new Blob([unbase64(text)]).stream();
     const plain = stream.pipeThrough(new DecompressionStream('gzip'));
@@ -113,12 +112,13 @@ const profkit = (() => {
   }
 
   /**
-   * Columns of integers out of bytes, as _packed_columns.py writes them.
+   * Return columns of integers out of bytes, as _packed_columns.py writes them.
    * @param {Uint8Array} bytes all columns, one after the other
    * @param {{n: number[], widths: number[]}} packed numbers in each column, and bytes per number
    * @returns {Float64Array[]}
    */
   function columns(bytes, { n, widths }) {
+    // Byte planes: the lowest bytes of all numbers of a column, then the second lowest, and so on.
     let at = 0;
     return n.map((count, column) => {
       const values = new Float64Array(count);
@@ -130,12 +130,12 @@ const profkit = (() => {
     });
   }
 
-  /** The columns of a packed text. */
+  /** Return the columns of a packed text. */
   async function unpacked(packed) {
     return columns(packed.plain ? unbase64(packed.text) : await unpack(packed.text), packed);
   }
 
-  /** The first index from which on something holds, found by halving; `end` if it never does. */
+  /** Return the first index from which on a test holds, by binary search; `end` if it never does. */
   function firstWhere(begin, end, holds) {
     let [low, high] = [begin, end];
     while (low < high) {

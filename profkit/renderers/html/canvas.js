@@ -7,8 +7,8 @@ profkit.canvas = (() => {
 
   /** A colour between two of the form `#rrggbb`. */
   function mixed(from, to, share) {
-    const others = parts(to);
-    return `#${parts(from).map((part, i) => Math.round(part + (others[i] - part) * share)
+    const target = parts(to);
+    return `#${parts(from).map((part, i) => Math.round(part + (target[i] - part) * share)
       .toString(16).padStart(2, '0')).join('')}`;
   }
 

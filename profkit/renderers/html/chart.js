@@ -14,28 +14,30 @@ profkit.chart = (() => {
   });
 
   function svg(tag, attributes, ...children) {
-    const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
+    const shape = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [name, value] of Object.entries(attributes)) shape.setAttribute(name, value);
+    shape.append(...children);
+    return shape;
   }
 
   const rounded = (value) => Math.round(value * 10) / 10;
 
-  /** About `n` round values from `low` to `high`, as pairs of value and text. */
+  /** Return about `n` round values from `low` to `high`, as pairs of value and text. */
   function ticks(low, high, n, scales, isWhole) {
     const [size, unit] = profkit.unitFor(Math.max(Math.abs(low), Math.abs(high)), scales);
     const rough = (high - low) / size / Math.max(n, 1) || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
-    let step = power * [1, 2, 2.5, 5, 10].find((each) => each * power >= rough * 0.999);
+    let step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999);
     if (isWhole) step = Math.max(1, Math.ceil(step));
-    const found = [];
+
+    // Multiples of the step, so that no error of rounding adds up.
+    const marks = [];
     for (let i = Math.ceil(low / size / step - 1e-9); i * step <= high / size + 1e-9; i += 1) {
       const value = Number((i * step).toPrecision(6));
       const text = Number.isInteger(value) ? profkit.formatCount(value) : String(value);
-      found.push([i * step * size, unit && value ? `${text} ${unit}` : text]);
+      marks.push([i * step * size, unit && value ? `${text} ${unit}` : text]);
     }
-    return found;
+    return marks;
   }
 
   class Chart {
@@ -102,6 +104,7 @@ profkit.chart = (() => {
     draw() {
       this.layOut(this.width);
       const { spec, box } = this;
+
       const id = `${this.place.id}-idle`;
       const idle = svg('pattern', { id, width: 7, height: 7, patternUnits: 'userSpaceOnUse',
         patternTransform: 'rotate(45)' }, svg('rect', { width: 3, height: 7, class: 'stripe' }));
@@ -110,24 +113,28 @@ profkit.chart = (() => {
       this.picture.replaceChildren(svg('svg', {
         viewBox: `0 0 ${this.width} ${spec.height}`, 'aria-hidden': 'true',
       }, svg('defs', {}, idle), this.axes(), ...this.shapes(id), this.chosen, this.mark));
+
       this.showSpan(this.span);
       this.hide();
       if (!this.place.dataset.drawn) performance.mark('profkit:chart');
       this.place.dataset.drawn = 'true';
     }
 
-    /** The scales: pixels of places and of values. */
+    /** Set the scales, which return the pixels of places and of values. */
     layOut(width) {
       const { at, series, scales, height, fromLowest } = this.spec;
       const values = series.filter(({ kind }) => kind === 'line').flatMap((line) => line.values);
-      let top = 1;
       const lowest = fromLowest ? values.reduce((a, b) => Math.min(a, b ?? a), Infinity) : 0;
       const low = Number.isFinite(lowest) ? lowest : 0;
+      let top = 1;
       for (const value of [...values, ...this.totals]) if (value * 1.03 > top) top = value * 1.03;
+
+      // The widest label of a value takes its room from the places.
       this.yTicks = ticks(low, top, height / 60, scales);
       const left = Math.max(...this.yTicks.map(([, text]) => text.length)) * letter + 14;
       this.box = { left, right: width - margin.right, top: margin.top,
         bottom: height - margin.bottom };
+
       const { right, bottom } = this.box;
       const [first, last] = [at[0], at.at(-1)];
       this.band = this.isBars ? (right - left) / at.length : 0;
@@ -148,6 +155,7 @@ profkit.chart = (() => {
         group.append(svg('path', { d: `M${left} ${y}H${right}` }),
           svg('text', { x: left - 7, y: y + 4, class: 'end' }, text));
       }
+
       if (names && names.length * 3 * letter < right - left) {
         const room = Math.floor(this.band / letter) - 1;
         names.forEach((name, i) => group.append(svg('text', { x: this.x(at[i]), y: bottom + 17 },
@@ -159,6 +167,7 @@ profkit.chart = (() => {
           group.append(svg('text', { x: this.x(place), y: bottom + 17 }, text));
         }
       }
+
       group.append(svg('path', { d: `M${left} ${top}V${bottom}H${right}`, class: 'frame' }),
         svg('text', { x: (left + right) / 2, y: bottom + 37 }, axis));
       return group;
@@ -167,22 +176,23 @@ profkit.chart = (() => {
     shapes(idle) {
       const below = this.spec.at.map(() => 0);
       const drawn = this.isBars ? this.tallest() : null;
-      const made = [];
+      const paths = [];
       for (const { kind, values, color, isIdle, dash } of this.spec.series) {
         if (kind === 'line') {
-          made.push(svg('path', { class: dash ? 'line dash' : 'line', d: this.line(values),
+          paths.push(svg('path', { class: dash ? 'line dash' : 'line', d: this.line(values),
             style: `stroke: var(${color})` }));
           continue;
         }
+
         const d = kind === 'bar' ? this.bars(values, below, drawn) : this.area(values, below);
-        made.push(svg('path', { d, class: kind, style: `fill: var(${color})` }));
-        if (isIdle) made.push(svg('path', { d, style: `fill: url(#${idle})` }));
+        paths.push(svg('path', { d, class: kind, style: `fill: var(${color})` }));
+        if (isIdle) paths.push(svg('path', { d, style: `fill: url(#${idle})` }));
         values.forEach((value, i) => { below[i] += value ?? 0; });
       }
-      return made;
+      return paths;
     }
 
-    /** The bars to draw: of those that share a pixel the highest. */
+    /** Return the bars to draw: the highest of the bars that share a pixel. */
     tallest() {
       const byPixel = new Map();
       this.spec.at.forEach((place, i) => {
@@ -200,18 +210,18 @@ profkit.chart = (() => {
       }).join('');
     }
 
-    /** The points of a curve from left to right; a value that holds has a corner too. */
+    /** Return the points of a curve from left to right; a value that holds has a corner too. */
     points(values) {
-      const found = [];
+      const points = [];
       let before = null;
       values.forEach((value, i) => {
         if (value === null) return;
         const x = this.x(this.spec.at[i]);
-        if (this.spec.holds && before !== null) found.push(`${x} ${before}`);
+        if (this.spec.holds && before !== null) points.push(`${x} ${before}`);
         before = this.y(value);
-        found.push(`${x} ${before}`);
+        points.push(`${x} ${before}`);
       });
-      return found;
+      return points;
     }
 
     line(values) {
@@ -224,7 +234,7 @@ profkit.chart = (() => {
       return `M${upper.join('L')}L${this.points(below).reverse().join('L')}z`;
     }
 
-    /** The index at a pointer. */
+    /** Return the index at a pointer. */
     indexAt(event) {
       const { at, holds } = this.spec;
       const x = event.clientX - this.picture.getBoundingClientRect().left;
@@ -237,17 +247,18 @@ profkit.chart = (() => {
       return Math.max(0, isNext ? next : next - 1);
     }
 
-    /** Label and text of the values at a place, the uppermost of a stack first. */
+    /** Return series and text of the values at a place, the uppermost of a stack first. */
     rows(index) {
       const { series, format } = this.spec;
-      const known = series.filter(({ kind, values }) => values[index] !== null
+      const present = series.filter(({ kind, values }) => values[index] !== null
         && (kind === 'line' || values[index]));
-      const lines = known.filter(({ kind }) => kind === 'line');
-      const stack = known.filter(({ kind }) => kind !== 'line').reverse();
-      const found = [...lines, ...stack].map((each) => [each, format(each.values[index])]);
+      const lines = present.filter(({ kind }) => kind === 'line');
+      const stack = present.filter(({ kind }) => kind !== 'line').reverse();
+
+      const rows = [...lines, ...stack].map((shown) => [shown, format(shown.values[index])]);
       const total = stack.length > 1 && !lines.length
         ? [[{ label: 'Total' }, format(this.totals[index])]] : [];
-      return [...total, ...found];
+      return [...total, ...rows];
     }
 
     /** Show the values at a place, and read them out if a key was pressed. */
@@ -257,11 +268,13 @@ profkit.chart = (() => {
       const { name, at } = this.spec;
       const x = Math.min(right, Math.max(left, this.x(at[index])));
       this.mark.setAttribute('d', `M${x} ${top}V${bottom}`);
+
       const rows = this.rows(index);
       if (isKey) {
         const texts = rows.map(([{ label }, text]) => `${label} ${text}`);
         this.status.textContent = `${name(index)}: ${texts.join(', ') || 'nothing'}`;
       }
+
       const list = profkit.element('dl', {}, rows.slice(0, maxTipRows)
         .map(([{ label, color, isIdle }, text]) => [
           profkit.element('dt', {}, color && profkit.element('i', {
@@ -271,6 +284,8 @@ profkit.chart = (() => {
       this.tip.replaceChildren(profkit.element('b', {}, name(index)), list,
         ...(more > 0 ? [`and ${more} more`] : []));
       this.tip.hidden = false;
+
+      // To the right of the place if there is room, else to the left.
       const room = this.width - this.tip.offsetWidth - 4;
       const isLeft = x + 14 > room && x - 14 - this.tip.offsetWidth > 0;
       this.tip.style.left = `${isLeft ? x - 14 - this.tip.offsetWidth

@@ -14,15 +14,16 @@ from profkit.present.critical_path import (
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, build_table
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """The tables, or None in a report without a critical path."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return the tables, or None in a report without a critical path."""
     path = report.summary.critical_path
     if path is None:
         return None
-    tables = [each for each in _tables(path, options) if each.rows]
+
+    tables = [table for table in _build_tables(path, options) if table.rows]
     return Section(
         id="critical-path",
         title="Critical path",
@@ -34,44 +35,49 @@ def section(report: Report, options: Options) -> Section | None:
             tables=tables,
         ),
         scripts=(TABLE_SCRIPT,),
-        data={"tables": {each.id: each.data for each in tables}},
+        data={"tables": {table.id: table.data for table in tables}},
     )
 
 
-def _tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTable]:
-    times = tuple(_times(path))
+def _build_tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTable]:
+    times = tuple(_build_time_columns(path))
     kind = SortableColumn("Kind", "text", lambda e: path_label(e.kind))
     line = SortableColumn(
         "Line", "place", lambda e: _line(e, options), "of device work that of its launch"
     )
     segments = SortableColumn("Segments", "count", "n_segments")
-    yield table("path-kinds", "Time by kind", (kind, *times), path.parts, sorted_by="Share")
+    yield build_table("path-kinds", "Time by kind", (kind, *times), path.parts, sorted_by="Share")
+
     names = (
         SortableColumn("Name", "name", lambda e: entry_name(e.kind, e.name)),
         kind, *times, segments, line,
         SortableColumn("Operator", "name", "location.op", "of device work that launched it"),
     )  # fmt: skip
     full = [entry.name for entry in path.entries]
-    yield table("path-names", "Costliest names", names, path.entries, sorted_by="Share", hints=full)
+    yield build_table(
+        "path-names", "Costliest names", names, path.entries, sorted_by="Share", hints=full
+    )
+
     lines = (
         line, kind, *times, segments,
         SortableColumn("Longest", "name", main_name, "the name with most of this time"),
         SortableColumn("Of the path", "share", "main_share", "the time of that name"),
     )  # fmt: skip
-    with_line = [each for each in path.lines if each.location.file is not None]
-    yield table("path-lines", "Costliest lines", lines, with_line, sorted_by="Share")
+    with_file = [entry for entry in path.lines if entry.location.file is not None]
+    yield build_table("path-lines", "Costliest lines", lines, with_file, sorted_by="Share")
+
     calls = (
         SortableColumn("Call", "name", "call"),
         SortableColumn("Calls", "count", "n_calls"),
         *times, line,
     )  # fmt: skip
-    yield table(
+    yield build_table(
         "path-blocking", "Calls that block the host while the path is on a device", calls,
         path.blocking, sorted_by="Share",
     )  # fmt: skip
 
 
-def _times(path: CriticalPathSummary) -> Iterator[SortableColumn]:
+def _build_time_columns(path: CriticalPathSummary) -> Iterator[SortableColumn]:
     if path.per_step_ns is not None:
         yield SortableColumn("Per step", "ns", "per_step_ns")
     yield SortableColumn("Total", "ns", "ns", "over all steps")

@@ -3,7 +3,7 @@
 (() => {
   const minDragPx = 4;
 
-  /** The middle between the pointers, and their distance; the distance of a single one is 1. */
+  /** Return the middle between the pointers, and their distance, which is 1 for a single one. */
   function grip(pointers) {
     const [first, second = first] = pointers.values();
     return {
@@ -46,21 +46,24 @@
     canvas.addEventListener('pointermove', (event) => {
       if (!pointers.has(event.pointerId)) return;
       pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-      const now = grip(pointers);
-      isDrag = isDrag || Math.hypot(now.x - start.x, now.y - start.y) > minDragPx;
+      const moved = grip(pointers);
+      isDrag = isDrag || Math.hypot(moved.x - start.x, moved.y - start.y) > minDragPx;
       if (!isDrag) return;
       if (corner) {
         handlers.onArea(corner, event);
         return;
       }
+
+      // The time under the fingers stays under them.
       const box = canvas.getBoundingClientRect();
       const span = start.to - start.from;
-      const newSpan = span * (start.distance / now.distance);
+      const newSpan = span * (start.distance / moved.distance);
       const anchor = start.from + ((start.x - box.left) / box.width) * span;
-      const from = anchor - ((now.x - box.left) / box.width) * newSpan;
+      const from = anchor - ((moved.x - box.left) / box.width) * newSpan;
       handlers.show(from, from + newSpan);
+
       if (event.pointerType === 'mouse') {
-        handlers.scroller.scrollTop = start.scroll - now.y + start.y;
+        handlers.scroller.scrollTop = start.scroll - moved.y + start.y;
       }
     });
 

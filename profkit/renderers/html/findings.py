@@ -22,7 +22,13 @@ from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import line_that_adds_to, source_snippet
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 from profkit.units import format_bytes, format_count
 
 MAX_CARDS: Final = 60
@@ -36,52 +42,54 @@ _GROWTH_SCRIPT: Final = "growth.js"
 _RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
 
 
-def section(report: Report, options: Options) -> Section:
-    """The findings, or a statement that there are none."""
+def build_section(report: Report, options: Options) -> Section:
+    """Return the findings, or a statement that there are none."""
     pages = {rule.INFO.id: rule_page(rule) for rule in rules()}
     cards = [
-        _card(report, options, number, finding, pages.get(finding.rule, {}))
+        _build_card(report, options, number, finding, pages.get(finding.rule, {}))
         for number, finding in enumerate(report.findings[:MAX_CARDS], start=1)
     ]
-    rest = _rest(report, options)
-    body = fill("findings.html.j2", cards=cards, rest=rest, n=len(report.findings),
+    more = _build_more_table(report, options)
+    body = fill("findings.html.j2", cards=cards, rest=more, n=len(report.findings),
                 notes_last=ranking(report.findings).partition("first")[2],
                 statement=no_findings(report), is_explained=not is_majority_unexplained(report),
                 n_unchecked=len(report.unchecked))  # fmt: skip
+
     charts = [chart for card in cards for chart in card["growth"]]
     data: dict[str, Any] = {"growth": charts} if charts else {}
     scripts = (CHART_SCRIPT, _GROWTH_SCRIPT, _SCRIPT) if charts else (_SCRIPT,)
-    if rest is None:
-        return Section("findings", "Findings", body, scripts, data)
-    tables = {rest.id: rest.data}
-    return Section(
-        "findings", "Findings", body, (*scripts, TABLE_SCRIPT), data | {"tables": tables}
-    )
+    if more is not None:
+        scripts = (*scripts, TABLE_SCRIPT)
+        data |= {"tables": {more.id: more.data}}
+    return Section("findings", "Findings", body, scripts, data)
 
 
-def _card(
+def _build_card(
     report: Report,
     options: Options,
     number: int,
     finding: Finding,
     page: Mapping[str, tuple[Passage, ...]],
 ) -> dict[str, Any]:
-    """What ``findings.html.j2`` shows of a finding."""
+    """Return what ``findings.html.j2`` shows of a finding."""
     locations = finding.locations[:MAX_PLACES]
-    edited = _line_to_edit(finding, options)
+    edited = _find_line_to_edit(finding, options)
     places: list[dict[str, Any]] = [
         {
             "name": _long_place(where, options),
-            "lines": _lines(finding, where, edited, options)
+            "lines": _read_lines(finding, where, edited, options)
             if number < MAX_SNIPPETS and options.source
             else [],
         }
         for number, where in enumerate(locations)
     ]
+
+    # The line to edit may be far from the line that allocates: it gets a place of its own.
     if edited is not None and all(line["number"] != edited for line in places[0]["lines"]):
         where = replace(locations[0], line=edited, op=None, module=None, step=None)
-        lines = _lines(finding, where, edited, options)
+        lines = _read_lines(finding, where, edited, options)
         places.insert(0, {"name": _long_place(where, options), "lines": lines})
+
     return {
         "number": number,
         "finding": finding,
@@ -93,52 +101,53 @@ def _card(
             [cell(part, _MAX_CHARACTERS) for part in chain]
             for chain in finding.holders[:MAX_HOLDERS]
         ],
-        "growth": list(_growth_charts(number, finding.growth)),
+        "growth": list(_build_growth_charts(number, finding.growth)),
         "evidence": list(evidence_texts(finding)),
-        "range_ns": _range(finding, options),
+        "range_ns": _find_range(finding, options),
         "instead": page.get("Use instead", ()),
         "about": {title: page[title] for title in _RULE_SECTIONS if title in page},
     }
 
 
-def _line_to_edit(finding: Finding, options: Options) -> int | None:
-    """The line in the first location's file that adds to what grows, if it is found there."""
+def _find_line_to_edit(finding: Finding, options: Options) -> int | None:
+    """Return the line in the first location's file that adds to what grows, or None."""
     name = finding.evidence.get("holder_name")
     if not (options.source and finding.locations and isinstance(name, str)):
         return None
     return line_that_adds_to(name, finding.locations[0], options.base)
 
 
-def _lines(
+def _read_lines(
     finding: Finding, where: Location, edited: int | None, options: Options
 ) -> list[dict[str, Any]]:
-    """The source lines around a location; empty where this machine has no file.
+    """Return the source lines around a location; empty if this machine has no such file.
 
     Where memory grows, it is noted which line allocates and which adds to what grows.
     """
     snippet = source_snippet(where, options.base)
     if snippet is None:
         return []
+
     is_first_file = bool(finding.locations) and where.file == finding.locations[0].file
-    known = {each.line for each in finding.locations if each.file == where.file}
-    found = []
+    finding_lines = {place.line for place in finding.locations if place.file == where.file}
+    lines = []
     for number, text in enumerate(snippet.lines, snippet.first):
         is_edited = is_first_file and number == edited
-        allocates = number in known if edited is not None else number == snippet.marked
+        allocates = number in finding_lines if edited is not None else number == snippet.marked
         notes = ["edit"] * is_edited + ["allocates"] * (allocates and edited is not None)
         kind = "edited" if is_edited else "marked" if allocates else ""
-        found.append({"number": number, "text": text, "kind": kind, "note": ", ".join(notes)})
-    return found
+        lines.append({"number": number, "text": text, "kind": kind, "note": ", ".join(notes)})
+    return lines
 
 
-def _growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]]:
-    """What ``growth.js`` draws: the bytes over the steps, and the number of objects."""
+def _build_growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]]:
+    """Return what ``growth.js`` draws: the bytes over the steps, and the number of objects."""
     if grown is None:
         return
     for unit, title, values in (("bytes", "Bytes", grown.bytes), ("count", "Objects", grown.n)):
         if values:
             show = format_bytes if unit == "bytes" else format_count
-            least, most = (show(each(values)) for each in (min, max))
+            least, most = (show(extreme(values)) for extreme in (min, max))
             yield {
                 "id": f"growth-{number}-{unit}",
                 "title": f"{title}: {least} to {most}, steps {grown.steps[0]} to {grown.steps[-1]}",
@@ -150,7 +159,7 @@ def _growth_charts(number: int, grown: Growth | None) -> Iterator[dict[str, Any]
 
 
 def short_place(finding: Finding, options: Options) -> str:
-    """The source line, the operator or the reference chain of a finding; may be empty."""
+    """Return the source line, operator or reference chain of a finding, or an empty text."""
     if not finding.locations:
         return cell("".join(finding.holders[0]), _MAX_CHARACTERS) if finding.holders else ""
     where = finding.locations[0]
@@ -171,22 +180,24 @@ def _long_place(where: Location, options: Options) -> str:
     return cell(" · ".join(parts), _MAX_CHARACTERS) or NO_SOURCE_LINE
 
 
-def _range(finding: Finding, options: Options) -> tuple[int, int] | None:
-    """The longest time range that the finding is about, else its longest event."""
+def _find_range(finding: Finding, options: Options) -> tuple[int, int] | None:
+    """Return (start, end) in nanoseconds of the longest range of a finding, or of its events."""
     if options.recording is None:
         return None
     starts, ends = times_of(options.recording.context, finding)
     if not len(starts):
         return None
+    # The first of the longest: the last key of lexsort is its primary one.
     longest = np.lexsort((starts, starts - ends))[0]
     return int(starts[longest]), int(ends[longest])
 
 
-def _rest(report: Report, options: Options) -> SortableTable | None:
-    """The findings beyond the cards."""
-    others = report.findings[MAX_CARDS:]
-    if not others:
+def _build_more_table(report: Report, options: Options) -> SortableTable | None:
+    """Return the findings beyond the cards, or None without any."""
+    findings = report.findings[MAX_CARDS:]
+    if not findings:
         return None
+
     ranks = count(MAX_CARDS + 1)
     columns = (
         SortableColumn("Rank", "count", lambda _: next(ranks)),
@@ -198,4 +209,4 @@ def _rest(report: Report, options: Options) -> SortableTable | None:
         SortableColumn("Memory", "bytes", "cost.bytes"),
         SortableColumn("Message", "text", lambda each: cell(each.message)[:_MAX_CHARACTERS]),
     )
-    return table("more-findings", counted(len(others), "more finding"), columns, others)
+    return build_table("more-findings", counted(len(findings), "more finding"), columns, findings)

@@ -24,14 +24,17 @@ profkit.Flame = class {
    */
   choose({ side, root, withIdle, isUnfolded, byTime, span }) {
     this.side = side;
+    this.byTime = byTime;
     const sums = span && this.lives[span.device]?.(span.from, span.to);
     const whole = sums ? this.whole.weighted(sums.bytes, sums.n) : this.whole;
     this.isOfSpan = Boolean(sums);
+
+    // A recording of idle threads alone shows them all.
     const isAlone = this.roots.every((node) => this.idle.has(node));
-    this.byTime = byTime;
     this.tree = whole.filtered(
       (node) => (root >= 0 ? node === root : withIdle || isAlone || !this.idle.has(node)),
       (site) => !isUnfolded && this.styles[this.sites.style[site]].isFolded);
+
     this.order = this.tree.ordered(byTime, this.tree[side]);
     this.weight = this.order.roots.reduce((sum, node) => sum + this.tree[side][node], 0);
     this.mostChanged = this.tree.total.reduce(
@@ -39,11 +42,11 @@ profkit.Flame = class {
     this.show(-1);
   }
 
-  /** The callers of a node from the top, and the node itself. */
+  /** Return the callers of a node from the top, and the node itself. */
   path(node) {
-    const found = [];
-    for (let at = node; at >= 0; at = this.tree.parent[at]) found.unshift(at);
-    return found;
+    const nodes = [];
+    for (let at = node; at >= 0; at = this.tree.parent[at]) nodes.unshift(at);
+    return nodes;
   }
 
   box(tree, node, left, share, row) {
@@ -52,13 +55,13 @@ profkit.Flame = class {
     return box;
   }
 
-  /** Place nodes beside each other, and their descendants below them, or above them. */
+  /** Place nodes next to each other, and their descendants below them, or above them. */
   place(tree, { children }, nodes, whole, row, down = 1) {
     const waiting = [[nodes, 0, row]];
     while (waiting.length) {
-      const [some, from, at] = waiting.pop();
+      const [siblings, from, at] = waiting.pop();
       let left = from;
-      for (const node of some) {
+      for (const node of siblings) {
         const share = whole > 0 ? tree[this.side][node] / whole : 0;
         this.box(tree, node, left, share, at);
         waiting.push([children[node], left, at + down]);
@@ -77,11 +80,12 @@ profkit.Flame = class {
       this.place(tree, order, order.roots, this.weight, 0);
       return;
     }
-    const above = this.path(node);
-    above.slice(0, -1).forEach((each, row) => {
-      this.box(tree, each, 0, 1, row).isAbove = true;
+
+    const path = this.path(node);
+    path.slice(0, -1).forEach((caller, row) => {
+      this.box(tree, caller, 0, 1, row).isAbove = true;
     });
-    this.place(tree, order, [node], tree[this.side][node], above.length - 1);
+    this.place(tree, order, [node], tree[this.side][node], path.length - 1);
   }
 
   /** Show who calls a function, above it, and what it calls, below it. */
@@ -89,64 +93,69 @@ profkit.Flame = class {
     const [callers, callees] = [this.tree.callersOf(site), this.tree.calleesOf(site)];
     this.chosen = site;
     this.boxes = [];
+
     const whole = callees[this.side][0];
     this.place(callees, callees.ordered(this.byTime, callees[this.side]), [0], whole, 0);
     const order = callers.ordered(this.byTime, callers[this.side]);
     this.place(callers, order, [0], whole, 0, -1);
     const top = this.boxes.reduce((least, { row }) => Math.min(least, row), 0);
-    // The function itself is in both.
+
+    // The function itself is in both trees.
     this.boxes = this.boxes.filter(({ tree, row }) => tree === callees || row < 0);
     for (const box of this.boxes) box.row -= top;
   }
 
-  /** A function from a change and the largest one to a colour: more, less, or neither. */
+  /** Return a function from a change and the largest one to a colour: more, less, or neither. */
   static changeColors() {
     const [none, more, less] = ['--line', '--series-4', '--series-1'].map(profkit.color);
+    // The root makes small changes visible.
     return (change, most) => profkit.canvas.mixed(none, change > 0 ? more : less,
       Math.sqrt(Math.abs(change) / most));
   }
 
-  /** Rows of all boxes that are at least a pixel wide. */
+  /** Return the number of rows with boxes that are at least a pixel wide. */
   nRows(width) {
     return this.boxes.reduce((rows, { share, row }) => (
       share * width >= 1 ? Math.max(rows, row + 1) : rows), 1);
   }
 
-  /** The box at a point of the drawing, or undefined. */
+  /** Return the box at a point of the drawing, or undefined. */
   at(x, y, width) {
     const row = Math.floor(y / profkit.Flame.rowHeight);
     return this.boxes.find((box) => box.row === row
       && x >= box.left * width && x < (box.left + box.share) * width);
   }
 
-  /** The box of a node of the shown tree. */
+  /** Return the box of a node of the shown tree. */
   boxOf(node) {
     return this.boxes.find((box) => box.node === node && box.tree === this.tree);
   }
 
-  /** The box beside another one: in its row, or the widest one above or below it. */
-  beside(box, across, down) {
-    const wide = (each) => each.share > 0;
-    if (!box) return this.boxes.filter(({ row }) => row === 0).filter(wide)[0];
-    const row = this.boxes.filter((each) => each.row === box.row + down && wide(each));
+  /** Return the box next to another one in its row, or the nearest one above or below it. */
+  boxNear(box, across, down) {
+    const isWide = ({ share }) => share > 0;
+    if (!box) return this.boxes.find((first) => first.row === 0 && isWide(first));
+    const row = this.boxes.filter((other) => other.row === box.row + down && isWide(other));
     if (across) {
       row.sort((a, b) => a.left - b.left);
       return row[row.indexOf(box) + across];
     }
+
+    // The box with the largest overlap: of equal ones the one that begins nearest to the middle.
     const middle = box.left + box.share / 2;
-    const overlap = (each) => Math.min(each.left + each.share, box.left + box.share)
-      - Math.max(each.left, box.left);
-    const near = row.filter((each) => overlap(each) > 0);
-    near.sort((a, b) => overlap(b) - overlap(a)
+    const overlap = ({ left, share }) => Math.min(left + share, box.left + box.share)
+      - Math.max(left, box.left);
+    const overlapping = row.filter((candidate) => overlap(candidate) > 0);
+    overlapping.sort((a, b) => overlap(b) - overlap(a)
       || Math.abs(a.left - middle) - Math.abs(b.left - middle));
-    return near[0];
+    return overlapping[0];
   }
 
   text(column, { site }) {
     return this.sites[column][site];
   }
 
-  /** Total and own weight of a box, its share, and its kind. */
+  /** Return total and own weight of a box, its share, and its kind. */
   about({ tree, node, site }) {
     if (this.isDifference) {
       const [before, after] = [tree.before[node], tree.total[node]];
@@ -154,13 +163,14 @@ profkit.Flame = class {
       return `${this.format(before)} before, ${this.format(after)} after: `
         + `${sign}${this.format(Math.abs(after - before))}`;
     }
+
     const share = profkit.formatShare(tree.total[node] / this.weight);
     return `${this.format(tree.total[node])}, ${share} of total; `
       + `self ${this.format(tree.own[node])}; `
       + `${this.styles[this.sites.style[site]].label}`;
   }
 
-  /** Sum of the boxes of some sites, of nested ones the outermost. */
+  /** Sum the boxes of some sites; of nested ones only the outermost counts. */
   sum(sites) {
     const { tree } = this;
     const isWithin = [];
@@ -185,9 +195,11 @@ profkit.Flame = class {
     const textColors = fills.map(profkit.canvas.textColorOn);
     const muted = profkit.color('--muted');
     const changes = this.isDifference && profkit.Flame.changeColors();
+
     for (const box of this.boxes) {
       const wide = box.share * width;
       if (wide < 0.7) continue;
+
       const style = this.sites.style[box.site];
       const isMatch = matches === null || matches.has(box.site);
       const [x, y] = [box.left * width, box.row * rowHeight];
@@ -197,12 +209,14 @@ profkit.Flame = class {
       context.fillStyle = change || fills[style];
       context.fillRect(x, y, Math.max(0.7, wide - 0.7), rowHeight - 1);
       context.globalAlpha = 1;
+
       if (wide > 26) {
         context.fillStyle = !isMatch ? muted
           : (change ? profkit.canvas.textColorOn(change) : textColors[style]);
         profkit.canvas.write(context, this.text('short', box), x + 4, y + rowHeight / 2 - 0.5,
           wide - 8);
       }
+
       if (box === selected || (this.chosen === box.site && box.tree !== this.tree
         && box.tree.parent[box.node] < 0)) {
         context.strokeStyle = profkit.color('--fg');

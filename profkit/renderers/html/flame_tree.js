@@ -6,7 +6,9 @@
  */
 profkit.FlameTree = class FlameTree {
   constructor() {
-    Object.assign(this, { site: [], parent: [], own: [], total: [], count: [], first: [], before: [] });
+    Object.assign(this, {
+      site: [], parent: [], own: [], total: [], count: [], first: [], before: [],
+    });
     this.numbers = new Map();
   }
 
@@ -14,24 +16,25 @@ profkit.FlameTree = class FlameTree {
     return this.site.length;
   }
 
-  /** The tree of a flame graph of the page. */
+  /** Return the tree of a flame graph of the page. */
   static async decoded({ packed }) {
     const [up, site, own, total, count, first, before = total] = await profkit.unpacked(packed);
-    const parent = Array.from(up, (by, node) => (by === 0 ? -1 : node - by));
+    const parent = Array.from(up, (distance, node) => (distance === 0 ? -1 : node - distance));
     return Object.assign(new FlameTree(), { site, parent, own, total, count, first, before });
   }
 
-  /** The same nodes with other weights. */
+  /** Return a tree of the same nodes with other weights. */
   weighted(own, count) {
     const { site, parent, first } = this;
     const total = Array.from(own);
+    // Parents precede their children: from the end, each total is complete when it is added.
     for (let node = this.n - 1; node >= 0; node -= 1) {
       if (parent[node] >= 0) total[parent[node]] += total[node];
     }
     return Object.assign(new FlameTree(), { site, parent, first, own, count, total, before: total });
   }
 
-  /** The node of a site below another one, created where it is new. */
+  /** Return the node of a site below another one, created where it is new. */
   node(parent, site) {
     const key = `${parent}/${site}`;
     if (!this.numbers.has(key)) {
@@ -61,11 +64,11 @@ profkit.FlameTree = class FlameTree {
   }
 
   /**
-   * The tree of some roots, without nodes that weigh nothing and without folded nodes: their own
-   * weights are those of their callers, and what they call is below these.
+   * Return the tree of some roots, without nodes that weigh nothing and without folded nodes, whose
+   * own weights and callees go to their callers.
    */
   filtered(isShown, isFolded) {
-    const found = new FlameTree();
+    const tree = new FlameTree();
     const target = [];
     for (let node = 0; node < this.n; node += 1) {
       const above = this.parent[node];
@@ -73,66 +76,66 @@ profkit.FlameTree = class FlameTree {
       if (!this.total[node] && !this.before[node]) continue;
       if (above >= 0 && isFolded(this.site[node])) {
         target[node] = target[above];
-        found.add(target[node], { own: this.own[node] });
+        tree.add(target[node], { own: this.own[node] });
       } else {
-        target[node] = found.node(above < 0 ? -1 : target[above], this.site[node]);
-        found.add(target[node], this.weights(node));
+        target[node] = tree.node(above < 0 ? -1 : target[above], this.site[node]);
+        tree.add(target[node], this.weights(node));
       }
     }
-    return found;
+    return tree;
   }
 
-  /** The outermost nodes of a site: a recursive call is a part of the first one. */
+  /** Return the outermost nodes of a site: a recursive call is a part of the first one. */
   outermost(site) {
     const isWithin = [];
-    const found = [];
+    const nodes = [];
     for (let node = 0; node < this.n; node += 1) {
       const above = this.parent[node];
       const inside = above >= 0 && isWithin[above];
-      if (!inside && this.site[node] === site) found.push(node);
+      if (!inside && this.site[node] === site) nodes.push(node);
       isWithin[node] = inside || this.site[node] === site;
     }
-    return found;
+    return nodes;
   }
 
-  /** What a function calls, wherever it is called: its calls as one, at the root. */
+  /** Return the callees of a function, wherever it is called: its calls are one node, the root. */
   calleesOf(site) {
-    const found = new FlameTree();
+    const tree = new FlameTree();
     const target = [];
-    for (const node of this.outermost(site)) target[node] = found.node(-1, site);
+    for (const node of this.outermost(site)) target[node] = tree.node(-1, site);
     for (let node = 0; node < this.n; node += 1) {
       const above = this.parent[node];
       if (target[node] === undefined && above >= 0 && target[above] !== undefined) {
-        target[node] = found.node(target[above], this.site[node]);
+        target[node] = tree.node(target[above], this.site[node]);
       }
-      if (target[node] !== undefined) found.add(target[node], this.weights(node));
+      if (target[node] !== undefined) tree.add(target[node], this.weights(node));
     }
-    return found;
+    return tree;
   }
 
-  /** Who calls a function: its calls as one, at the root, and its callers in turn below it. */
+  /** Return the callers of a function: its calls are the root, and callers are below callees. */
   callersOf(site) {
-    const found = new FlameTree();
+    const tree = new FlameTree();
     for (const node of this.outermost(site)) {
       const weights = { ...this.weights(node), own: 0 };
-      let at = found.node(-1, site);
-      found.add(at, weights);
+      let at = tree.node(-1, site);
+      tree.add(at, weights);
       for (let above = this.parent[node]; above >= 0; above = this.parent[above]) {
-        at = found.node(at, this.site[above]);
-        found.add(at, weights);
+        at = tree.node(at, this.site[above]);
+        tree.add(at, weights);
       }
     }
-    return found;
+    return tree;
   }
 
-  /** The roots, and the children of each node: the heaviest first, or the first to begin. */
+  /** Return the roots and the children of each node: the heaviest first, or the first to begin. */
   ordered(byTime, weight = this.total) {
     const children = Array.from({ length: this.n }, () => []);
     const roots = [];
     this.parent.forEach((above, node) => (above < 0 ? roots : children[above]).push(node));
     const heaviest = (a, b) => weight[b] - weight[a] || a - b;
     const earliest = (a, b) => this.first[a] - this.first[b] || heaviest(a, b);
-    for (const some of [roots, ...children]) some.sort(byTime ? earliest : heaviest);
+    for (const siblings of [roots, ...children]) siblings.sort(byTime ? earliest : heaviest);
     return { roots, children };
   }
 };

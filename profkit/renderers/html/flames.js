@@ -23,7 +23,7 @@
     root.dataset.drawn = String(flame.tree.n);
   }
 
-  /** A button that zooms to a node. */
+  /** Return a button that zooms to a node. */
   function crumb(node) {
     const name = node < 0 ? 'all' : flame.sites.short[flame.tree.site[node]];
     const button = profkit.element('button', { type: 'button' }, name);
@@ -61,17 +61,18 @@
   /** Describe the selected box. */
   function describe() {
     if (!selected) {
-      const rest = flame.nLeftOut
+      const remark = flame.nLeftOut
         ? `; ${profkit.formatCount(flame.nLeftOut)} smallest boxes are left out` : '';
-      details.textContent = `${flame.format(flame.weight)} total${rest}.`;
+      details.textContent = `${flame.format(flame.weight)} total${remark}.`;
       return;
     }
+
     const place = flame.text('place', selected);
     details.replaceChildren(profkit.element('b', {}, flame.text('name', selected)),
       `${place ? ` ${place}` : ''}: ${flame.about(selected)}.`);
   }
 
-  /** The colours that occur, those of the heaviest boxes first. */
+  /** Draw the colours that occur, the ones of the heaviest boxes first. */
   function drawLegend() {
     const used = new Set(Array.from(flame.tree.site, (site) => flame.sites.style[site]));
     profkit.showColors(legend, flame.isDifference
@@ -81,7 +82,7 @@
         .map(({ label, color }) => [label, color])));
   }
 
-  /** Highlight nodes whose name or location contains a text, and sum them without double counting. */
+  /** Highlight nodes whose name or location contains a text, and sum them, nested ones once. */
   function find() {
     const text = search.value.trim().toLowerCase();
     matches = null;
@@ -102,6 +103,7 @@
     const { roots, sites, whole } = flame;
     threads.replaceChildren(...[-1, ...roots].map((node) => profkit.element('option',
       { value: String(node) }, node < 0 ? 'all' : sites.name[whole.site[node]])));
+
     const nIdle = flame.idle.size;
     for (const [control, isOffered] of [[threads, roots.length > 1],
       [idle, nIdle > 0 && nIdle < roots.length], [library, flame.isFoldable],
@@ -129,7 +131,7 @@
     find();
   }
 
-  /** The table of the graph, which is of all of it. */
+  /** Show the table of the graph; it is of the whole graph, and hidden for a part of it. */
   function showTable() {
     for (const table of tables) {
       table.hidden = table.dataset.flame !== root.dataset.chosen || flame?.isOfSpan;
@@ -149,6 +151,8 @@
     if (!graphs.has(number)) graphs.set(number, decoded(flames[number]));
     root.dataset.chosen = String(number);
     showTable();
+
+    // The reader may choose another graph while this one is decoded.
     try {
       const chosen = await graphs.get(number);
       if (root.dataset.chosen !== String(number)) return;
@@ -157,6 +161,7 @@
       details.textContent = 'This browser cannot decompress the flame graph.';
       return;
     }
+
     offer();
     apply();
   }
@@ -185,10 +190,10 @@
   });
 
   const keys = {
-    ArrowUp: () => select(flame.beside(selected, 0, selected ? -1 : 0)),
-    ArrowDown: () => select(flame.beside(selected, 0, 1) ?? selected),
-    ArrowLeft: () => { if (selected) select(flame.beside(selected, -1, 0) ?? selected); },
-    ArrowRight: () => { if (selected) select(flame.beside(selected, 1, 0) ?? selected); },
+    ArrowUp: () => select(flame.boxNear(selected, 0, selected ? -1 : 0)),
+    ArrowDown: () => select(flame.boxNear(selected, 0, 1) ?? selected),
+    ArrowLeft: () => { if (selected) select(flame.boxNear(selected, -1, 0) ?? selected); },
+    ArrowRight: () => { if (selected) select(flame.boxNear(selected, 1, 0) ?? selected); },
     Enter: () => {
       if (selected && flame.chosen !== null) showCallers(selected.site);
       else show(selected ? selected.node : -1);

@@ -17,9 +17,15 @@ from profkit.present.flame_sites import over_subtrees
 from profkit.present.flames import flames, idle_threads
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed, packed_lives
+from profkit.renderers.html._packed_columns import pack_columns, pack_lives
 from profkit.renderers.html._section import LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 
 SCRIPTS: Final = ("canvas.js", "keys.js", "flame_tree.js", "flame.js", "flames.js")
 _ORDER: Final = (
@@ -56,47 +62,49 @@ _STYLES: Final[dict[str, tuple[str, str]]] = {
 """Label and colour of each kind of node."""
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """The flame graphs, or None without a recording that has data for one."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return the flame graphs, or None without a recording that has data for one."""
     if options.recording is None:
         return None
     ctx = options.recording.context
-    every = flames(ctx, _ORDER, over_time=True)
-    if not every:
+    graphs = flames(ctx, _ORDER, over_time=True)
+    if not graphs:
         return None
+
     ownership = ownership_of(ctx.trace.capture if ctx.has_trace else None)
-    tables = [_table(flame, options.base) for flame in every]
-    has_lives = any(flame.lives for flame in every)
-    widths = {"time" if flame.unit == "ns" else "bytes of memory" for flame in every}
+    tables = [_build_site_table(flame, options.base) for flame in graphs]
+    has_lives = any(flame.lives for flame in graphs)
+    widths = {"time" if flame.unit == "ns" else "bytes of memory" for flame in graphs}
+
     return Section(
         id="flames",
         title="Flame graphs",
         body=fill(
             "flames.html.j2",
-            has_threads=any(site.kind == "thread" for flame in every for site in flame.sites),
+            has_threads=any(site.kind == "thread" for flame in graphs for site in flame.sites),
             has_lives=has_lives,
-            flames=list(zip(every, tables, strict=True)),
+            flames=list(zip(graphs, tables, strict=True)),
             width=" or ".join(sorted(widths, reverse=True)),
             has_lines=report.source.lines_from is not None or not ctx.has_trace,
             is_difference=False,
         ),
         scripts=(TABLE_SCRIPT, *((LIVES_SCRIPT,) if has_lives else ()), *SCRIPTS),
         data={
-            "tables": {each.id: each.data for each in tables},
-            "flames": [_data(flame, ownership, options.base) for flame in every],
+            "tables": {table.id: table.data for table in tables},
+            "flames": [_pack_graph(flame, ownership, options.base) for flame in graphs],
         },
     )
 
 
-def section_of_difference(graphs: Sequence[FlameDifference], base: str) -> Section:
-    """The flame graphs of two recordings, coloured by what takes more or less than before."""
+def build_difference_section(graphs: Sequence[FlameDifference], base: str) -> Section:
+    """Return the flame graphs of two recordings, coloured by the change between them."""
     ownership = ownership_of(None)
     return Section(
         id="flames",
         title="Flame graphs",
         body=fill(
             "flames.html.j2",
-            flames=[(each.flame, None) for each in graphs],
+            flames=[(graph.flame, None) for graph in graphs],
             width="time per step" if graphs[0].is_per_step else "time or bytes of memory",
             has_lines=True,
             has_threads=any(site.kind == "thread" for site in graphs[0].flame.sites),
@@ -104,56 +112,63 @@ def section_of_difference(graphs: Sequence[FlameDifference], base: str) -> Secti
             is_difference=True,
         ),
         scripts=SCRIPTS,
-        data={"flames": [_data(each.flame, ownership, base, each.before) for each in graphs]},
+        data={
+            "flames": [_pack_graph(graph.flame, ownership, base, graph.before) for graph in graphs]
+        },
     )
 
 
-def _data(
+def _pack_graph(
     flame: Flame, ownership: Ownership, base: str, before: Int64s | None = None
 ) -> dict[str, Any]:
-    """What ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
-    heaviest = flame.total if before is None else np.maximum(flame.total, before)
-    heaviest = heaviest + _bytes_ever(flame)
-    nodes = np.sort(np.lexsort((np.arange(len(flame)), -heaviest))[:MAX_NODES])
+    """Return what ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
+    weight = flame.total if before is None else np.maximum(flame.total, before)
+    weight = weight + _sum_block_bytes(flame)
+    nodes = np.sort(np.lexsort((np.arange(len(flame)), -weight))[:MAX_NODES])
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
+
+    # Blocks of a node that is left out count for its nearest ancestor on the page.
     nearest = number.copy()
     for level in flame.by_depth[1:] if flame.lives else ():
         left_out = level[nearest[level] == NO_ROW]
         nearest[left_out] = nearest[flame.parent[left_out]]
+
     parent = flame.parent[nodes]
-    above = np.where(parent == NO_ROW, NO_ROW, number[parent])
-    used, site = np.unique(flame.site[nodes], return_inverse=True)
-    sites = [flame.sites[each] for each in used.tolist()]
-    kind_of_site = [_kind(each, ownership) for each in sites]
+    parent_number = np.where(parent == NO_ROW, NO_ROW, number[parent])
+    used_sites, site = np.unique(flame.site[nodes], return_inverse=True)
+    sites = [flame.sites[row] for row in used_sites.tolist()]
+    kind_of_site = [_kind(used, ownership) for used in sites]
     kinds = list(dict.fromkeys(kind_of_site))
+
     # Only the order of the starts is needed: numbers from 1; 0 for all where it is not known.
     order = np.zeros(len(nodes), dtype=np.int64)
     if flame.first_ns is not None:
         order[np.argsort(flame.first_ns[nodes], kind="stable")] = np.arange(1, len(nodes) + 1)
+
     return {
         "name": flame.name,
         "unit": flame.unit,
         "n": len(nodes),
         "nLeftOut": len(flame) - len(nodes),
         # A parent precedes its children: the distance to it is written, and 0 for none.
-        "packed": packed(
+        "packed": pack_columns(
             (
-                np.where(above == NO_ROW, 0, np.arange(len(nodes)) - above),
+                np.where(parent_number == NO_ROW, 0, np.arange(len(nodes)) - parent_number),
                 site, flame.own[nodes], flame.total[nodes], flame.n[nodes],
                 order, *(() if before is None else (before[nodes],)),
             ),
             plain=len(nodes) <= _MAX_PLAIN_NODES,
         ),
         "lives": {
-            device: packed_lives(replace(each, group=nearest[each.group]))
-            for device, each in flame.lives.items()
+            device: pack_lives(replace(lives, group=nearest[lives.group]))
+            for device, lives in flame.lives.items()
         },
-        "idle": [each for each in number[idle_threads(flame)].tolist() if each != NO_ROW],
+        "idle": [node for node in number[idle_threads(flame)].tolist() if node != NO_ROW],
         "sites": {
-            "name": [cell(each.name, _MAX_NAME) for each in sites],
-            "short": [_short(each) for each in sites],
-            "place": [_place(each, base) for each in sites],
+            "name": [cell(used.name, _MAX_NAME) for used in sites],
+            "short": [_short(used) for used in sites],
+            "place": [_place(used, base) for used in sites],
             "style": [kinds.index(kind) for kind in kind_of_site],
         },
         "styles": [
@@ -163,16 +178,16 @@ def _data(
     }  # fmt: skip
 
 
-def _bytes_ever(flame: Flame) -> Int64s:
-    """Bytes of all blocks of the history at each node and its descendants. Shape ``(k,)``."""
-    own = np.zeros(len(flame), dtype=np.int64)
-    for each in flame.lives.values():
-        np.add.at(own, each.group, each.n_bytes)
-    return over_subtrees(np.add, own, flame.parent)
+def _sum_block_bytes(flame: Flame) -> Int64s:
+    """Return the bytes of all blocks of the history at nodes and descendants. Shape ``(k,)``."""
+    block_bytes = np.zeros(len(flame), dtype=np.int64)
+    for lives in flame.lives.values():
+        np.add.at(block_bytes, lives.group, lives.n_bytes)
+    return over_subtrees(np.add, block_bytes, flame.parent)
 
 
 def _kind(site: FlameSite, ownership: Ownership) -> str:
-    """The kind of a site, of Python calls by whose code they run."""
+    """Return the kind of a site, of a Python call by whose code it runs."""
     if site.kind != "python":
         return site.kind
     return owner_of_call(site.name if site.frame is None else site.frame.file, ownership)
@@ -183,7 +198,7 @@ def _name(site: FlameSite) -> str:
 
 
 def _short(site: FlameSite) -> str:
-    """The name that is drawn; of a source line with its file and number."""
+    """Return the name that is drawn, of a source line with its file and number."""
     if site.frame is not None and site.kind == "line":
         file = site.frame.file.replace("\\", "/").rsplit("/", 1)[-1]
         return cell(f"{site.name}  {numbered_line(file, site.frame.line)}", _MAX_NAME)
@@ -197,19 +212,20 @@ def _place(site: FlameSite, base: str) -> str:
     return cell(line, _MAX_NAME)
 
 
-def _table(flame: Flame, base: str) -> SortableTable:
-    """The sites of a graph, the one with the highest own weight first."""
-    own, total, n = by_site(flame)
-    order = np.lexsort((np.arange(len(own)), -total, -own))
-    # Nodes without weight are those of memory that was not live at its peak.
+def _build_site_table(flame: Flame, base: str) -> SortableTable:
+    """Return the sites of a graph, the one with the highest own weight first."""
+    self_weight, total, n = sum_by_site(flame)
+    order = np.lexsort((np.arange(len(total)), -total, -self_weight))
+    # Memory that was not live at its peak has nodes without weight.
     order = order[total[order] > 0][:MAX_ROWS].tolist()
+
     unit: Any = flame.unit
     columns = (
         SortableColumn("Name", "name", lambda site: _name(flame.sites[site])),
         SortableColumn("Location", "place", lambda site: _place(flame.sites[site], base)),
-        SortableColumn("Self", unit, lambda site: int(own[site]), "without what it calls"),
+        SortableColumn("Self", unit, lambda site: int(self_weight[site]), "without what it calls"),
         SortableColumn(
-            "Share", "share", lambda site: int(own[site]) / flame.weight,
+            "Share", "share", lambda site: int(self_weight[site]) / flame.weight,
             "of the whole graph, without what it calls",
         ),
         SortableColumn(
@@ -221,26 +237,32 @@ def _table(flame: Flame, base: str) -> SortableTable:
             "calls, kernels, copies or blocks that end there",
         ),
     )  # fmt: skip
-    hints = [flame.sites[each].name for each in order]
-    return table(f"flame-{flame.name}", flame.title, columns, order, sorted_by="Self", hints=hints)
+
+    hints = [flame.sites[site].name for site in order]
+    return build_table(
+        f"flame-{flame.name}", flame.title, columns, order, sorted_by="Self", hints=hints
+    )
 
 
-def by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:
-    """Own weight, total weight and count of every site, summed over its nodes.
+def sum_by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the own weight, total weight and count of every site, summed over its nodes.
 
     Returns:
-        An entry for each site. The total of a recursive call is that of the outermost call.
+        An entry for each site. A recursive call has the total of the outermost call.
     """
-    outermost = np.ones(len(flame), dtype=np.bool_)
-    here = np.flatnonzero(flame.parent != NO_ROW)
-    above = flame.parent[here]
-    while len(here):
-        outermost[here] &= flame.site[above] != flame.site[here]
-        above = flame.parent[above]
-        has_parent = above != NO_ROW
-        here, above = here[has_parent], above[has_parent]
-    own, total, n = np.zeros((3, len(flame.sites)), dtype=np.int64)
-    np.add.at(own, flame.site, flame.own)
-    np.add.at(total, flame.site[outermost], flame.total[outermost])
+    # All nodes climb at once, one ancestor per round: a node below one of its own site is not
+    # outermost. There are as many rounds as the tree is deep.
+    is_outermost = np.ones(len(flame), dtype=np.bool_)
+    nodes = np.flatnonzero(flame.parent != NO_ROW)
+    ancestors = flame.parent[nodes]
+    while len(nodes):
+        is_outermost[nodes] &= flame.site[ancestors] != flame.site[nodes]
+        ancestors = flame.parent[ancestors]
+        has_parent = ancestors != NO_ROW
+        nodes, ancestors = nodes[has_parent], ancestors[has_parent]
+
+    self_weight, total, n = np.zeros((3, len(flame.sites)), dtype=np.int64)
+    np.add.at(self_weight, flame.site, flame.own)
+    np.add.at(total, flame.site[is_outermost], flame.total[is_outermost])
     np.add.at(n, flame.site, flame.n)
-    return own, total, n
+    return self_weight, total, n

@@ -7,11 +7,11 @@
   const rows = [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll('td')]);
   const hasTimeline = document.getElementById('ranks-view') !== null;
   const median = figure.querySelector('.levels b');
-  let [shown, isOwn] = [maps[0], false];
+  let [shown, isWithoutWaiting] = [maps[0], false];
   let at = [0, 0];
 
   function about([rank, step, timeNs, waitNs]) {
-    const ns = isOwn ? timeNs - waitNs : timeNs;
+    const ns = isWithoutWaiting ? timeNs - waitNs : timeNs;
     const ratio = shown.medianNs
       ? `, ${profkit.formatNumber(ns / shown.medianNs)} times the median` : '';
     const parts = waitNs ? `: ${profkit.formatNs(timeNs - waitNs)} of its own and `
@@ -28,11 +28,11 @@
       const [, , timeNs, waitNs, level] = figures;
       cell.dataset.level = String(level);
       cell.dataset.tip = about(figures);
-      cell.firstChild.textContent = profkit.formatNs(isOwn ? timeNs - waitNs : timeNs);
+      cell.firstChild.textContent = profkit.formatNs(isWithoutWaiting ? timeNs - waitNs : timeNs);
     }));
   }
 
-  /** The one cell that the tab key reaches. */
+  /** Make a cell the only one that the tab key reaches. */
   function moveTo(row, column, focuses = true) {
     rows[at[0]][at[1]].tabIndex = -1;
     at = [row, column];
@@ -74,7 +74,7 @@
   });
   figure.addEventListener('change', (event) => {
     shown = maps[Number(event.target.value)];
-    isOwn = event.target.value !== '0';
+    isWithoutWaiting = event.target.value !== '0';
     draw();
   });
   for (const cell of rows.flat()) cell.tabIndex = -1;

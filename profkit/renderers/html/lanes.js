@@ -11,7 +11,7 @@ profkit.lanes = (() => {
   let cachedColors = null;
   window.addEventListener('profkit:theme', () => { cachedColors = null; });
 
-  /** The colours of the page that drawings use, cached until the theme changes. */
+  /** Return the colours of the page that drawings use, cached until the theme changes. */
   function pageColors() {
     const names = ['--bg', '--fg', '--muted', '--line', '--accent'];
     cachedColors = cachedColors ?? Object.fromEntries(
@@ -30,7 +30,7 @@ profkit.lanes = (() => {
       this.place();
     }
 
-    /** Visible rows of a lane. */
+    /** Return the number of visible rows of a lane. */
     nVisible(index) {
       const { nRows } = this.lanes[index];
       if (this.isOpen[index]) return nRows;
@@ -61,26 +61,26 @@ profkit.lanes = (() => {
       return this.lanes[index].nRows > 1;
     }
 
-    /** The vertical position of a row; of one that is not visible that of its lane's last row. */
+    /** Return the vertical position of a row, or of its lane's last row if it is not visible. */
     yOf(row) {
       const lane = this.laneOf(row);
       const { firstRow } = this.lanes[lane];
       return this.top[lane] + Math.min(row - firstRow, this.nVisible(lane) - 1) * rowHeight;
     }
 
-    /** The index of the lane that a row is in. */
+    /** Return the index of the lane that a row is in. */
     laneOf(row) {
       return this.lanes.findLastIndex(({ firstRow }) => firstRow <= row);
     }
 
-    /** The rows that overlap a range of heights. */
+    /** Return the rows that overlap a range of heights. */
     rowsWithin(top, bottom) {
       return this.rows.filter(({ y }) => y + rowHeight > top && y < bottom);
     }
 
-    /** The row at a vertical position, or undefined between rows. */
+    /** Return the row at a vertical position, or undefined between rows. */
     rowAt(y) {
-      return this.rows.find((each) => y >= each.y && y < each.y + rowHeight);
+      return this.rows.find((row) => y >= row.y && y < row.y + rowHeight);
     }
   }
 
@@ -96,7 +96,7 @@ profkit.lanes = (() => {
       return (ns - this.view.from) * this.scale;
     }
 
-    /** The same, at most some widths outside: a canvas is not exact at a billion pixels. */
+    /** Return the pixel of a time, at most some widths outside: a canvas is not exact far away. */
     near(ns) {
       return Math.min(Math.max(this.x(ns), -9 * this.width), 10 * this.width);
     }
@@ -105,7 +105,7 @@ profkit.lanes = (() => {
      * Draw the visible slices of a row. Those narrower than a pixel are one bar for each pixel, as
      * high as the part of it that events cover, in the colour of the slice with most of it.
      */
-    row(level, row, y, alpha) {
+    drawRow(level, row, y, alpha) {
       const { start, end, busy, site } = level;
       const { context, scale, view, colors } = this;
       const last = level.first[row + 1];
@@ -113,6 +113,8 @@ profkit.lanes = (() => {
       const widest = Math.ceil(this.width);
       let bar = { at: -1, wide: 0, high: 0, fill: '' };
       let [pixel, covered, most, mostSite] = [-1, 0, 0, 0];
+
+      // Adjacent pixels of one height and colour are one rectangle: a row has few of them.
       const drawBar = () => {
         if (bar.at < 0) return;
         context.fillStyle = bar.fill;
@@ -129,16 +131,17 @@ profkit.lanes = (() => {
         }
         pixel = -1;
       };
+
       context.globalAlpha = alpha;
       for (let i = profkit.slices.firstAfter(level, row, view.from); i < last; i += 1) {
         const left = (start[i] - view.from) * scale;
         if (left > widest) break;
         const right = (end[i] - view.from) * scale;
         if (right - left < 1.5) {
-          const at = Math.max(0, Math.floor(left));
-          if (at !== pixel) {
+          const leftPixel = Math.max(0, Math.floor(left));
+          if (leftPixel !== pixel) {
             endPixel();
-            [pixel, covered, most] = [at, 0, -1];
+            [pixel, covered, most] = [leftPixel, 0, -1];
           }
           covered += busy[i];
           if (busy[i] > most) {
@@ -147,7 +150,7 @@ profkit.lanes = (() => {
           }
         } else {
           endPixel();
-          this.slice(level, i, Math.max(-2, left), Math.min(this.width + 2, right), y, alpha);
+          this.drawSlice(level, i, Math.max(-2, left), Math.min(this.width + 2, right), y, alpha);
         }
       }
       endPixel();
@@ -156,14 +159,16 @@ profkit.lanes = (() => {
     }
 
     /** Draw one slice; if it merges several events, as high as the part of it that they cover. */
-    slice(level, i, left, right, y, alpha) {
+    drawSlice(level, i, left, right, y, alpha) {
       const { context } = this;
       const style = this.colors[level.site[i]];
       const length = level.end[i] - level.start[i];
       const full = rowHeight - 2;
       const part = level.n[i] > 1 && length > 0 ? level.busy[i] / length : 1;
       const high = Math.max(minHeight, Math.round(full * part));
+      // A gap sets slices apart that are wide enough for it.
       const width = right - left > 2.5 ? right - left - 0.6 : right - left;
+
       context.fillStyle = style.fill;
       context.fillRect(left, y + full - high, width, high);
       if (style.tile && width > 3) {
@@ -172,19 +177,20 @@ profkit.lanes = (() => {
       }
       if (width > 26) {
         context.globalAlpha = 1;
-        this.label(level, i, left, width, y, alpha === 1 ? style : null, part);
+        this.drawLabel(level, i, left, width, y, alpha === 1 ? style : null, part);
         context.globalAlpha = alpha;
       }
     }
 
-    /** The name of a slice; without a style that of one among others that a search found. */
-    label(level, i, left, width, y, style, part) {
+    /** Write the name of a slice; without a style, of one that a search did not find. */
+    drawLabel(level, i, left, width, y, style, part) {
       const { context, sites } = this;
       const n = level.n[i];
       const name = sites.texts[sites.short[level.site[i]]];
       const text = n > 1 ? `${profkit.formatCount(n)} × ${name}…` : name;
       const from = Math.max(left, 0);
       const room = Math.min(left + width, this.width) - from - 8;
+
       // A low bar has its text above it, on the ground of the page.
       const isOnPage = part < 0.85;
       if (style && room > 0 && (style.tile || isOnPage)) {
@@ -198,23 +204,23 @@ profkit.lanes = (() => {
     }
 
     /** Draw the slices of a row that a search found, at least two pixels wide. */
-    found(occurrences, row, y) {
+    drawMatches(occurrences, row, y) {
       const { level, slices } = occurrences;
-      let [at, last] = occurrences.within(row, this.view.from);
+      let [place, last] = occurrences.within(row, this.view.from);
       let drawnTo = -1;
-      for (; at < last; at += 1) {
-        const i = slices[at];
+      for (; place < last; place += 1) {
+        const i = slices[place];
         const left = Math.max(-2, this.x(level.start[i]));
         if (left > this.width) break;
         const right = Math.min(this.width + 2, Math.max(this.x(level.end[i]), left + 2));
         if (right <= drawnTo) continue;
-        this.slice(level, i, left, right, y, 1);
+        this.drawSlice(level, i, left, right, y, 1);
         drawnTo = right;
       }
     }
 
-    /** A frame around a slice. */
-    frame(y, { start, end }) {
+    /** Draw a frame around a slice. */
+    drawFrame(y, { start, end }) {
       const left = this.near(start);
       const { context } = this;
       context.strokeStyle = pageColors().fg;
@@ -222,14 +228,16 @@ profkit.lanes = (() => {
       context.strokeRect(left, y - 1, Math.max(2, this.near(end) - left), rowHeight);
     }
 
-    /** An arrow from the start of a launch to the start of what it launched. */
-    arrow(from, to) {
+    /** Draw an arrow from the start of a launch to the start of its device work. */
+    drawArrow(from, to) {
       const { context } = this;
       const isDown = to.y >= from.y;
       const [x1, y1] = [this.near(from.start), from.y + (isDown ? rowHeight - 2 : 0)];
       const [x2, y2] = [this.near(to.start), to.y + (isDown ? 0 : rowHeight - 2)];
       const bend = Math.min(60, 20 + Math.abs(x2 - x1) / 3);
       const head = isDown ? -5 : 5;
+
+      // The first, wider pass is a halo that sets the arrow apart from slices.
       for (const [color, width] of [[pageColors().bg, 4], [pageColors().accent, 2]]) {
         context.strokeStyle = color;
         context.lineWidth = width;
@@ -243,8 +251,8 @@ profkit.lanes = (() => {
       }
     }
 
-    /** A time range over some height, with its bounds. */
-    area(from, to, top, bottom) {
+    /** Draw a time range over some height, with its bounds. */
+    drawArea(from, to, top, bottom) {
       const { context } = this;
       const [left, right] = [this.near(from), this.near(to)];
       context.globalAlpha = 0.18;
@@ -259,12 +267,13 @@ profkit.lanes = (() => {
 
   /**
    * Draw the visible lanes, and over them what is selected: `area`, `selected` and its `arrows`.
-   * Where `found` is set, the slices that a search found are drawn over pale ones.
+   * With `matches`, the slices that a search found are drawn over pale ones.
    */
   function drawSlices(canvas, state) {
-    const { layout, level, view, scroll, size, found, selected, arrows, area } = state;
+    const { layout, level, view, scroll, size, matches, selected, arrows, area } = state;
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
     const painter = new Painter(context, state);
+
     for (const { at } of ticks(view, size.width)) {
       context.fillStyle = pageColors().line;
       context.fillRect(Math.round(painter.x(at)), 0, 1, size.height);
@@ -273,37 +282,40 @@ profkit.lanes = (() => {
       context.fillStyle = pageColors().line;
       context.fillRect(0, y - laneGap / 2 - scroll, size.width, 1);
     });
+
     for (const { row, y } of layout.rows) {
       const top = y - scroll;
       if (top < -rowHeight || top > size.height) continue;
-      painter.row(level, row, top, found ? 0.15 : 1);
-      if (found) painter.found(found, row, top);
-      if (selected && selected.row === row) painter.frame(top, selected);
+      painter.drawRow(level, row, top, matches ? 0.15 : 1);
+      if (matches) painter.drawMatches(matches, row, top);
+      if (selected && selected.row === row) painter.drawFrame(top, selected);
     }
+
     for (const [from, to] of arrows) {
-      painter.arrow(...[from, to].map(({ row, start }) => (
+      painter.drawArrow(...[from, to].map(({ row, start }) => (
         { start, y: layout.yOf(row) - scroll })));
     }
     if (area) {
-      painter.area(area.from, area.to, Math.max(-2, area.top - scroll),
+      painter.drawArea(area.from, area.to, Math.max(-2, area.top - scroll),
         Math.min(size.height + 2, area.bottom - scroll));
     }
   }
 
-  /** Round times within a range, with their labels. */
+  /** Return round times within a range, with their labels. */
   function ticks({ from, to }, width) {
     const rough = ((to - from) / width) * 110;
     const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
-    const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
+    const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
     const [scale, unit] = profkit.unitFor(to, profkit.timeUnits);
     const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
-    const found = [];
+
+    const marks = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const text = (at / scale).toLocaleString('en-US',
         { minimumFractionDigits: digits, maximumFractionDigits: digits });
-      found.push({ at, text: `${text} ${unit}` });
+      marks.push({ at, text: `${text} ${unit}` });
     }
-    return found;
+    return marks;
   }
 
   function drawRuler(canvas, view, width, height) {
@@ -326,12 +338,14 @@ profkit.lanes = (() => {
     caches.set(shownOn, cache);
     const key = [level, size.width, window.devicePixelRatio, colors.by,
       document.documentElement.dataset.theme];
-    if (key.every((each, index) => each === cache.key[index])) return cache.canvas;
+    if (key.every((part, index) => part === cache.key[index])) return cache.canvas;
     cache.key = key;
+
     const context = profkit.canvas.fitted(cache.canvas, size.width, size.height);
     const fills = colors.ofSites(context);
     const scale = size.width / (whole.to - whole.from);
     const rowPx = Math.floor((size.height - 4) / Math.max(1, rows.length));
+
     rows.forEach((row, index) => {
       let drawnTo = -1;
       for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
@@ -346,7 +360,7 @@ profkit.lanes = (() => {
     return cache.canvas;
   }
 
-  /** The whole recording, with a frame around the visible range. */
+  /** Draw the whole recording, with a frame around the visible range. */
   function drawOverview(canvas, state) {
     const { whole, view, size } = state;
     const image = overviewImage(canvas, state);
@@ -356,6 +370,7 @@ profkit.lanes = (() => {
     if (image.width && image.height) {
       context.drawImage(image, 0, 0, size.width, size.height);
     }
+
     const [left, right] = [view.from, view.to].map((ns) => (ns - whole.from) * scale);
     context.globalAlpha = 0.7;
     context.fillStyle = colors.bg;

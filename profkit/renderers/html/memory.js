@@ -10,6 +10,7 @@
       name: (n) => `after ${profkit.formatCount(n)} entries` },
     step: { axis: 'step', scales: numbers, name: (n) => `step ${profkit.formatCount(n)}` },
   };
+
   function draw({ id, device, clock, at, lines, layers, lives, uses }) {
     const inputs = [...document.querySelectorAll(`input[name="${id}"]`)];
     const { axis, scales, name } = clocks[clock];
@@ -38,13 +39,13 @@
       onSpan: lives && onSpan,
     });
 
-    /** What was live in a span: the number, the bytes, and their uses. */
+    /** Return a sentence on the blocks that were live in a span: number, bytes and uses. */
     function liveText(span, { n, bytes }) {
-      const whole = bytes.reduce((sum, each) => sum + each, 0);
-      const shares = uses.map((label, use) => [label, bytes[use]]).filter(([, sum]) => sum)
-        .sort((a, b) => b[1] - a[1])
-        .map(([label, sum]) => `${label} ${profkit.formatBytes(sum)} (${profkit.formatShare(sum / whole)})`);
-      const count = profkit.formatCount(n.reduce((sum, each) => sum + each, 0));
+      const whole = bytes.reduce((sum, ofUse) => sum + ofUse, 0);
+      const byUse = uses.map((label, use) => [label, bytes[use]]).filter(([, sum]) => sum);
+      const shares = byUse.sort((a, b) => b[1] - a[1]).map(([label, sum]) => (
+        `${label} ${profkit.formatBytes(sum)} (${profkit.formatShare(sum / whole)})`));
+      const count = profkit.formatCount(n.reduce((sum, ofUse) => sum + ofUse, 0));
       return `Selected: ${count} blocks that were live on ${device} at some time from `
         + `${name(at[span[0]])} to ${name(at[span[1]])}. Their sizes add up to `
         + `${profkit.formatBytes(whole)}${shares.length ? `: ${shares.join(', ')}` : ''}.`;
@@ -54,12 +55,14 @@
     async function onSpan(span) {
       sums ??= profkit.lives(lives, uses.length);
       const text = span && liveText(span, (await sums)(...span));
+      // The reader may have selected another span while this one was decoded.
       if (String(span) !== String(chart.span)) return;
       profkit.showSpan(span && { device, from: span[0], to: span[1], text });
     }
 
     const chart = profkit.chart(place, spec());
     for (const input of inputs) input.addEventListener('change', () => chart.update(spec()));
+
     if (!lives) return;
     const selected = profkit.element('p', { class: 'selected-span', role: 'status' });
     place.after(selected);

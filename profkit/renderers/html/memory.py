@@ -21,11 +21,17 @@ from profkit.present.memory_text import (
 )
 from profkit.present.recording_tables import largest_allocations, operator_memory
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed_lives
+from profkit.renderers.html._packed_columns import pack_lives
 from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 from profkit.renderers.html.segments import SCRIPTS as SEGMENT_SCRIPTS
-from profkit.renderers.html.segments import USE_COLORS, segment_maps
+from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
@@ -38,26 +44,30 @@ _BY: Final = {"use": "by use", "line": "by line", "operator": "by operator"}
 """The kinds of layers, the one that is shown first first."""
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """Memory over time and its tables, or None where the recording has no memory data."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return memory over time and its tables, or None for a recording without memory data."""
     memory = report.summary.memory
     if memory is None:
         return None
-    every = _series(memory, options)
-    charts = [_chart(number, series) for number, series in enumerate(every)]
-    monitored = _monitored_chart(report)
+
+    histories = _read_histories(memory, options)
+    charts = [_build_chart(number, series) for number, series in enumerate(histories)]
+    monitored = _build_monitored_chart(report)
     if monitored is not None:
         charts.append(monitored)
-    tables = [each for each in _tables(report, memory, options, every) if each.rows]
-    segments = list(segment_maps(options))
+    tables = [table for table in _build_tables(report, memory, options, histories) if table.rows]
+    # Segments are the state at the end of a snapshot, charts are all of its history.
+    segments = list(build_segment_maps(options))
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):
         return None
-    tables_data = {each.id: each.data for each in tables}
+
+    tables_data = {table.id: table.data for table in tables}
     data = {"tables": tables_data, "charts": charts, "segments": segments}
+    # In the order of the page: scripts use definitions of the scripts before them.
     scripts = (
         *((TABLE_SCRIPT,) if tables else ()),
-        *((LIVES_SCRIPT,) if any(each["lives"] for each in charts) else ()),
+        *((LIVES_SCRIPT,) if any(chart["lives"] for chart in charts) else ()),
         *(SEGMENT_SCRIPTS if segments else ()),
         *((CHART_SCRIPT, _SCRIPT) if charts or segments else ()),
     )
@@ -67,14 +77,15 @@ def section(report: Report, options: Options) -> Section | None:
     return Section("memory", "Memory", body, scripts, data)
 
 
-def _series(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:
-    """Each device's memory over time: from the recording, else the outline in the report."""
+def _read_histories(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:
+    """Return each device's memory over time: from the recording, else the report's outline."""
     if options.recording is not None:
         return memory_series(options.recording.context)
-    return tuple(_outline(each) for each in memory.devices if len(each.timeline) > 1)
+    return tuple(_outline(device) for device in memory.devices if len(device.timeline) > 1)
 
 
 def _outline(device: SnapshotDevice) -> MemorySeries:
+    # A snapshot may have no times: its entries are then numbered.
     points = device.timeline
     has_times = all(point.time_us is not None for point in points)
     return MemorySeries(
@@ -86,18 +97,19 @@ def _outline(device: SnapshotDevice) -> MemorySeries:
     )
 
 
-def _chart(number: int, series: MemorySeries) -> dict[str, Any]:
-    """What ``memory.js`` draws for a device."""
+def _build_chart(number: int, series: MemorySeries) -> dict[str, Any]:
+    """Return what ``memory.js`` draws for a device."""
     lines = [{"name": "allocated", "bytes": series.allocated_bytes.tolist()}]
     if series.reserved_bytes is not None:
         lines.append({"name": "reserved", "bytes": series.reserved_bytes.tolist()})
     highest = format_bytes(int(series.allocated_bytes.max()))
+
     return {
         "id": f"memory-{number}",
         "device": series.device,
         "title": f"{cell(series.device)}: peak {highest}",
         "uses": series.uses,
-        "lives": series.by_use and packed_lives(series.by_use),
+        "lives": series.by_use and pack_lives(series.by_use),
         "clock": series.clock,
         "at": series.at.tolist(),
         "lines": lines,
@@ -117,49 +129,53 @@ def _chart(number: int, series: MemorySeries) -> dict[str, Any]:
 
 
 def _color(number: int, name: str, kind: str) -> str:
-    """The colour of a layer: of a use its own one, of all the rest grey."""
+    """Return the colour of a layer: the one of its use, and grey for the layer of the rest."""
     if kind == "use" and name in USE_COLORS:
         return USE_COLORS[name]
     return "--line" if name in REST_LAYERS or number >= MAX_LAYERS else f"--series-{number + 1}"
 
 
-def _monitored_chart(report: Report) -> dict[str, Any] | None:
-    """What it draws for a monitored program: a line for each figure, over the steps."""
+def _build_monitored_chart(report: Report) -> dict[str, Any] | None:
+    """Return what ``memory.js`` draws for a monitored program: each figure over the steps."""
     rows = series_rows(report)
     if not rows:
         return None
+
+    # A figure may be unknown after some steps: its line has a gap there.
     steps = sorted({step for row in rows for step in row.steps})
     by_step = [dict(zip(row.steps, row.values_bytes, strict=True)) for row in rows]
+    lines = [
+        {"name": row.name, "bytes": [bytes_after.get(step) for step in steps]}
+        for row, bytes_after in zip(rows, by_step, strict=True)
+    ]
     return {
         "id": "memory-steps",
         "title": "Memory after each step",
         "clock": "step",
         "at": steps,
-        "lines": [
-            {"name": row.name, "bytes": [known.get(step) for step in steps]}
-            for row, known in zip(rows, by_step, strict=True)
-        ],
+        "lines": lines,
         "layers": {},
         "lives": None,
     }
 
 
-def _tables(
-    report: Report, memory: MemorySummary, options: Options, every: tuple[MemorySeries, ...]
+def _build_tables(
+    report: Report, memory: MemorySummary, options: Options, histories: tuple[MemorySeries, ...]
 ) -> Iterator[SortableTable]:
-    yield _monitored_table(report)
+    yield _build_monitored_table(report)
+    # Snapshots list the blocks at the peak by line and use, with their counts, in tables below.
     if not memory.devices:
-        for number, series in enumerate(every):
-            yield from (_peak_table(number, series, kind) for kind in series.layers)
-    for number, each in enumerate(allocation_tables(report, everything=True)):
-        yield _sites_table(number, each, options)
+        for number, series in enumerate(histories):
+            yield from (_build_peak_table(number, series, kind) for kind in series.layers)
+    for number, allocations in enumerate(allocation_tables(report, everything=True)):
+        yield _build_allocation_site_table(number, allocations, options)
     for number, device in enumerate(memory.devices):
-        yield from _device_tables(number, device)
-    yield from _allocation_tables(options)
+        yield from _build_device_tables(number, device)
+    yield from _build_operator_tables(options)
 
 
-def _peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
-    """What was allocated when a trace's memory was highest."""
+def _build_peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
+    """Return the allocations that were live when a trace's memory was highest."""
     highest = series.highest
     total = int(series.allocated_bytes[highest])
     columns = (
@@ -167,34 +183,40 @@ def _peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
         SortableColumn("Bytes", "bytes", lambda layer: int(layer.bytes[highest])),
         SortableColumn("Share", "share", lambda layer: int(layer.bytes[highest]) / total, _OF_ALL),
     )
+
     layers = [layer for layer in series.layers[kind] if layer.bytes[highest] and total]
     layers.sort(key=lambda layer: -int(layer.bytes[highest]))
+
     caption = f"{series.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
-    return table(f"memory-peak-{number}-{kind}", caption, columns, layers, sorted_by="Bytes")
+    return build_table(f"memory-peak-{number}-{kind}", caption, columns, layers, sorted_by="Bytes")
 
 
-def _monitored_table(report: Report) -> SortableTable:
+def _build_monitored_table(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Figure", "text", "name"),
         SortableColumn("After the first step", "bytes", "first_bytes"),
         SortableColumn("After the last step", "bytes", "last_bytes"),
         SortableColumn("Highest", "bytes", "highest_bytes"),
     )
-    return table("memory-monitored", "Memory over the steps", columns, series_rows(report))
+    return build_table("memory-monitored", "Memory over the steps", columns, series_rows(report))
 
 
-def _sites_table(number: int, each: AllocationTable, options: Options) -> SortableTable:
+def _build_allocation_site_table(
+    number: int, allocations: AllocationTable, options: Options
+) -> SortableTable:
     columns = (
         SortableColumn("Allocated at", "place", lambda site: _site_place(site, options)),
         SortableColumn("Function", "name", "location.function"),
         *_COUNT_AND_BYTES,
-        SortableColumn("Share", "share", each.share, _OF_ALL),
+        SortableColumn("Share", "share", allocations.share, _OF_ALL),
         SortableColumn(
             "Used for", "text", lambda site: use_label(site.category), "inferred from the stack"
         ),
     )
-    caption = f"{each.title}: {format_bytes(each.total_bytes)}"
-    return table(f"memory-sites-{number}", caption, columns, each.sites, sorted_by="Bytes")
+    caption = f"{allocations.title}: {format_bytes(allocations.total_bytes)}"
+    return build_table(
+        f"memory-sites-{number}", caption, columns, allocations.sites, sorted_by="Bytes"
+    )
 
 
 def _site_place(site: AllocationSite, options: Options) -> str:
@@ -204,18 +226,19 @@ def _site_place(site: AllocationSite, options: Options) -> str:
     return numbered_line(short_path(where.file, options.base), where.line)
 
 
-def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
+def _build_device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
     name = device.device
     use = SortableColumn("Use", "text", lambda each: use_label(each.category) or "not known")
-    yield table(
+    yield build_table(
         f"memory-uses-{number}",
         f"{name} at {'its peak' if device.has_peak else 'the end'}, by use",
         (use, *_COUNT_AND_BYTES),
         device.peak_uses,
         sorted_by="Bytes",
     )
+
     about = "free bytes in the same segments, which cannot be released"
-    yield table(
+    yield build_table(
         f"memory-fragmentation-{number}",
         f"{name}: allocations that keep free memory from being released",
         (
@@ -226,8 +249,9 @@ def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTabl
         device.fragmentation_sites,
         sorted_by="Unreleasable",
     )
+
     net = "allocated minus freed; negative if more was freed"
-    yield table(
+    yield build_table(
         f"memory-regions-{number}",
         f"{name}: memory by region",
         (
@@ -243,13 +267,14 @@ def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTabl
     )
 
 
-def _allocation_tables(options: Options) -> Iterator[SortableTable]:
+def _build_operator_tables(options: Options) -> Iterator[SortableTable]:
     if options.recording is None or not options.recording.context.has_trace:
         return
+
     ctx = options.recording.context
     origin = (SortableColumn("Operator", "name", "op"), SortableColumn("Device", "text", "device"))
     net = "allocated minus freed within the operator"
-    yield table(
+    yield build_table(
         "memory-operators",
         "Allocations by operator",
         (
@@ -261,8 +286,9 @@ def _allocation_tables(options: Options) -> Iterator[SortableTable]:
         operator_memory(ctx),
         sorted_by="Allocated",
     )
+
     never = "–: not freed in the recording"  # noqa: RUF001  (a dash)
-    yield table(
+    yield build_table(
         "memory-largest",
         "Largest allocations",
         (

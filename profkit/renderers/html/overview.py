@@ -32,12 +32,12 @@ class Tile:
     more: str = ""
 
 
-def section(report: Report, options: Options) -> Section:
-    """The figures of any report."""
+def build_section(report: Report, options: Options) -> Section:
+    """Return the main figures, which every report has."""
     breakdown = report.summary.breakdown
     body = fill(
         "overview.html.j2",
-        tiles=list(_tiles(report)),
+        tiles=list(_build_tiles(report)),
         whole=breakdown_title(report),
         whole_ns=breakdown.mean_ns if breakdown is not None else 0,
         parts=breakdown.parts if breakdown is not None else (),
@@ -45,49 +45,57 @@ def section(report: Report, options: Options) -> Section:
     return Section("overview", "Overview", body)
 
 
-def _tiles(report: Report) -> Iterator[Tile]:
+def _build_tiles(report: Report) -> Iterator[Tile]:
     summary = report.summary
     breakdown = summary.breakdown
     if breakdown is not None and breakdown.total_ns:
-        yield Tile(breakdown_title(report), format_ns(breakdown.mean_ns), _range(report))
-    if report.ranks:
-        waits = [each.collective_wait_ns for each in report.ranks]
-        per_step = "per step, " if summary.steps else ""
-        more = f"{per_step}mean of {counted(len(waits), 'rank')}"
-        yield Tile("Waiting for ranks", format_ns(sum(waits) // len(waits)), more)
-    slowdown = report.collectives.slowdown if report.collectives is not None else None
-    if slowdown is not None:
-        times = f"{format_ns(slowdown.actual_ns)} instead of {format_ns(slowdown.ideal_ns)}"
-        more = f"{times} with equal ranks, by replay"
-        yield Tile("Slowdown by ranks", f"{format_number(slowdown.ratio)} times", more)
+        yield Tile(breakdown_title(report), format_ns(breakdown.mean_ns), _step_range(report))
+    yield from _build_rank_tiles(report)
+
     figures = main_figures(report)
     if figures.busy_share is not None:
         several = "at least one device " if len(summary.devices) > 1 else ""
         whole = "step time" if figures.step_ns is not None else "time from first to last work"
         title = f"{device_noun(report)} busy"
         yield Tile(title, format_share(figures.busy_share), f"{several}of the {whole}")
-    if summary.flops is not None and summary.flops.utilization_share is not None:
-        used = format_share(summary.flops.utilization_share)
-        achieved = f"{format_number(summary.flops.tflops_per_s)} TFLOP/s"
-        yield Tile("FLOP utilization", used, f"{achieved}, {summary.flops.precision}")
-    if summary.flops is not None and summary.flops.model_utilization_share is not None:
-        used = format_share(summary.flops.model_utilization_share)
-        yield Tile("MFU", used, "of the tokens and parameters stated")
+
+    flops = summary.flops
+    if flops is not None and flops.utilization_share is not None:
+        achieved = f"{format_number(flops.tflops_per_s)} TFLOP/s, {flops.precision}"
+        yield Tile("FLOP utilization", format_share(flops.utilization_share), achieved)
+    if flops is not None and flops.model_utilization_share is not None:
+        share = format_share(flops.model_utilization_share)
+        yield Tile("MFU", share, "of the tokens and parameters stated")
+
     if figures.saving_ns:
         yield Tile(SAVING_TITLE, *figures.saving)
-    yield from _memory_tiles(report)
-    yield _findings_tile(report)
+    yield from _build_memory_tiles(report)
+    yield _build_findings_tile(report)
 
 
-def _range(report: Report) -> str:
+def _build_rank_tiles(report: Report) -> Iterator[Tile]:
+    if report.ranks:
+        waits = [rank.collective_wait_ns for rank in report.ranks]
+        per_step = "per step, " if report.summary.steps else ""
+        more = f"{per_step}mean of {counted(len(waits), 'rank')}"
+        yield Tile("Waiting for ranks", format_ns(sum(waits) // len(waits)), more)
+
+    slowdown = report.collectives.slowdown if report.collectives is not None else None
+    if slowdown is not None:
+        times = f"{format_ns(slowdown.actual_ns)} instead of {format_ns(slowdown.ideal_ns)}"
+        more = f"{times} with equal ranks, by replay"
+        yield Tile("Slowdown by ranks", f"{format_number(slowdown.ratio)} times", more)
+
+
+def _step_range(report: Report) -> str:
     n_steps, spread = len(report.summary.steps), step_range(report)
-    more = [host_step_time(report), incomplete_steps(report)]
     mean = f"mean of {n_steps} steps{f': {spread}' if spread else ''}"
-    one = "one step" if n_steps else ""
-    return "; ".join(filter(None, [mean if n_steps > 1 else one, *more]))
+    single = "one step" if n_steps else ""
+    remarks = [mean if n_steps > 1 else single, host_step_time(report), incomplete_steps(report)]
+    return "; ".join(filter(None, remarks))
 
 
-def _memory_tiles(report: Report) -> Iterator[Tile]:
+def _build_memory_tiles(report: Report) -> Iterator[Tile]:
     memory = report.summary.memory
     if memory is None:
         return
@@ -104,25 +112,27 @@ def _memory_tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Leaks", n_leaks, f"over {monitored_steps(memory)}")
 
 
-def _findings_tile(report: Report) -> Tile:
+def _build_findings_tile(report: Report) -> Tile:
     by_severity = [
         counted(n, severity)
         for severity in reversed(SEVERITIES)
-        if (n := sum(each.severity == severity for each in report.findings))
+        if (n := sum(finding.severity == severity for finding in report.findings))
     ]
     n_skipped = len(report.unchecked)
     skipped = f"{counted(n_skipped, 'check')} skipped" if n_skipped else "no checks skipped"
     return Tile("Findings", format_count(len(report.findings)), ", ".join(by_severity) or skipped)
 
 
-def comparable_figures(report: Report) -> dict[str, Any]:
-    """The figures of a report that a page of several reports compares."""
+def collect_figures(report: Report) -> dict[str, Any]:
+    """Return the figures of a report that a page of several reports compares."""
     source, summary = report.source, report.summary
     breakdown, memory = summary.breakdown, summary.memory
+    # Traces have peaks of their own, and snapshots have one for each device.
     peaks = (
         *(peak.bytes for peak in (memory.peak if memory else ())),
         *(device.at_peak_bytes for device in (memory.devices if memory else ())),
     )
+
     return {
         "version": report.profkit,
         "path": cell(source.path),
@@ -138,7 +148,7 @@ def comparable_figures(report: Report) -> dict[str, Any]:
 
 
 def _first_finding(report: Report) -> str:
-    """The title of the first finding and its cost; empty without one."""
+    """Return the title of the first finding and its cost, or an empty text without findings."""
     first = next(iter(report.findings), None)
     if first is None:
         return ""

@@ -18,13 +18,19 @@ from profkit.present.ranks import (
 from profkit.present.step_heat import BOUNDS, HeatMap, step_heat
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 from profkit.renderers.html.timeline import (
     MAX_LEVEL_CHARACTERS,
     SCRIPTS,
-    drawing,
-    elements,
-    levels_within,
+    build_drawing,
+    describe_view,
+    fit_levels,
 )
 
 _ID: Final = "ranks"
@@ -34,29 +40,37 @@ _MAX_WITH_TIMES: Final = 8
 """Up to so many columns, cells have room for their times."""
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """The ranks of a job, or None in a report on one recording."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return the ranks of a job, or None in a report on one recording."""
     if report.collectives is None:
         return None
-    maps = [(title, found) for title, own in (("Step time", False), ("Without waiting", True))
-            if (found := step_heat(report, own=own)) is not None]  # fmt: skip
+
+    titles = (("Step time", False), ("Without waiting", True))
+    heats = ((title, step_heat(report, own=is_own)) for title, is_own in titles)
+    maps = [(title, heat) for title, heat in heats if heat is not None]
     shown = rank_timeline(report)
-    levels = [] if shown is None else levels_within(shown, MAX_LEVEL_CHARACTERS)
-    tables = [each for each in (_ranks(report), _collectives(report)) if each.rows]
-    data: dict[str, Any] = {"tables": {each.id: each.data for each in tables}}
+    levels = [] if shown is None else fit_levels(shown, MAX_LEVEL_CHARACTERS)
+    tables = [
+        table
+        for table in (_build_rank_table(report), _build_collective_table(report))
+        if table.rows
+    ]
+
+    data: dict[str, Any] = {"tables": {table.id: table.data for table in tables}}
     scripts: tuple[str, ...] = (TABLE_SCRIPT,)
     if maps:
-        data["heat"] = [_heat(found, report) for _, found in maps]
+        data["heat"] = [_describe_heat(heat, report) for _, heat in maps]
         scripts = (*scripts, "heat.js")
     if shown is not None:
-        data["timeline"] = drawing(shown, levels, options.base)
+        data["timeline"] = build_drawing(shown, levels, options.base)
         scripts = (*scripts, *SCRIPTS)
+
     n_columns = len(maps[0][1].columns) if maps else 0
     body = fill(
         "ranks.html.j2",
         maps=maps,
         bounds=BOUNDS,
-        every=-(-n_columns // _MAX_LABELS) or 1,
+        label_interval=-(-n_columns // _MAX_LABELS) or 1,
         with_times=n_columns <= _MAX_WITH_TIMES,
         has_timeline=shown is not None,
         n_left_out=max(0, len(report.ranks) - MAX_RANKS),
@@ -67,47 +81,51 @@ def section(report: Report, options: Options) -> Section | None:
         matched=matched_text(report.collectives),
         unmatched=unmatched_texts(report.collectives),
         tables=tables,
-        **(elements(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
+        **(describe_view(shown, _ID, "Timeline of the ranks", "all-reduce, rank 3")
            if shown is not None else {}),
     )  # fmt: skip
     return Section(_ID, "Ranks", body, scripts=scripts, data=data)
 
 
 def _n_ranks(report: Report) -> str:
-    """``16 of 64 ranks``."""
+    """Return ``16 of 64 ranks``, or ``64 ranks`` if every rank has a recording."""
     missing = len(report.missing_ranks)
     of_all = f"{len(report.ranks):,} of " if missing else ""
     return of_all + counted(len(report.ranks) + missing, "rank")
 
 
-def _heat(found: HeatMap, report: Report) -> dict[str, Any]:
-    """What ``heat.js`` shows: for each cell its rank, step, times in nanoseconds and level."""
+def _describe_heat(heat: HeatMap, report: Report) -> dict[str, Any]:
+    """Return what ``heat.js`` shows: for each cell its rank, step, times in ns and level."""
     ranges = {name: (start, end) for name, start, end in step_ranges(report)}
-    names = list(dict.fromkeys(name for column in found.columns for name in column))
+    # A column may be several steps, and a cell is the longest of them: cells name their step.
+    names = list(dict.fromkeys(name for column in heat.columns for name in column))
     numbers = {name: number for number, name in enumerate(names)}
+
     return {
-        "medianNs": found.median_ns,
+        "medianNs": heat.median_ns,
         "steps": [cell(name) for name in names],
         "ranges": [ranges.get(name) for name in names],
         "cells": [
-            [each and [each.rank, numbers[each.step], each.time_ns, each.wait_ns, each.level]
-             for each in row]
-            for row in found.cells
+            [step and [step.rank, numbers[step.step], step.time_ns, step.wait_ns, step.level]
+             for step in row]
+            for row in heat.cells
         ],
     }  # fmt: skip
 
 
-def _ranks(report: Report) -> SortableTable:
+def _build_rank_table(report: Report) -> SortableTable:
+    # Columns of zeros alone are left out: most jobs have one clock or do not wait for data.
     data = (SortableColumn("Waiting for data", "ns", "data_wait_ns", "per step"),)
     clocks = (
         SortableColumn("Clock", "ns", "offset_ns", "what its clock shows more than the first"),
         SortableColumn("Clock error", "ns", "error_ns", "deviation of single ends from that"),
     )
+
     columns = (
         SortableColumn("Rank", "text", lambda each: str(each.rank)),
         SortableColumn("Step", "ns", "step_ns", "mean step time"),
         SortableColumn("Compute", "ns", "compute_ns", "per step, without collectives"),
-        *(data if any(each.data_wait_ns for each in report.ranks) else ()),
+        *(data if any(rank.data_wait_ns for rank in report.ranks) else ()),
         SortableColumn(
             "Waiting for ranks", "ns", "collective_wait_ns",
             "per step, in collectives until the last rank had started",
@@ -117,14 +135,14 @@ def _ranks(report: Report) -> SortableTable:
         SortableColumn(
             "Late", "ns", "late_ns", "in these, after the median of the other ranks, in total"
         ),
-        *(clocks if any(each.offset_ns or each.error_ns for each in report.ranks) else ()),
+        *(clocks if any(rank.offset_ns or rank.error_ns for rank in report.ranks) else ()),
         SortableColumn("Host", "text", "host"),
         SortableColumn("File", "place", lambda each: short_path(each.file, report.source.path)),
     )  # fmt: skip
-    return table("ranks-table", "All ranks", columns, report.ranks)
+    return build_table("ranks-table", "All ranks", columns, report.ranks)
 
 
-def _collectives(report: Report) -> SortableTable:
+def _build_collective_table(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Collective", "name", "kind"),
         SortableColumn("Group", "name", group_name),
@@ -148,5 +166,6 @@ def _collectives(report: Report) -> SortableTable:
         ),
         SortableColumn("Why", "text", why_last),
     )  # fmt: skip
-    every = report.collectives.groups if report.collectives is not None else ()
-    return table("collectives", "Collectives", columns, every)
+
+    groups = report.collectives.groups if report.collectives is not None else ()
+    return build_table("collectives", "Collectives", columns, groups)

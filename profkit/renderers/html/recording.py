@@ -15,8 +15,8 @@ _RECORDED = {
 }  # fmt: skip
 
 
-def section(report: Report, options: Options) -> Section:
-    """What limits the report, and where the recording comes from."""
+def build_section(report: Report, options: Options) -> Section:
+    """Return what limits the report, and where the recording comes from."""
     return Section(
         id="recording",
         title="Recording",
@@ -26,12 +26,12 @@ def section(report: Report, options: Options) -> Section:
             n_unchecked=len(report.unchecked),
             health=report.health,
             remarks=list(remarks(report, everything=True)),
-            environment=list(_environment(report, options)),
+            environment=list(_list_environment(report, options)),
         ),
     )
 
 
-def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
+def _list_environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
     source, summary = report.source, report.summary
     yield "Kind", source.kind
     if source.path:
@@ -40,12 +40,15 @@ def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
         yield "Length", format_ns(summary.window_ns)
     if source.n_events:
         yield "Events", format_count(source.n_events)
+
     if source.devices:
         yield "Devices", ", ".join(dict.fromkeys(name or "unnamed" for name in source.devices))
     if source.rank is not None:
         yield "Rank", f"{source.rank}{f' of {source.world_size}' if source.world_size else ''}"
     if source.torch:
         yield "PyTorch", source.torch
+
+    # Only traces name the options with which they were recorded.
     if source.kind == "trace":
         parts = [label for name, label in _RECORDED.items() if getattr(source.recorded_with, name)]
         yield "Recorded with", ", ".join(parts) or "times only"

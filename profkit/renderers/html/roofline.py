@@ -10,7 +10,13 @@ from profkit.model.report import FlopSummary, KernelSummary, OpSummary, Report, 
 from profkit.names import short_kernel
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 from profkit.units import format_ns, format_number, format_share
 
 _WIDTH: Final = 860
@@ -32,21 +38,21 @@ _OTHER: Final = 8
 
 @dataclass(frozen=True)
 class _Work:
-    """A kernel or an operator with FLOPs and bytes; ``spent_ns`` is the time of these calls."""
+    """A kernel or an operator with FLOPs and bytes."""
 
     name: str
     full_name: str
     category: str
-    known: Throughput
+    throughput: Throughput
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte."""
-        return self.known.flops / (self.known.bytes or 1)
+        """Return the FLOPs per byte."""
+        return self.throughput.flops / (self.throughput.bytes or 1)
 
     @property
     def flops_per_s(self) -> float:
-        return self.known.flops / self.known.time_ns * 1e9
+        return self.throughput.flops / self.throughput.time_ns * 1e9
 
 
 @dataclass(frozen=True)
@@ -81,25 +87,28 @@ class _Scale:
         self._first, self._step = first, (last - first) / (self.high - self.low)
 
     def at(self, value: float) -> float:
-        """The place of a value in pixels."""
+        """Return the place of a value in pixels."""
         return round(self._first + (log10(value) - self.low) * self._step, 1)
 
     def ticks(self) -> range:
-        """Exponents of ten."""
+        """Return the exponents of ten on the axis."""
         return range(self.low, self.high + 1)
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """The chart and its table, or None where FLOPs and bytes of nothing are known."""
-    works = sorted(_works(report), key=lambda each: -each.known.time_ns)
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return the chart and its table, or None if FLOPs and bytes of no kernel are known."""
+    works = sorted(_find_works(report), key=lambda work: -work.throughput.time_ns)
     if not works:
         return None
+
+    # Peaks can be stated in settings: the axes are logarithmic, and have no place for a zero.
     flops = report.summary.flops or FlopSummary(0, 0)
-    peaks = tuple(each for each in flops.peaks if each.flops_per_s > 0)
+    peaks = tuple(peak for peak in flops.peaks if peak.flops_per_s > 0)
     per_byte = max(flops.peak_bytes_per_s or 0.0, 0.0) or None
     flops = replace(flops, peaks=peaks, peak_bytes_per_s=per_byte)
-    rows = _table(works)
-    categories = dict.fromkeys(each.category for each in works)
+    rows = _build_dot_table(works)
+    categories = dict.fromkeys(work.category for work in works)
+
     return Section(
         id="roofline",
         title="Roofline",
@@ -108,74 +117,84 @@ def section(report: Report, options: Options) -> Section | None:
             width=_WIDTH, height=_HEIGHT, table=rows,
             of="kernel" if report.summary.top_kernels else "operator",
             has_roofs=bool(flops.peaks or flops.peak_bytes_per_s),
-            colors=[(each, _color(each)) for each in categories],
-            **_drawing(works, flops),
+            colors=[(category, _color(category)) for category in categories],
+            **_draw(works, flops),
         ),
         scripts=(TABLE_SCRIPT, "roofline.js"),
         data={"tables": {rows.id: rows.data}},
     )  # fmt: skip
 
 
-def _works(report: Report) -> Iterator[_Work]:
-    """Kernels, or without devices operators, whose FLOPs and bytes are known."""
-    every: tuple[KernelSummary | OpSummary, ...] = report.summary.top_kernels
-    for each in every or report.summary.top_ops:
-        known = each.throughput
-        # A saved report may have been edited.
-        if known is not None and min(known.flops, known.bytes or 0, known.time_ns) > 0:
-            name, category = each.name, ""
-            if isinstance(each, KernelSummary):
-                name, category = short_kernel(name), each.category
-            yield _Work(cell(name), each.name, category, known)
+def _find_works(report: Report) -> Iterator[_Work]:
+    """Return kernels, or without devices operators, whose FLOPs and bytes are known."""
+    summaries: tuple[KernelSummary | OpSummary, ...] = report.summary.top_kernels
+    for summary in summaries or report.summary.top_ops:
+        throughput = summary.throughput
+        # A saved report may have been edited: logarithms need positive figures.
+        if throughput is None:
+            continue
+        if min(throughput.flops, throughput.bytes or 0, throughput.time_ns) > 0:
+            name, category = summary.name, ""
+            if isinstance(summary, KernelSummary):
+                name, category = short_kernel(name), summary.category
+            yield _Work(cell(name), summary.name, category, throughput)
 
 
-def _drawing(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
-    """The dots, roofs and axes of the drawing."""
+def _draw(works: Sequence[_Work], flops: FlopSummary) -> dict[str, object]:
+    """Return the dots, roofs and axes of the drawing."""
     per_byte = flops.peak_bytes_per_s
     highest = max((peak.flops_per_s for peak in flops.peaks), default=None)
+
+    # The axes include all dots, the roofs and the ridge: the intensity at which the slope of the
+    # memory reaches the highest roof.
     ridges = [highest / per_byte] if highest and per_byte else []
-    intensities = [*(each.intensity for each in works), *ridges]
+    intensities = [*(work.intensity for work in works), *ridges]
     x = _Scale(intensities, _LEFT, _WIDTH - _RIGHT)
     tops = [peak.flops_per_s for peak in flops.peaks]
     if per_byte:
         tops += [per_byte * min(intensities)]
         tops += [] if highest else [per_byte * max(intensities)]
-    y = _Scale([*(each.flops_per_s for each in works), *tops], _HEIGHT - _BOTTOM, _TOP)
-    longest = works[0].known.time_ns
+    y = _Scale([*(work.flops_per_s for work in works), *tops], _HEIGHT - _BOTTOM, _TOP)
+
     # The largest dots are drawn first, so that they hide none.
+    longest_ns = works[0].throughput.time_ns
+    radii = (_LARGEST_RADIUS * sqrt(work.throughput.time_ns / longest_ns) for work in works)
     dots = [
         RooflineDot(
-            x.at(each.intensity),
-            y.at(each.flops_per_s),
-            round(max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(each.known.time_ns / longest)), 1),
-            _color(each.category),
-            _text(each),
+            x.at(work.intensity),
+            y.at(work.flops_per_s),
+            round(max(_SMALLEST_RADIUS, radius), 1),
+            _color(work.category),
+            _text(work),
         )
-        for each in works
+        for work, radius in zip(works, radii, strict=True)
     ]
+
     return {
         "dots": dots,
-        "roofs": list(_roofs(x, y, flops)),
+        "roofs": list(_draw_roofs(x, y, flops)),
         "x_ticks": [(x.at(10.0**power), _power(power)) for power in x.ticks()],
         "y_ticks": [(y.at(10.0**power), _power(power - 12)) for power in y.ticks()],
         "plot": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),
     }
 
 
-def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[RoofLine]:
-    """A horizontal roof for each precision, and the slope of the memory below them."""
+def _draw_roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[RoofLine]:
+    """Return a horizontal roof for each precision, and the slope of the memory below them."""
     right, per_byte = 10.0**x.high, flops.peak_bytes_per_s
     label_y = float(_HEIGHT)
     for peak in flops.peaks:
         left = max(10.0**x.low, peak.flops_per_s / per_byte if per_byte else 0.0)
         if left < right:
             label = f"{peak.precision} {format_number(peak.flops_per_s / 1e12)} TFLOP/s"
-            at = y.at(peak.flops_per_s)
-            label_y = round(min(label_y - _LINE_HEIGHT, at), 1)
-            yield RoofLine(x.at(left), at, x.at(right), at, label, label_y)
+            roof_y = y.at(peak.flops_per_s)
+            # Roofs may be closer than a line of text: a label moves up from the one before.
+            label_y = round(min(label_y - _LINE_HEIGHT, roof_y), 1)
+            yield RoofLine(x.at(left), roof_y, x.at(right), roof_y, label, label_y)
+
     if per_byte:
-        top = min(max((peak.flops_per_s for peak in flops.peaks), default=10.0**y.high),
-                  right * per_byte)  # fmt: skip
+        highest = max((peak.flops_per_s for peak in flops.peaks), default=10.0**y.high)
+        top = min(highest, right * per_byte)
         left = max(10.0**x.low, 10.0**y.low / per_byte)
         if left * per_byte < top:
             label = f"{format_number(per_byte / 1e9)} GB/s"
@@ -186,7 +205,7 @@ def _roofs(x: _Scale, y: _Scale, flops: FlopSummary) -> Iterator[RoofLine]:
 
 
 def _power(power: int) -> str:
-    """A power of ten without an exponent, where it is short."""
+    """Return a power of ten as text, without an exponent if it is short."""
     return f"{10**power:,}" if 0 <= power <= 4 else f"{10.0**power:g}"  # noqa: PLR2004  (10,000)
 
 
@@ -195,26 +214,30 @@ def _color(category: str) -> str:
 
 
 def _text(work: _Work) -> str:
-    known = work.known
-    share = "" if known.peak_share is None else f", {format_share(known.peak_share)} of its roof"
+    throughput = work.throughput
+    peak_share = throughput.peak_share
+    share = "" if peak_share is None else f", {format_share(peak_share)} of its roof"
     return (
-        f"{work.name}: {format_number(known.tflops_per_s)} TFLOP/s at "
-        f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(known.time_ns)}"
+        f"{work.name}: {format_number(throughput.tflops_per_s)} TFLOP/s at "
+        f"{format_number(work.intensity)} FLOPs per byte{share}; {format_ns(throughput.time_ns)}"
     )
 
 
-def _table(works: Sequence[_Work]) -> SortableTable:
+def _build_dot_table(works: Sequence[_Work]) -> SortableTable:
     columns = (
         SortableColumn("Name", "name", "name"),
         SortableColumn("Category", "text", "category"),
-        SortableColumn("Time", "ns", "known.time_ns", "of the calls whose work is known"),
+        SortableColumn("Time", "ns", "throughput.time_ns", "of the calls whose work is known"),
         SortableColumn("FLOPs per byte", "number", "intensity", "arithmetic intensity"),
-        SortableColumn("TFLOP/s", "number", "known.tflops_per_s"),
-        SortableColumn("GB/s", "number", "known.gb_per_s"),
+        SortableColumn("TFLOP/s", "number", "throughput.tflops_per_s"),
+        SortableColumn("GB/s", "number", "throughput.gb_per_s"),
         SortableColumn(
-            "Of its roof", "share", "known.peak_share",
+            "Of its roof", "share", "throughput.peak_share",
             "of the lower of the two roofs at its intensity; above 1 caches served some",
         ),
     )  # fmt: skip
-    hints = [each.full_name for each in works]
-    return table("roofline-table", "Below the roofs", columns, works, sorted_by="Time", hints=hints)
+
+    hints = [work.full_name for work in works]
+    return build_table(
+        "roofline-table", "Below the roofs", columns, works, sorted_by="Time", hints=hints
+    )

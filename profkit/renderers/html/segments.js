@@ -1,6 +1,6 @@
 'use strict';
 /**
- * The segments of a device to scale, with the blocks in them: bars beside each other, in lines as
+ * The segments of a device to scale, with the blocks in them: bars one after the other, in lines as
  * text. Blocks below a pixel share it; its colour is that of most of its bytes.
  */
 profkit.Segments = class {
@@ -21,19 +21,21 @@ profkit.Segments = class {
     [this.view, this.canvas, this.tip] = ['.segment-map', 'canvas', '.slice-tip'].map(part);
     [this.status, this.legend, this.zoom] = ['.flame-selected', '.styles', '.zoom'].map(part);
     this.inputs = [...root.querySelectorAll('input')];
+
     // The first block of each segment, and the place of each block within its segment.
     this.first = new Float64Array(size.length + 1);
     this.offset = new Float64Array(bytes.length);
     this.segment = new Float64Array(bytes.length);
-    for (let each = 0, block = 0; each < size.length; each += 1) {
-      this.first[each] = block;
-      for (let end = 0; block < this.first[each] + nBlocks[each]; block += 1) {
+    for (let segment = 0, block = 0; segment < size.length; segment += 1) {
+      this.first[segment] = block;
+      for (let end = 0; block < this.first[segment] + nBlocks[segment]; block += 1) {
         this.offset[block] = end + gap[block];
-        this.segment[block] = each;
+        this.segment[block] = segment;
         end = this.offset[block] + bytes[block];
       }
     }
     this.first[size.length] = bytes.length;
+
     this.picture = document.createElement('canvas');
     this.selected = null;
     this.show(null);
@@ -49,18 +51,19 @@ profkit.Segments = class {
     this.describe();
   }
 
-  /** The first shown segment, and the one after the last. */
+  /** Return the first shown segment, and the one after the last. */
   get range() {
     return this.shown === null ? [0, this.size.length] : [this.shown, this.shown + 1];
   }
 
-  /** The kind of each block by what is chosen: 0 is free memory; and their labels and colours. */
+  /** Return the kind of a block by the chosen property, 0 for free memory; labels and colours. */
   kinds() {
     const { uses, until } = this.data;
     if (!this.inputs.find((input) => input.checked && input.value === 'age')) {
       return [(block) => this.use[block] + 1,
         [['free', '--line'], ...uses]];
     }
+
     const nAges = 4;
     const ages = [1, 2, 3, 4].map((age) => [
       `allocated by ${this.timeName((until * age) / nAges)}`, `--age-${age}`]);
@@ -75,19 +78,21 @@ profkit.Segments = class {
     const n = this.first[to] - this.first[from] + to - from;
     const most = this.shown === null ? 28 : 12;
     this.width = width;
+    // About 14 pixels for each block, within the limits of a screen.
     this.nLines = Math.max(1, Math.min(most, Math.ceil((n * 14) / width)));
     const tape = this.nLines * width;
     this.between = tape / (to - from) > 6 ? 2 : 0;
-    let whole = 0;
-    for (let each = from; each < to; each += 1) whole += this.size[each];
+
+    const sizes = this.size.slice(from, to);
+    const whole = sizes.reduce((sum, size) => sum + size, 0);
     this.scale = (tape - this.between * (to - from)) / whole;
     this.start = new Float64Array(to - from + 1);
-    for (let each = from; each < to; each += 1) {
-      this.start[each - from + 1] = this.start[each - from] + this.size[each] * this.scale + this.between;
-    }
+    sizes.forEach((size, i) => {
+      this.start[i + 1] = this.start[i] + size * this.scale + this.between;
+    });
   }
 
-  /** The pixels of a segment's byte on the tape. */
+  /** Return the pixel of a segment's byte on the tape. */
   x(segment, offset) {
     return this.start[segment - this.range[0]] + offset * this.scale;
   }
@@ -112,11 +117,13 @@ profkit.Segments = class {
         context.fillRect(x - line * width, line * lineHeight, end - x, barHeight);
       }
     };
+
+    // Of the blocks that share a pixel, each kind has its part of the pixel.
     const inPixel = labels.map(() => 0);
     let pixel = 0;
     /** Draw the pixel whose blocks are known. */
     const flush = () => {
-      const most = inPixel.reduce((best, each, kind) => (each > inPixel[best] ? kind : best), 0);
+      const most = inPixel.reduce((best, part, kind) => (part > inPixel[best] ? kind : best), 0);
       if (inPixel[most] > 1e-6) fill(most, pixel, pixel + 1);
       inPixel.fill(0);
     };
@@ -140,6 +147,7 @@ profkit.Segments = class {
         }
       }
     };
+
     const [first, last] = this.range;
     for (let segment = first; segment < last; segment += 1) {
       let end = this.x(segment, 0);
@@ -154,6 +162,7 @@ profkit.Segments = class {
     }
     flush();
     this.outline();
+
     const text = (bytes) => profkit.formatBytes(Math.round(bytes));
     profkit.showColors(this.legend, labels.flatMap(([label, name], kind) => (
       sums[kind] >= 0.5 ? [[`${label} ${text(sums[kind])}`, name]] : [])));
@@ -167,6 +176,7 @@ profkit.Segments = class {
     const context = profkit.canvas.fitted(this.canvas, width, height);
     context.drawImage(this.picture, 0, 0, width, height);
     if (block === null) return;
+
     const from = this.x(this.segment[block], this.offset[block]);
     const to = Math.max(from + 3, from + this.bytes[block] * this.scale);
     context.strokeStyle = profkit.color('--fg');
@@ -178,14 +188,14 @@ profkit.Segments = class {
     }
   }
 
-  /** The block at a place of the tape, or the nearest one in its segment; null without blocks. */
+  /** Return the block at a place of the tape, or the nearest in its segment; null without blocks. */
   blockAt(tape) {
     const [from, to] = this.range;
     const segment = Math.max(from, profkit.firstWhere(
-      from, to, (each) => this.start[each - from] > tape) - 1);
+      from, to, (index) => this.start[index - from] > tape) - 1);
     const [first, end] = [this.first[segment], this.first[segment + 1]];
     const offset = (tape - this.start[segment - from]) / this.scale;
-    const block = profkit.firstWhere(first, end, (each) => this.offset[each] > offset) - 1;
+    const block = profkit.firstWhere(first, end, (index) => this.offset[index] > offset) - 1;
     return first < end ? Math.max(first, block) : null;
   }
 
@@ -196,15 +206,18 @@ profkit.Segments = class {
     return Math.max(0, Math.min(this.nLines - 1, line)) * this.width + x;
   }
 
-  /** What a block is: its size and use, where and when it was allocated, and its segment. */
+  /** Return a block's size and use, where and when it was allocated, and its segment. */
   about(block) {
-    const { data, segment } = this;
-    const [bytes, each] = [profkit.formatBytes(this.bytes[block]), segment[block]];
-    const kinds = ['large', 'small', 'private large', 'private small'][this.kind[each]];
-    const stream = data.nStreams > 1 ? `, stream ${this.stream[each] + 1} of ${data.nStreams}` : '';
-    const within = `segment ${profkit.formatCount(each + 1)} of ${profkit.formatCount(this.size.length)}`
-      + ` (${profkit.formatBytes(this.size[each])}, ${kinds}${stream})`;
+    const { data } = this;
+    const [bytes, segment] = [profkit.formatBytes(this.bytes[block]), this.segment[block]];
+    const kind = ['large', 'small', 'private large', 'private small'][this.kind[segment]];
+    const stream = data.nStreams > 1
+      ? `, stream ${this.stream[segment] + 1} of ${data.nStreams}` : '';
+    const within = `segment ${profkit.formatCount(segment + 1)} `
+      + `of ${profkit.formatCount(this.size.length)} `
+      + `(${profkit.formatBytes(this.size[segment])}, ${kind}${stream})`;
     if (!this.state[block]) return [`${bytes} free`, `in ${within}`];
+
     const state = this.state[block] === 2 ? ', freed but pending on another stream' : '';
     const when = this.at[block] ? `allocated at ${this.timeName(this.at[block] - 1)}`
       : 'allocated before recording';
@@ -224,12 +237,12 @@ profkit.Segments = class {
       this.status.textContent = 'Select a block to see what it is.';
       return;
     }
-    const [name, ...rest] = this.about(this.selected);
-    this.status.replaceChildren(profkit.element('b', {}, name), ` · ${rest.filter(Boolean).join(' · ')}`);
+    const [name, ...remarks] = this.about(this.selected);
+    this.status.replaceChildren(profkit.element('b', {}, name), ` · ${remarks.filter(Boolean).join(' · ')}`);
   }
 
   /** Select a block some blocks or some lines away, or the first one. */
-  move(by, lines) {
+  move(blocks, lines) {
     const [from, to] = this.range.map((segment) => this.first[segment]);
     if (from === to) return;
     let block = this.selected;
@@ -237,7 +250,7 @@ profkit.Segments = class {
     else if (lines) {
       const tape = this.x(this.segment[block], this.offset[block]) + lines * this.width;
       if (tape >= 0 && tape < this.nLines * this.width) block = this.blockAt(tape) ?? block;
-    } else block += by;
+    } else block += blocks;
     this.select(Math.max(from, Math.min(to - 1, block)));
   }
 
@@ -266,9 +279,9 @@ profkit.Segments = class {
     canvas.addEventListener('pointermove', (event) => {
       const block = this.blockAt(this.tapeAt(event));
       if (block === null) return;
-      const [name, ...rest] = this.about(block);
+      const [name, ...remarks] = this.about(block);
       tip.replaceChildren(profkit.element('b', {}, name),
-        ...rest.filter(Boolean).map((line) => profkit.element('div', {}, line)));
+        ...remarks.filter(Boolean).map((line) => profkit.element('div', {}, line)));
       profkit.canvas.showTip(tip, view.getBoundingClientRect(), event);
     });
     canvas.addEventListener('pointerleave', () => { tip.hidden = true; });

@@ -13,7 +13,7 @@ from profkit.names import short_path
 from profkit.present.memory_series import USE_LABELS
 from profkit.present.segment_blocks import SegmentBlocks, segment_blocks
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed
+from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._table import cell
 from profkit.units import format_bytes
 
@@ -25,44 +25,48 @@ USE_COLORS: Final = {label: f"--series-{number or 8}" for number, label in enume
 """The colour of each use, by its label; grey if it is unknown."""
 
 
-def segment_maps(options: Options) -> Iterator[dict[str, Any]]:
-    """What is drawn of each device with segments: its columns, labels and colours."""
+def build_segment_maps(options: Options) -> Iterator[dict[str, Any]]:
+    """Return what is drawn of each device with segments: its columns, labels and colours."""
     recording = options.recording
     for number, memory in enumerate(recording.context.device_memories if recording else ()):
-        found = segment_blocks(memory)
-        if len(found.segment_bytes):
-            places, place = _places(memory.lines, found.line, options.base)
-            yield _data(number, found, places, place)
+        blocks = segment_blocks(memory)
+        if len(blocks.segment_bytes):
+            texts, place = _list_places(memory.lines, blocks.line, options.base)
+            yield _pack_map(number, blocks, texts, place)
 
 
-def _data(number: int, found: SegmentBlocks, places: list[str], place: Int64s) -> dict[str, Any]:
-    n_segments, n_blocks = len(found.segment_bytes), int((found.state > 0).sum())
-    whole = format_bytes(int(found.segment_bytes.sum()))
+def _pack_map(
+    number: int, blocks: SegmentBlocks, places: list[str], place: Int64s
+) -> dict[str, Any]:
+    n_segments, n_blocks = len(blocks.segment_bytes), int((blocks.state > 0).sum())
+    whole = format_bytes(int(blocks.segment_bytes.sum()))
+
     return {
         "id": f"segments-{number}",
-        "title": f"{found.device} at the end: {counted(n_segments, 'segment')} of {whole} "
+        "title": f"{blocks.device} at the end: {counted(n_segments, 'segment')} of {whole} "
         f"with {counted(n_blocks, 'block')}",
-        "clock": found.clock,
-        "until": found.until,
+        "clock": blocks.clock,
+        "until": blocks.until,
         "places": places,
         "uses": [*USE_COLORS.items()],
-        "nStreams": int(found.stream.max(initial=0)) + 1,
-        "packed": packed(
+        "nStreams": int(blocks.stream.max(initial=0)) + 1,
+        "packed": pack_columns(
             (
-                found.segment_bytes, found.n_blocks, found.stream,
-                found.is_private * 2 + found.is_small.astype(np.int64),
-                found.gap_bytes, found.n_bytes, found.state, place, found.use, found.at + 1,
+                blocks.segment_bytes, blocks.n_blocks, blocks.stream,
+                blocks.is_private * 2 + blocks.is_small.astype(np.int64),
+                blocks.gap_bytes, blocks.n_bytes, blocks.state, place, blocks.use, blocks.at + 1,
             ),
             plain=n_blocks <= _MAX_PLAIN_BLOCKS,
         ),
     }  # fmt: skip
 
 
-def _places(lines: StackLines, line: Int32s, base: str) -> tuple[list[str], Int64s]:
-    """The source lines of some blocks as text, each once, and the number of each block's."""
+def _list_places(lines: StackLines, line: Int32s, base: str) -> tuple[list[str], Int64s]:
+    """Return the source lines of blocks as text without repetition, and each block's number."""
     used, place = np.unique(line, return_inverse=True)
     texts = []
-    for each in map(lines.location, used.tolist()):
-        where = numbered_line(short_path(each.file, base), each.line) if each.file else ""
-        texts.append(cell(f"{where} in {each.function}" if each.function else where))
+    for call_site in map(lines.location, used.tolist()):
+        file, function = call_site.file, call_site.function
+        where = numbered_line(short_path(file, base), call_site.line) if file else ""
+        texts.append(cell(f"{where} in {function}" if function else where))
     return texts, place

@@ -1,5 +1,5 @@
 'use strict';
-/** What a recorded event has besides its times: its arguments, its launch and what it launched. */
+/** The arguments of recorded events, and the links between launches and device work. */
 profkit.SliceArguments = class {
   static labels = { correlation: 'Correlation', externalId: 'External id' };
 
@@ -20,6 +20,7 @@ profkit.SliceArguments = class {
       const [values] = await profkit.unpacked(packed);
       columns[name] = name === 'set' ? values : profkit.SliceArguments.summed(values);
     }
+
     this.launched = new Map();
     columns.launch?.forEach((launch, slice) => {
       if (Number.isNaN(launch)) return;
@@ -29,43 +30,46 @@ profkit.SliceArguments = class {
     this.columns = columns;
   }
 
-  /** Values of differences to the last value, positive and negative in turn; NaN for none. */
+  /** Return values from differences to the last value, in zigzag encoding plus 1; NaN for 0. */
   static summed(differences) {
     let value = 0;
     return differences.map((written) => {
       if (written === 0) return NaN;
-      const by = written - 1;
-      value += by % 2 ? -(by + 1) / 2 : by / 2;
+      const code = written - 1;
+      value += code % 2 ? -(code + 1) / 2 : code / 2;
       return value;
     });
   }
 
-  /** The slice of the call that launched a slice, or -1. */
+  /** Return the slice of the call that launched a slice, or -1. */
   launchOf(slice) {
     const launch = this.columns?.launch?.[slice];
     return launch >= 0 ? launch : -1;
   }
 
-  /** The slices that a call launched. */
+  /** Return the slices that a call launched. */
   launchedBy(slice) {
     return this.launched?.get(slice) ?? [];
   }
 
-  /** Arguments as pairs of a label and a value. */
+  /** Return arguments as pairs of a label and a value. */
   of(slice) {
     if (!this.columns) return [];
     const { texts, sets, isWhole } = this.packed;
     const shared = sets[(this.columns.set?.[slice] ?? 0) - 1] ?? [];
-    const found = [];
-    for (let i = 0; i < shared.length; i += 2) found.push([texts[shared[i]], texts[shared[i + 1]]]);
+    const pairs = [];
+    for (let i = 0; i < shared.length; i += 2) {
+      pairs.push([texts[shared[i]], texts[shared[i + 1]]]);
+    }
+
     for (const [name, label] of Object.entries(profkit.SliceArguments.labels)) {
       const column = this.columns[name] ?? [];
       // A correlation that the launch has is not repeated.
       const launch = name === 'correlation' ? this.launchOf(slice) : -1;
-      const value = [column[slice], column[launch]].find((each) => Number.isFinite(each));
-      if (value !== undefined) found.push([label, String(value)]);
+      const value = [column[slice], column[launch]].find(Number.isFinite);
+      if (value !== undefined) pairs.push([label, String(value)]);
     }
-    if (!isWhole) found.push(['Other arguments', 'left out to limit the size of the page']);
-    return found;
+    if (!isWhole) pairs.push(['Other arguments', 'left out to limit the size of the page']);
+    return pairs;
   }
 };

@@ -6,7 +6,7 @@ profkit.SliceFacts = class {
     this.styles = styles;
   }
 
-  /** The name of a slice, or the number of events that it merges. */
+  /** Return the name of a slice, or the number of events that it merges. */
   title(level, index) {
     const n = level.n[index];
     return n > 1 ? `${profkit.formatCount(n)} events` : this.text('name', level.site[index]);
@@ -16,7 +16,7 @@ profkit.SliceFacts = class {
     return this.sites.texts[this.sites[column][site]];
   }
 
-  /** The facts as pairs of a label and a value. */
+  /** Return the facts as pairs of a label and a value. */
   of(level, index) {
     const site = level.site[index];
     const [op, line, module] = ['op', 'place', 'module']
@@ -33,7 +33,7 @@ profkit.SliceFacts = class {
     ];
   }
 
-  /** What distinguishes a segment of the critical path from the event that it is a part of. */
+  /** Return what tells a segment of the critical path from the event that it is a part of. */
   pathNote(site) {
     return this.sites.isPath[site] ? ', on the critical path' : '';
   }
@@ -49,46 +49,50 @@ profkit.SliceFacts = class {
     ];
   }
 
-  /** Facts as a definition list. */
+  /** Return facts as a definition list. */
   list(facts) {
     return profkit.element('dl', {}, facts.flatMap(([label, value]) => [
       profkit.element('dt', {}, label), profkit.element('dd', {}, value),
     ]));
   }
 
-  /** What {@link profkit.slices.sums} found in an area, with its longest names. */
-  sums(found, spanNs, lanes, nNames = 12) {
+  /** Return elements with the sums of an area, from {@link profkit.slices.sums}. */
+  sums(area, spanNs, lanes, nNames = 12) {
     const { formatNs, formatCount, formatShare, element } = profkit;
-    const about = found.isAbout ? 'about ' : '';
+    const about = area.isAbout ? 'about ' : '';
+
+    // Sites are names at a line: the table has one row for a name.
     const byName = new Map();
-    for (const [site, one] of found.bySite) {
+    for (const [site, ofSite] of area.bySite) {
       const name = site < 0 ? 'merged short events' : this.text('short', site);
       const sum = byName.get(name) ?? { n: 0, totalNs: 0, longestNs: 0 };
       byName.set(name, sum);
-      sum.n += one.n;
-      sum.totalNs += one.totalNs;
-      sum.longestNs = Math.max(sum.longestNs, one.longestNs);
+      sum.n += ofSite.n;
+      sum.totalNs += ofSite.totalNs;
+      sum.longestNs = Math.max(sum.longestNs, ofSite.longestNs);
     }
+
     const names = [...byName].sort(([, a], [, b]) => b.totalNs - a.totalNs);
     const head = ['Name', 'Events', 'Total', 'Mean', 'Longest'];
     const rows = names.slice(0, nNames).map(([name, { n, totalNs, longestNs }]) => element('tr', {},
       element('th', { scope: 'row' }, name),
       [formatCount(n), formatNs(totalNs), formatNs(n ? totalNs / n : 0), formatNs(longestNs)]
         .map((text) => element('td', {}, text))));
-    const rest = names.length - rows.length;
+    const nMore = names.length - rows.length;
+
     return [
       this.list([
         ['Selected', `${formatNs(spanNs)} of ${lanes}`],
-        ['Events', `${about}${formatCount(found.n)}`],
-        ['Total', `${about}${formatNs(found.totalNs)} within the area; nested events count each`],
-        ['Busy', `${about}${formatNs(found.busyNs)}, ${formatShare(found.busyNs / spanNs)} of the `
+        ['Events', `${about}${formatCount(area.n)}`],
+        ['Total', `${about}${formatNs(area.totalNs)} within the area; nested events count each`],
+        ['Busy', `${about}${formatNs(area.busyNs)}, ${formatShare(area.busyNs / spanNs)} of the `
           + 'area, in which any event runs'],
       ]),
       element('table', {},
         element('thead', {}, element('tr', {},
           head.map((text) => element('th', { scope: 'col' }, text)))),
         element('tbody', {}, rows)),
-      rest ? element('p', { class: 'muted' }, `and ${formatCount(rest)} more names`) : '',
+      nMore ? element('p', { class: 'muted' }, `and ${formatCount(nMore)} more names`) : '',
     ];
   }
 };

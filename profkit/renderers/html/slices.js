@@ -16,8 +16,8 @@
 profkit.slices = (() => {
   /** @returns {Level} */
   function decoded(bytes, { rows, resolutionNs, packed }, startNs) {
-    const [gaps, spans, sites, others, rests, longests] = profkit.columns(bytes, packed);
-    const n = rows.reduce((sum, each) => sum + each, 0);
+    const [gaps, spans, sites, nFurther, idleNs, longests] = profkit.columns(bytes, packed);
+    const n = rows.reduce((sum, count) => sum + count, 0);
     const level = {
       resolutionNs,
       start: new Float64Array(n), end: new Float64Array(n),
@@ -25,9 +25,11 @@ profkit.slices = (() => {
       site: new Uint32Array(n), n: new Float64Array(n),
       first: new Uint32Array(rows.length + 1),
     };
+
     let i = 0;
-    let several = 0;
+    let merged = 0;
     rows.forEach((count, row) => {
+      // Times are differences to the end before, and each row begins with the timeline.
       let at = startNs;
       for (const last = i + count; i < last; i += 1) {
         const span = spans[i];
@@ -35,13 +37,13 @@ profkit.slices = (() => {
         at = level.start[i] + span;
         level.end[i] = at;
         level.site[i] = sites[i];
-        level.n[i] = others[i] + 1;
+        level.n[i] = nFurther[i] + 1;
         level.busy[i] = span;
         level.longest[i] = span;
-        if (others[i] > 0) {
-          level.busy[i] -= rests[several];
-          level.longest[i] = longests[several];
-          several += 1;
+        if (nFurther[i] > 0) {
+          level.busy[i] -= idleNs[merged];
+          level.longest[i] = longests[merged];
+          merged += 1;
         }
       }
       level.first[row + 1] = i;
@@ -109,13 +111,13 @@ profkit.slices = (() => {
     }
   }
 
-  /** The first slice of a row that ends after a time; the end of the row if none does. */
+  /** Return the first slice of a row that ends after a time; the end of the row if none does. */
   function firstAfter(level, row, ns) {
     return profkit.firstWhere(level.first[row], level.first[row + 1],
       (slice) => level.end[slice] > ns || level.start[slice] >= ns);
   }
 
-  /** The slice of a row at a time, or the nearest within a distance; -1 for none. */
+  /** Return the slice of a row at a time, or the nearest within a distance; -1 for none. */
   function sliceAt(level, row, ns, distanceNs) {
     let best = -1;
     let bestDistance = distanceNs;
@@ -139,17 +141,17 @@ profkit.slices = (() => {
      * @param {Set<number>} sites
      */
     constructor(level, rows, sites) {
-      const found = [];
+      const slices = [];
       this.level = level;
       this.rows = rows;
       this.first = [0];
       for (const row of rows) {
         for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
-          if (sites.has(level.site[i])) found.push(i);
+          if (sites.has(level.site[i])) slices.push(i);
         }
-        this.first.push(found.length);
+        this.first.push(slices.length);
       }
-      this.slices = Uint32Array.from(found);
+      this.slices = Uint32Array.from(slices);
       this.places = new Map(rows.map((row, place) => [row, place]));
     }
 
@@ -157,38 +159,38 @@ profkit.slices = (() => {
       return this.slices.length;
     }
 
-    /** The first place of a row whose slice is after a moment, or after a slice of that moment. */
+    /** Return the first place of a row after a moment, or after a slice of that moment. */
     after(place, ns, slice) {
       const { level, slices } = this;
-      return profkit.firstWhere(this.first[place], this.first[place + 1], (found) => {
-        const at = level.start[slices[found]];
-        return at > ns || (at === ns && slices[found] > slice);
+      return profkit.firstWhere(this.first[place], this.first[place + 1], (index) => {
+        const at = level.start[slices[index]];
+        return at > ns || (at === ns && slices[index] > slice);
       });
     }
 
-    /** The next occurrence after a slice of a moment, or the one before it; null at the end. */
-    beside(ns, slice, isForward) {
+    /** Return the next occurrence after a slice of a moment, or the last before it; null at the end. */
+    next(ns, slice, isForward) {
       const { level, slices } = this;
       let best = null;
       this.rows.forEach((row, place) => {
         const at = isForward ? this.after(place, ns, slice) : this.after(place, ns, slice - 1) - 1;
         if (at < this.first[place] || at >= this.first[place + 1]) return;
         const index = slices[at];
-        const by = best === null ? 1 : level.start[index] - level.start[best.index]
+        const order = best === null ? 1 : level.start[index] - level.start[best.index]
           || index - best.index;
-        if (best === null || (isForward ? by < 0 : by > 0)) best = { row, index };
+        if (best === null || (isForward ? order < 0 : order > 0)) best = { row, index };
       });
       return best;
     }
 
-    /** The number of an occurrence, from 1. */
+    /** Return the number of an occurrence, from 1. */
     rank({ index }) {
       const ns = this.level.start[index];
       return this.rows.reduce(
         (sum, _, place) => sum + this.after(place, ns, index) - this.first[place], 0);
     }
 
-    /** The place of the first occurrence in a row that ends after a moment, and the row's end. */
+    /** Return the first place in a row that ends after a moment, and the end of the row. */
     within(row, ns) {
       const place = this.places.get(row);
       if (place === undefined) return [0, 0];
@@ -198,7 +200,7 @@ profkit.slices = (() => {
     }
   }
 
-  /** The length of the union of some intervals. */
+  /** Return the length of the union of some intervals, by a sweep over starts and ends. */
   function unionNs(starts, ends) {
     starts.sort();
     ends.sort();
@@ -218,7 +220,7 @@ profkit.slices = (() => {
   }
 
   /**
-   * Sums over the parts of slices that are in some rows and within a time range.
+   * Sum the parts of slices that are in some rows and within a time range.
    *
    * @param {Level} level
    * @param {number[]} rows
@@ -228,7 +230,7 @@ profkit.slices = (() => {
    */
   function sums(level, rows, from, to) {
     const bySite = new Map();
-    const found = { n: 0, totalNs: 0, busyNs: 0, isAbout: false, bySite };
+    const sum = { n: 0, totalNs: 0, busyNs: 0, isAbout: false, bySite };
     let size = 0;
     const ranges = rows.map((row) => {
       const first = firstAfter(level, row, from);
@@ -237,6 +239,7 @@ profkit.slices = (() => {
       size += last - first;
       return [first, last];
     });
+
     const [starts, ends] = [new Float64Array(size), new Float64Array(size)];
     let at = 0;
     for (const [first, last] of ranges) {
@@ -245,25 +248,27 @@ profkit.slices = (() => {
         const span = Math.min(level.end[i], to) - begin;
         const length = level.end[i] - level.start[i];
         const isMerged = level.n[i] > 1;
+        // Where the events of a slice are is not known: a part of it has that part of them.
         const isCut = isMerged && span < length;
         const part = isCut ? span / length : 1;
         const n = Math.round(level.n[i] * part);
         const ns = isMerged ? level.busy[i] * part : span;
+
         const site = isMerged ? -1 : level.site[i];
-        const one = bySite.get(site) ?? { n: 0, totalNs: 0, longestNs: 0 };
-        bySite.set(site, one);
-        one.n += n;
-        one.totalNs += ns;
-        one.longestNs = Math.max(one.longestNs, isMerged ? level.longest[i] : span);
-        found.n += n;
-        found.totalNs += ns;
-        found.isAbout = found.isAbout || isCut;
+        const ofSite = bySite.get(site) ?? { n: 0, totalNs: 0, longestNs: 0 };
+        bySite.set(site, ofSite);
+        ofSite.n += n;
+        ofSite.totalNs += ns;
+        ofSite.longestNs = Math.max(ofSite.longestNs, isMerged ? level.longest[i] : span);
+        sum.n += n;
+        sum.totalNs += ns;
+        sum.isAbout = sum.isAbout || isCut;
         starts[at] = begin;
         ends[at] = begin + ns;
       }
     }
-    found.busyNs = unionNs(starts, ends);
-    return found;
+    sum.busyNs = unionNs(starts, ends);
+    return sum;
   }
 
   return { Levels, Occurrences, firstAfter, sliceAt, sums };

@@ -9,22 +9,30 @@ from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of, is_idle
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 
 _SCRIPTS: Final = (CHART_SCRIPT, "stacked.js", "steps.js")
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """A bar and a row for each step, or None without steps."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return a bar and a row for each step, or None without steps."""
     steps = report.summary.steps
     if not steps:
         return None
-    rows = _table(steps)
+
+    rows = _build_table(steps)
     data: dict[str, Any] = {"tables": {rows.id: rows.data}}
     # Reports that an earlier version saved have no parts of single steps.
     is_drawn = any(step.parts for step in steps)
     if is_drawn:
-        data["steps"] = _chart(steps)
+        data["steps"] = _build_chart(steps)
+
     return Section(
         id="steps",
         title="Steps",
@@ -42,7 +50,7 @@ def section(report: Report, options: Options) -> Section | None:
 
 
 def stacked_series(kinds: Sequence[str], bars: Sequence[Mapping[str, int]]) -> list[dict[str, Any]]:
-    """What ``stacked.js`` draws: a series for each kind of part, with a value for each bar.
+    """Return what ``stacked.js`` draws: a series for each kind of part, with a value for each bar.
 
     Args:
         kinds: Kinds of parts, as in :class:`~profkit.model.report.TimePart`, in order.
@@ -59,9 +67,11 @@ def stacked_series(kinds: Sequence[str], bars: Sequence[Mapping[str, int]]) -> l
     ]
 
 
-def _chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
+def _build_chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
+    # The kinds of the step with most parts, in their order; then kinds that only others have.
     longest = max(steps, key=lambda step: len(step.parts))
     parts = [*longest.parts, *(part for step in steps for part in step.parts)]
+
     return {
         "names": [cell(step.name) for step in steps],
         "startNs": _bounds(steps)[0],
@@ -74,13 +84,13 @@ def _chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
 
 
 def _bounds(steps: tuple[StepSummary, ...]) -> tuple[list[int], list[int]]:
-    """Where the steps begin and end, on the devices where the host runs ahead of them."""
+    """Return where steps begin and end, on the devices if the host runs ahead of them."""
     starts = [step.time_start_ns for step in steps]
     return starts, [start + step.time_ns for start, step in zip(starts, steps, strict=True)]
 
 
 def _times(steps: tuple[StepSummary, ...]) -> tuple[SortableColumn, ...]:
-    """The columns of the step time: on the host, and on the devices where it runs ahead of them."""
+    """Return columns of the step time: on the host, and on devices that it runs ahead of."""
     on_host = SortableColumn("Step time", "ns", "dur_ns", "on the host")
     if all(step.device_dur_ns is None for step in steps):
         return (on_host,)
@@ -89,7 +99,7 @@ def _times(steps: tuple[StepSummary, ...]) -> tuple[SortableColumn, ...]:
     return replace(on_host, title="Step time, host"), on_device
 
 
-def _table(steps: tuple[StepSummary, ...]) -> SortableTable:
+def _build_table(steps: tuple[StepSummary, ...]) -> SortableTable:
     on_device = any(step.gpu_busy_ns is not None for step in steps)
     device = (
         SortableColumn("Device busy", "ns", "gpu_busy_ns", "any device ran a kernel or copy"),
@@ -102,5 +112,6 @@ def _table(steps: tuple[StepSummary, ...]) -> SortableTable:
         SortableColumn("Waiting for data", "ns", "data_wait_ns", "in a data loader's __next__"),
         SortableColumn("In syncs", "ns", "sync_ns", "the host waited for a device"),
     )
+
     ranges = list(zip(*_bounds(steps), strict=True))
-    return table("steps-table", "All steps", columns, steps, ranges=ranges)
+    return build_table("steps-table", "All steps", columns, steps, ranges=ranges)

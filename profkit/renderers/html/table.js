@@ -58,13 +58,14 @@
 
     addPager() {
       const button = (text, label, step) => {
-        const made = profkit.element('button', { type: 'button', 'aria-label': label }, text);
-        made.addEventListener('click', () => this.turn(step));
-        return made;
+        const turner = profkit.element('button', { type: 'button', 'aria-label': label }, text);
+        turner.addEventListener('click', () => this.turn(step));
+        return turner;
       };
       this.back = button('‹ Back', `Previous rows of ${this.title}`, -1);
       this.next = button('Next ›', `Next rows of ${this.title}`, 1);
       this.position = profkit.element('span');
+
       this.size = profkit.element('select', { 'aria-label': `Rows of ${this.title} at once` });
       for (const n of [this.pageRows, 50, 200]) {
         this.size.append(profkit.element('option', { value: String(n) }, `${n} rows`));
@@ -74,6 +75,7 @@
         this.page = 0;
         this.draw();
       });
+
       const pager = profkit.element('div', { class: 'pager' });
       pager.append(this.back, this.next, this.position, this.size);
       this.figure.append(pager);
@@ -82,6 +84,7 @@
     /** Show the rows that contain every word. */
     search(text) {
       const words = text.toLowerCase().split(/\s+/).filter((word) => word);
+      // Texts in lower case are made at the first search: most tables are never searched.
       this.lower = this.lower ?? this.rows.map((row, index) => [...row, this.hints[index]]
         .filter((cell) => typeof cell === 'string').join(' ').toLowerCase());
       this.visible = [];
@@ -106,11 +109,13 @@
       } else {
         const sign = descending ? -1 : 1;
         this.visible.sort((a, b) => {
-          const [one, other] = [this.rows[a][column], this.rows[b][column]];
+          const [first, second] = [this.rows[a][column], this.rows[b][column]];
           // Unknown values come last in either direction.
-          if (one === null || other === null) return (one === null) - (other === null) || a - b;
-          if (typeof one === 'number') return sign * (one - other) || a - b;
-          return sign * collator.compare(one, other) || a - b;
+          if (first === null || second === null) {
+            return (first === null) - (second === null) || a - b;
+          }
+          if (typeof first === 'number') return sign * (first - second) || a - b;
+          return sign * collator.compare(first, second) || a - b;
         });
       }
       this.page = 0;
@@ -129,6 +134,7 @@
       const [n, total] = [this.visible.length, this.rows.length];
       const rows = `${profkit.formatCount(total)} ${total === 1 ? 'row' : 'rows'}`;
       this.status.textContent = n === total ? rows : `${profkit.formatCount(n)} of ${rows}`;
+
       this.headings.forEach((heading, column) => {
         if (column === this.sorted.column) {
           heading.setAttribute('aria-sort', this.sorted.descending ? 'descending' : 'ascending');
@@ -136,6 +142,7 @@
           heading.removeAttribute('aria-sort');
         }
       });
+
       if (this.position) this.drawPager(start, indices.length);
     }
 
@@ -155,6 +162,7 @@
         if (isFigure) text = value === null ? '–' : formats[kind](value);
         return profkit.element('td', { class: kind }, text);
       });
+
       const [range, full, [first]] = [this.ranges[index], this.hints[index], this.rows[index]];
       if (full && full !== first) {
         const attributes = { class: 'short', tabindex: '0', 'data-tip': full };

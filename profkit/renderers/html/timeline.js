@@ -77,7 +77,7 @@
 
     const levels = new profkit.slices.Levels(recorded, draw);
 
-    /** Width of the slices, beside the lanes' names. */
+    /** Return the width of the slices, without the lanes' names. */
     function width() {
       return Math.max(50, canvas.clientWidth);
     }
@@ -89,6 +89,7 @@
       const span = Math.min(Math.max(to - from, minSpanNs), whole.to - whole.from);
       const start = Math.min(Math.max(from - (span - (to - from)) / 2, whole.from), whole.to - span);
       const target = { from: start, to: start + span };
+
       // The latest movement replaces one that is still under way.
       cancelAnimationFrame(animation);
       if (!animated || reducedMotion.matches) {
@@ -96,10 +97,12 @@
         draw();
         return;
       }
+
       const initial = { ...view };
       const startMs = performance.now();
       const animate = (nowMs) => {
         const share = Math.min(1, Math.max(0, nowMs - startMs) / 180);
+        // Cubic ease-out: fast at first, so that the page reacts at once.
         const eased = 1 - (1 - share) ** 3;
         view = {
           from: initial.from + (target.from - initial.from) * eased,
@@ -127,8 +130,9 @@
       requestAnimationFrame(paint);
     }
 
-    /** The rows of the overview: ranks, or steps and streams, or without a device a thread. */
+    /** Return the rows of the overview: ranks, or steps and streams, or without a device a thread. */
     function overviewRows() {
+      // The first row of a thread with steps has only the steps.
       const firstRows = (kind) => recorded.lanes.filter((lane) => lane.kind === kind)
         .map((lane) => lane.firstRow + (kind === 'thread' && steps.length && lane.nRows > 1 ? 1 : 0));
       const ranks = firstRows('rank').slice(0, 6);
@@ -146,16 +150,18 @@
         if (levels.failed) range.textContent = 'This browser cannot decompress the timeline.';
         return;
       }
+
       const state = { layout, level, sites, colors, view, size, selected, arrows, area };
       canvas.style.height = `${size.height}px`;
       profkit.lanes.drawSlices(canvas, {
-        ...state, found: matches?.occurrences, scroll: lanes.scrollTop,
+        ...state, matches: matches?.occurrences, scroll: lanes.scrollTop,
       });
       profkit.lanes.drawRuler(ruler, view, ruler.clientWidth, rulerHeight);
       profkit.lanes.drawOverview(overview, {
         ...state, whole, rows: overviewRows(), level: levels.at((whole.to - whole.from) / width()),
         size: { width: overview.clientWidth, height: overviewHeight },
       });
+
       Object.assign(root.dataset, {
         from: String(view.from), to: String(view.to), resolution: String(level.resolutionNs),
       });
@@ -185,7 +191,7 @@
       const { laneHeight } = profkit.lanes;
       // The canvas is as high as the visible part, and stays in it while this element scrolls.
       allLanes.style.height = `${layout.height + 2}px`;
-      const made = recorded.lanes.map((lane, index) => {
+      const elements = recorded.lanes.map((lane, index) => {
         const canOpen = layout.canOpen(index);
         const busy = lane.kind === 'rank' ? '' : `, busy ${profkit.formatNs(lane.busyNs)}`;
         const title = `${lane.label}: ${profkit.formatCount(lane.n)} events${busy}`;
@@ -200,20 +206,20 @@
         name.style.height = `${laneHeight - 4}px`;
         return name;
       });
-      names.replaceChildren(...made);
+      names.replaceChildren(...elements);
     }
 
-    /** The moment at a horizontal position of the window. */
+    /** Return the moment at a horizontal position of the window. */
     function nsAt(clientX) {
       return view.from + (clientX - canvas.getBoundingClientRect().left) * pixelNs();
     }
 
-    /** The height in all lanes at a vertical position of the window. */
+    /** Return the height in all lanes at a vertical position of the window. */
     function heightAt(clientY) {
       return clientY - canvas.getBoundingClientRect().top + lanes.scrollTop;
     }
 
-    /** The row under the pointer, and the index of the slice in it or -1. */
+    /** Return the row under the pointer, and the index of the slice in it or -1. */
     function hit(event) {
       const row = layout.rowAt(heightAt(event.clientY));
       const level = levels.at(pixelNs());
@@ -252,8 +258,8 @@
     async function select(level, row, index) {
       clear();
       if (index < 0) return;
-      const now = { row, start: level.start[index], end: level.end[index] };
-      selected = now;
+      const slice = { row, start: level.start[index], end: level.end[index] };
+      selected = slice;
       const lane = recorded.lanes[layout.laneOf(row)];
       const actions = profkit.element('p', { class: 'actions' },
         action('Zoom in', () => zoomToSelected()), action('Sum its range', sumSelected));
@@ -263,15 +269,19 @@
           facts.list([['Lane', lane.label], ...facts.of(level, index)]), ...more),
         actions);
       describe();
+
+      // Only single recorded events have arguments, which are those of slices of the finest level.
       if (level.n[index] > 1 || !ofEvents.has(lane.kind)) return;
       const [finest] = await Promise.all([levels.finest(), eventArguments.read()]);
-      if (selected !== now || !finest) return;
-      const place = profkit.slices.sliceAt(finest, row, (now.start + now.end) / 2, 1);
-      if (finest.start[place] !== now.start || finest.n[place] > 1) return;
-      now.place = place;
-      const own = eventArguments.of(place);
-      if (own.length) {
-        describe(profkit.element('div', {}, profkit.element('h4', {}, 'Arguments'), facts.list(own)));
+      if (selected !== slice || !finest) return;
+      const place = profkit.slices.sliceAt(finest, row, (slice.start + slice.end) / 2, 1);
+      if (finest.start[place] !== slice.start || finest.n[place] > 1) return;
+
+      slice.place = place;
+      const pairs = eventArguments.of(place);
+      if (pairs.length) {
+        describe(
+          profkit.element('div', {}, profkit.element('h4', {}, 'Arguments'), facts.list(pairs)));
       }
       link(finest, place, actions);
       draw();
@@ -283,7 +293,7 @@
       return button;
     }
 
-    /** Arrows from a launch to what it launched, and buttons that go to the other end. */
+    /** Draw arrows from a launch to its kernels, and add buttons that go to the other end. */
     function link(finest, place, actions) {
       const launch = eventArguments.launchOf(place);
       const launched = eventArguments.launchedBy(place);
@@ -292,7 +302,8 @@
         ...(launch < 0 ? [] : [[at(launch), at(place)]]),
         ...launched.slice(0, maxArrows).map((slice) => [at(place), at(slice)]),
       ];
-      selected.others = launch < 0 ? launched : [launch];
+      selected.linked = launch < 0 ? launched : [launch];
+
       const go = (slice, label) => action(`${label}: ${facts.title(finest, slice)}`,
         () => goTo(finest, slice));
       actions.append(
@@ -302,7 +313,7 @@
       if (nMore > 0) actions.append(` and ${profkit.formatCount(nMore)} more`);
     }
 
-    /** The row of a slice; rows without slices begin where the next one does. */
+    /** Return the row of a slice; rows without slices begin where the next one does. */
     const rowOf = ({ first }, slice) => profkit.firstWhere(
       0, first.length, (row) => first[row] > slice) - 1;
 
@@ -312,6 +323,7 @@
       const lane = layout.laneOf(row);
       if (row - recorded.lanes[lane].firstRow >= layout.nVisible(lane)) toggle(lane);
       select(level, row, slice);
+
       const [start, end] = [level.start[slice], level.end[slice]];
       const span = view.to - view.from;
       if (end - start > span || (end - start) / pixelNs() < 12) zoomToSelected(2);
@@ -332,8 +344,8 @@
     function zoomToSelected(margin = 0.1) {
       const shown = selected ? { from: selected.start, to: selected.end } : area;
       if (!shown) return;
-      const by = Math.max((shown.to - shown.from) * margin, minSpanNs);
-      show(shown.from - by, shown.to + by, true);
+      const marginNs = Math.max((shown.to - shown.from) * margin, minSpanNs);
+      show(shown.from - marginNs, shown.to + marginNs, true);
     }
 
     /** Mark an area, and sum what is in it once it does not change any more. */
@@ -354,11 +366,12 @@
       else markAll(view.from, view.to);
     }
 
-    /** Sums over an area: of recorded events, or if it has no such lane, of what is there. */
+    /** Sum an area: recorded events, or if it has no lane of them, all other slices. */
     async function sumArea() {
       const marked = area;
       const finest = await levels.finest();
       if (!finest || area !== marked) return;
+
       const rows = layout.rowsWithin(marked.top, marked.bottom);
       const recordedRows = rows.filter(({ lane }) => ofEvents.has(recorded.lanes[lane].kind));
       const summed = recordedRows.length ? recordedRows : rows;
@@ -366,6 +379,7 @@
       const label = inLanes.size === 1 ? [...inLanes][0] : `${inLanes.size} lanes`;
       const sums = profkit.slices.sums(
         finest, summed.map(({ row }) => row), marked.from, marked.to);
+
       details.replaceChildren(
         profkit.element('h3', {}, 'Area'),
         ...facts.sums(sums, Math.max(1, marked.to - marked.from), label),
@@ -374,16 +388,18 @@
       );
     }
 
-    /** Select the slice beside, above or below the selected one. */
+    /** Select the slice next to, above or below the selected one. */
     function selectAdjacent(across, down) {
       const level = levels.at(pixelNs());
       if (!level) return;
-      const at = layout.rows.findIndex((each) => each.row === selected?.row);
-      const { row } = layout.rows[Math.min(Math.max(at + down, 0), layout.rows.length - 1)];
+
+      const index = layout.rows.findIndex(({ row }) => row === selected?.row);
+      const { row } = layout.rows[Math.min(Math.max(index + down, 0), layout.rows.length - 1)];
       const middle = selected ? (selected.start + selected.end) / 2 : view.from;
       let slice = profkit.slices.sliceAt(level, row, middle, whole.to - whole.from);
       if (across !== 0 && selected) slice += across;
       if (slice < level.first[row] || slice >= level.first[row + 1]) return;
+
       select(level, row, slice);
       if (level.start[slice] < view.from || level.end[slice] > view.to) {
         const span = view.to - view.from;
@@ -396,7 +412,7 @@
     /** Select the other end of the first arrow. */
     async function goAlong() {
       const finest = await levels.finest();
-      if (finest && selected?.others?.length) goTo(finest, selected.others[0]);
+      if (finest && selected?.linked?.length) goTo(finest, selected.linked[0]);
     }
 
     const scrollRows = (n) => { lanes.scrollTop += n * profkit.lanes.rowHeight; };
@@ -446,7 +462,7 @@
       }
     }
 
-    /** A first move at once, then further ones while the key is held. */
+    /** Move at once, then further while the key is held. */
     function hold(key, isRepeated) {
       if (reducedMotion.matches) moveBy(key, 0.15);
       else if (!isRepeated && !pressed.has(key)) {
@@ -579,34 +595,39 @@
       matches = null;
       found.textContent = '';
       for (const button of steppers) button.disabled = true;
-      if (text !== '') {
-        const has = sites.texts.map((each) => each.toLowerCase().includes(text));
-        const matching = [...sites.name.keys()].filter((site) => has[sites.name[site]]
-          || has[sites.place[site]] || has[sites.op[site]]);
-        // Segments of the critical path are parts of events that are counted already.
-        const events = matching.filter((site) => !sites.isPath[site]);
-        const counted = events.length ? events : matching;
-        let [n, totalNs] = [0, 0];
-        for (const site of counted) {
-          n += sites.n[site];
-          totalNs += sites.totalNs[site];
-        }
-        const sum = `${profkit.formatCount(n)} events, ${profkit.formatNs(totalNs)} total`;
-        found.textContent = n ? sum : findLane(text);
-        if (n) {
-          matches = { sum, occurrences: null };
-          searchTimer = setTimeout(locate, 120, matches, new Set(counted));
-        }
-      }
+      if (text !== '') findText(text);
       draw();
     }
 
+    function findText(text) {
+      const has = sites.texts.map((siteText) => siteText.toLowerCase().includes(text));
+      const matching = [...sites.name.keys()].filter((site) => has[sites.name[site]]
+        || has[sites.place[site]] || has[sites.op[site]]);
+
+      // Segments of the critical path are parts of events that are counted already.
+      const events = matching.filter((site) => !sites.isPath[site]);
+      const counted = events.length ? events : matching;
+      let [n, totalNs] = [0, 0];
+      for (const site of counted) {
+        n += sites.n[site];
+        totalNs += sites.totalNs[site];
+      }
+
+      const sum = `${profkit.formatCount(n)} events, ${profkit.formatNs(totalNs)} total`;
+      found.textContent = n ? sum : findLane(text);
+      if (n) {
+        // Single events are found once the reader stops typing.
+        matches = { sum, occurrences: null };
+        searchTimer = setTimeout(locate, 120, matches, new Set(counted));
+      }
+    }
+
     /** Find every single event of a search. */
-    async function locate(now, matching) {
+    async function locate(request, matching) {
       const finest = await levels.finest();
-      if (!finest || matches !== now) return;
-      now.occurrences = new profkit.slices.Occurrences(finest, rowsOf(() => true), matching);
-      for (const button of steppers) button.disabled = now.occurrences.n === 0;
+      if (!finest || matches !== request) return;
+      request.occurrences = new profkit.slices.Occurrences(finest, rowsOf(() => true), matching);
+      for (const button of steppers) button.disabled = request.occurrences.n === 0;
       root.dataset.located = search.value;
       draw();
     }
@@ -614,12 +635,13 @@
     /** Select the next occurrence after the selected slice, or the one before it. */
     function step(occurrences, isForward, onEnd) {
       const none = isForward ? -Infinity : Infinity;
-      const next = occurrences.beside(selected?.start ?? none, selected?.place ?? none, isForward);
+      const next = occurrences.next(selected?.start ?? none, selected?.place ?? none, isForward);
       if (!next) {
         clear();
         onEnd();
         return null;
       }
+
       goTo(occurrences.level, next.index);
       selected.place = next.index;
       return `${profkit.formatCount(occurrences.rank(next))} of `
@@ -644,6 +666,7 @@
       const style = recorded.styles.findIndex(({ label }) => label === 'findings');
       const ofFindings = [...sites.name.keys()].filter((site) => sites.style[site] === style);
       if (!findingRows.length || !ofFindings.length) return;
+
       findings.hidden = false;
       const texts = [...new Set(ofFindings.map((site) => sites.name[site]))];
       findingChoice.append(...texts.map((text) => (
@@ -654,6 +677,7 @@
         clear();
         if (findingChoice.value !== '') stepFinding(true);
       });
+
       for (const button of findings.querySelectorAll('[data-step]')) {
         button.addEventListener('click', () => stepFinding(button.dataset.step === '1'));
       }
@@ -663,12 +687,14 @@
       if (!findingRows.length) return;
       const finest = await levels.finest();
       if (!finest) return;
+
       if (!occurrencesOfFindings) {
         const chosen = [...sites.name.keys()].filter((site) => (
           findingChoice.value === '' || sites.name[site] === Number(findingChoice.value)));
         occurrencesOfFindings = new profkit.slices.Occurrences(
           finest, findingRows, new Set(chosen));
       }
+
       findingStatus.textContent = step(occurrencesOfFindings, isForward, () => {})
         ?? 'no more; the next one starts over';
     }
@@ -708,7 +734,7 @@
       draw();
     });
 
-    /** The timeline is as wide as the window, whatever the width of the text. */
+    /** Make the timeline as wide as the window, whatever the width of the text. */
     function fit() {
       const { clientWidth } = document.documentElement;
       const wide = Math.max(root.parentElement.clientWidth, clientWidth - 64);

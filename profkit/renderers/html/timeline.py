@@ -21,9 +21,15 @@ from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
 from profkit.present.timeline import timeline
 from profkit.renderers.html._options import Options
-from profkit.renderers.html._packed_columns import packed
+from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    SortableColumn,
+    SortableTable,
+    build_table,
+    cell,
+)
 
 SCRIPTS: Final = (
     "canvas.js", "keys.js", "slices.js", "slice_colors.js", "lanes.js", "drags.js",
@@ -40,6 +46,7 @@ MAX_STEPS: Final = 1_000
 """Steps in the list to choose from; the table of steps has all."""
 _MAX_NAME: Final = 240
 _MAX_ID: Final = 1 << 50
+"""Zigzag differences of larger numbers are not exact as a browser's floats."""
 _SAMPLE: Final = 1 << 16
 _PART: Final = 1 << 12
 _TRIES: Final = 1 << 11
@@ -95,45 +102,47 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
 }
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """The timeline, or None without a recording that has events."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return the timeline, or None without a recording that has events."""
     if options.recording is None:
         return None
     shown = timeline(options.recording.context, report)
     if shown is None:
         return None
-    levels = levels_within(shown, MAX_LEVEL_CHARACTERS)
-    arguments = packed_arguments(options.recording.context, levels[0].level.slices)
-    lanes = _table(shown)
+
+    levels = fit_levels(shown, MAX_LEVEL_CHARACTERS)
+    arguments = pack_arguments(options.recording.context, levels[0].level.slices)
+    lanes = _build_lane_table(shown)
+
     return Section(
         id="timeline",
         title="Timeline",
-        body=_body(shown, levels, lanes),
+        body=_fill_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
             "tables": {lanes.id: lanes.data},
-            "timeline": drawing(shown, levels, options.base) | {"arguments": arguments},
+            "timeline": build_drawing(shown, levels, options.base) | {"arguments": arguments},
         },
     )
 
 
 def style_of(kind: SliceKind) -> SliceStyle:
-    """How slices of a kind are drawn."""
+    """Return how slices of a kind are drawn."""
     if kind in _STYLES:
         return _STYLES[kind]
     return SliceStyle(part_label(kind), color_of(kind), "stripes")
 
 
 def kinds_of(shown: Timeline) -> list[SliceKind]:
-    """The kinds of slices that a timeline has, in the order of the legend."""
+    """Return the kinds of slices that a timeline has, in the order of the legend."""
     kinds = {site.kind for site in shown.sites}
     return [*(kind for kind in _STYLES if kind in kinds), *sorted(kinds - _STYLES.keys())]
 
 
-def _body(shown: Timeline, levels: Sequence["PackedLevel"], lanes: SortableTable) -> Markup:
+def _fill_body(shown: Timeline, levels: Sequence["PackedLevel"], lanes: SortableTable) -> Markup:
     return fill(
         "timeline.html.j2",
-        **elements(shown, "timeline", "Timeline", "kernel, operator, line"),
+        **describe_view(shown, "timeline", "Timeline", "kernel, operator, line"),
         n_events=sum(lane.n for lane in shown.lanes if lane.kind != "path"),
         resolution_ns=levels[0].level.resolution_ns,
         path_ns=levels[0].path_ns,
@@ -141,8 +150,8 @@ def _body(shown: Timeline, levels: Sequence["PackedLevel"], lanes: SortableTable
     )
 
 
-def elements(shown: Timeline, section: str, label: str, examples: str) -> dict[str, Any]:
-    """The values of the template ``timeline_view.html.j2``.
+def describe_view(shown: Timeline, section: str, label: str, examples: str) -> dict[str, Any]:
+    """Return the values for the template ``timeline_view.html.j2``.
 
     Args:
         section: The id of the section that has the timeline.
@@ -153,24 +162,26 @@ def elements(shown: Timeline, section: str, label: str, examples: str) -> dict[s
         "id": section,
         "label": label,
         "examples": examples,
-        "colors": [("kind", "by category"), *more_colors(shown)],
+        "colors": [("kind", "by category"), *_find_color_modes(shown)],
         "steps": [step[0] for step in shown.steps[:MAX_STEPS]],
         "n_steps": len(shown.steps),
     }
 
 
-def more_colors(shown: Timeline) -> Iterator[tuple[str, str]]:
-    """What else than their kind the colours of slices can show."""
+def _find_color_modes(shown: Timeline) -> Iterator[tuple[str, str]]:
+    """Return what the colours of slices can show besides their kind, with labels."""
     if any(site.module for site in shown.sites):
         yield "module", "by module"
+    # Slices of ranks are named by their kind or collective: colours by name would add little.
     if not any(lane.kind == "rank" for lane in shown.lanes):
         yield "name", "by name"
 
 
-def drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict[str, Any]:
-    """What ``timeline.js`` draws, as ``timeline`` in the data of the section."""
+def build_drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict[str, Any]:
+    """Return what ``timeline.js`` draws: ``timeline`` in the data of the section."""
     kinds = kinds_of(shown)
     n_rows = sum(lane.n_rows for lane in shown.lanes)
+
     return {
         "startNs": shown.start_ns,
         "endNs": shown.end_ns,
@@ -182,14 +193,14 @@ def drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict
             for lane in shown.lanes
         ],
         "styles": [asdict(style_of(kind)) for kind in kinds],
-        "sites": _sites(shown.sites, kinds, base),
+        "sites": _list_sites(shown.sites, kinds, base),
         "levels": [
             {
-                "resolutionNs": each.level.resolution_ns,
-                "rows": np.bincount(each.level.slices.row, minlength=n_rows).tolist(),
-                "packed": each.packed,
+                "resolutionNs": packed.level.resolution_ns,
+                "rows": np.bincount(packed.level.slices.row, minlength=n_rows).tolist(),
+                "packed": packed.packed,
             }
-            for each in levels
+            for packed in levels
         ],
         "steps": [
             {"name": cell(name, _MAX_NAME), "startNs": start, "endNs": end}
@@ -198,16 +209,17 @@ def drawing(shown: Timeline, levels: Sequence["PackedLevel"], base: str) -> dict
     }  # fmt: skip
 
 
-def _sites(
+def _list_sites(
     sites: Sequence[TimelineSite], kinds: Sequence[SliceKind], base: str
 ) -> dict[str, list[Any]]:
-    """Sites as columns; text columns are indices into ``texts``, 0 is none."""
+    """Return sites as columns; text columns are indices into ``texts``, 0 is none."""
+    # Many sites share operators, modules and lines: each text is on the page once.
     texts: dict[str, int] = {"": 0}
 
     def index(text: str) -> int:
         return texts.setdefault(cell(text, _MAX_NAME), len(texts))
 
-    found = {
+    columns = {
         "name": [index(site.name) for site in sites],
         "short": [
             index(short_kernel(site.name) if site.kind == "compute" else site.name)
@@ -221,65 +233,73 @@ def _sites(
         "totalNs": [site.total_ns for site in sites],
         "isPath": [int(site.is_path) for site in sites],
     }
-    return {**found, "texts": list(texts)}
+    return {**columns, "texts": list(texts)}
 
 
-def packed_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
-    """What ``slice_arguments.js`` reads: the arguments of the slices that are one recorded event.
+def pack_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
+    """Return what ``slice_arguments.js`` reads: arguments of slices that are one recorded event.
 
     The columns have a number for each slice, 0 for none: one more than its set of arguments; and as
     differences to the last slice that has one, the slice of its launch, its correlation, unless the
     launch has the same, and its external id. Columns that would exceed
     :data:`MAX_ARGUMENT_CHARACTERS` are left out, the last one first.
     """
-    places = np.flatnonzero(slices.event != NO_ROW)
-    found = event_arguments(ctx, slices.event[places].astype(np.intp))
+    event_slices = np.flatnonzero(slices.event != NO_ROW)
+    arguments = event_arguments(ctx, slices.event[event_slices].astype(np.intp))
+
+    is_launched = arguments.launch != NO_ROW
+    launch_slices = np.where(is_launched, event_slices[arguments.launch], MISSING)
+    # A kernel has its launch's correlation: only what deviates is written.
+    launch_correlation = np.full(len(event_slices), MISSING, dtype=np.int64)
+    launch_correlation[is_launched] = arguments.correlation[arguments.launch[is_launched]]
+    is_implied = arguments.correlation == launch_correlation
+    correlation = np.where(is_implied, MISSING, arguments.correlation)
+
+    columns: dict[str, dict[str, Any]] = {}
+    characters_left = MAX_ARGUMENT_CHARACTERS
+    for name, values in (
+        ("set", arguments.of_event + 1),
+        ("launch", _encode_differences(launch_slices)),
+        ("correlation", _encode_differences(correlation)),
+        ("externalId", _encode_differences(arguments.external_id)),
+    ):
+        of_slices = np.zeros(len(slices), dtype=np.int64)
+        of_slices[event_slices] = values
+        column = pack_columns([of_slices])
+        characters_left -= len(column["text"])
+        if characters_left < 0:
+            break
+        if values.any():
+            columns[name] = column
+
     texts: dict[str, int] = {}
 
     def index(text: str) -> int:
         return texts.setdefault(cell(text, _MAX_NAME), len(texts))
 
-    launched = found.launch != NO_ROW
-    launch = np.where(launched, places[found.launch], MISSING)
-    known = np.full(len(places), MISSING, dtype=np.int64)
-    known[launched] = found.correlation[found.launch[launched]]
-    correlation = np.where(found.correlation == known, MISSING, found.correlation)
-    columns: dict[str, dict[str, Any]] = {}
-    left = MAX_ARGUMENT_CHARACTERS
-    for name, values in (
-        ("set", found.of_event + 1),
-        ("launch", _differences(launch)),
-        ("correlation", _differences(correlation)),
-        ("externalId", _differences(found.external_id)),
-    ):
-        every = np.zeros(len(slices), dtype=np.int64)
-        every[places] = values
-        column = packed([every])
-        left -= len(column["text"])
-        if left < 0:
-            break
-        if values.any():
-            columns[name] = column
-    sets = [[index(text) for pair in each for text in pair] for each in found.sets]
-    return {"texts": list(texts), "sets": sets, "columns": columns, "isWhole": left >= 0}
+    sets = [[index(text) for pair in pairs for text in pair] for pairs in arguments.sets]
+    is_whole = characters_left >= 0
+    return {"texts": list(texts), "sets": sets, "columns": columns, "isWhole": is_whole}
 
 
-def _differences(values: Int64s) -> Int64s:
-    """Each value as the difference to the last one, positive and negative in turn; 0 for none.
+def _encode_differences(values: Int64s) -> Int64s:
+    """Return each value as its difference to the last one, in zigzag encoding plus 1; 0 for none.
 
     Args:
         values: :data:`~profkit.model.events.MISSING` for none. Shape ``(k,)``. Numbers that a
             browser cannot represent are left out.
     """
-    has = (values > -_MAX_ID) & (values < _MAX_ID)
-    found = np.zeros(len(values), dtype=np.int64)
-    by = np.diff(values[has], prepend=0)
-    found[has] = np.where(by >= 0, 2 * by, -2 * by - 1) + 1
-    return found
+    is_exact = (values > -_MAX_ID) & (values < _MAX_ID)
+    differences = np.diff(values[is_exact], prepend=0)
+
+    # Zigzag: 0, -1, 1, -2 become 0, 1, 2, 3, so that small differences need few bytes.
+    codes = np.zeros(len(values), dtype=np.int64)
+    codes[is_exact] = np.where(differences >= 0, 2 * differences, -2 * differences - 1) + 1
+    return codes
 
 
 def _place(frame: Frame | None, base: str) -> str:
-    """``net.py:12 in forward``, or nothing."""
+    """Return ``net.py:12 in forward``, or an empty text without a frame."""
     if frame is None:
         return ""
     where = numbered_line(short_path(frame.file, base), frame.line)
@@ -300,50 +320,56 @@ class PackedLevel:
 
     @property
     def n_characters(self) -> int:
-        """Length of the text."""
+        """Return the length of the text."""
         return len(self.packed["text"])
 
 
-def levels_within(shown: Timeline, max_characters: int) -> list[PackedLevel]:
-    """The levels of detail as text, the finest first, within a limit of the page's size.
+def fit_levels(shown: Timeline, max_characters: int) -> list[PackedLevel]:
+    """Return the levels of detail as text, the finest first, within a limit of the page's size.
 
     The coarsest level is what a page shows first, and the finest one has every event. The others
     only save the browser time, so they share what these two leave.
     """
     *finer, coarsest = shown.levels
-    found: list[PackedLevel] = []
+    packed: list[PackedLevel] = []
     for level in (coarsest, *finer[:1], *finer[:0:-1]):
-        at = int(len(found) > 1)
-        left = max_characters - sum(each.n_characters for each in found)
-        fitting = _fitting(shown, level, left, found[at].level.resolution_ns if found else None)
-        if fitting is None or (at and fitting.level.resolution_ns <= found[0].level.resolution_ns):
+        # The finest level goes first, and the others between it and those already packed.
+        place = int(len(packed) > 1)
+        coarser_ns = packed[place].level.resolution_ns if packed else None
+        characters_left = max_characters - sum(fitted.n_characters for fitted in packed)
+        fitting = _fit_level(shown, level, characters_left, coarser_ns)
+        if fitting is None:
             break
-        found.insert(at, fitting)
-    return found
+        # A level as fine as the finest one would only repeat it.
+        if place and fitting.level.resolution_ns <= packed[0].level.resolution_ns:
+            break
+        packed.insert(place, fitting)
+    return packed
 
 
-def _fitting(
-    shown: Timeline, level: Level, left: int, coarser_ns: int | None
+def _fit_level(
+    shown: Timeline, level: Level, characters_left: int, coarser_ns: int | None
 ) -> PackedLevel | None:
-    """A level, as coarse as it must be to fit; None if the next coarser level is as fine."""
-    for each, path_ns in _ever_coarser(shown, level, coarser_ns):
-        plain = coarser_ns is None and len(each.slices) <= MAX_PLAIN_SLICES
-        if _estimated_characters(shown, each) <= _SAMPLE_TOLERANCE * left:
-            found = PackedLevel(each, path_ns, _packed(shown, each, plain=plain))
-            if found.n_characters <= left:
-                return found
+    """Return a level, as coarse as it must be to fit; None if the next coarser one is as fine."""
+    for merged, path_ns in _make_coarser(shown, level, coarser_ns):
+        plain = coarser_ns is None and len(merged.slices) <= MAX_PLAIN_SLICES
+        if _estimate_characters(shown, merged) <= _SAMPLE_TOLERANCE * characters_left:
+            packed = PackedLevel(merged, path_ns, _pack_level(shown, merged, plain=plain))
+            if packed.n_characters <= characters_left:
+                return packed
     return None
 
 
-def _ever_coarser(
+def _make_coarser(
     shown: Timeline, level: Level, coarser_ns: int | None
 ) -> Iterator[tuple[Level, int]]:
-    """A level and coarser ones, each with the resolution of the critical path's lane.
+    """Return a level and coarser ones, with the resolution of the critical path's lane.
 
     In the finest level, this lane becomes coarser first: the path consists of parts of events that
     other lanes show.
     """
     yield level, level.resolution_ns
+
     # A level that is far too long is not tried at every resolution.
     least_ns = (coarser_ns or shown.end_ns - shown.start_ns) // _TRIES
     first_ns, end_ns = max(1, level.resolution_ns, least_ns), coarser_ns or _LONGEST_NS
@@ -352,55 +378,60 @@ def _ever_coarser(
         for doublings in range(1, _LONGEST_NS.bit_length())
         if first_ns << doublings < end_ns
     ]
+
     slices = level.slices
     for lane in shown.lanes if level is shown.levels[0] else ():
         if lane.kind == "path":
             for path_ns in resolutions_ns:
                 slices = coarser(slices, path_ns, row=lane.first_row)
                 yield Level(level.resolution_ns, slices), path_ns
+
     slices = level.slices
     for resolution_ns in resolutions_ns:
         slices = coarser(slices, resolution_ns)
         yield Level(resolution_ns, slices), resolution_ns
 
 
-def _estimated_characters(shown: Timeline, level: Level) -> int:
-    """About how long the text of a level is, from a sample; 0 for levels that are short."""
+def _estimate_characters(shown: Timeline, level: Level) -> int:
+    """Return about how long the text of a level is, from a sample; 0 for levels that are short."""
     n = len(level.slices)
     if n <= _SAMPLE:
         return 0
-    # Lanes differ: parts of all of them.
-    parts = np.linspace(0, n - _PART, _SAMPLE // _PART).astype(np.intp)
-    places = (parts[:, None] + np.arange(_PART)).ravel()
+
+    # Lanes compress differently: the sample has parts of all of them.
+    part_starts = np.linspace(0, n - _PART, _SAMPLE // _PART).astype(np.intp)
+    places = (part_starts[:, None] + np.arange(_PART)).ravel()
     sample = Level(level.resolution_ns, level.slices.of(places))
-    return len(_packed(shown, sample, plain=False)["text"]) * n // _SAMPLE
+    return len(_pack_level(shown, sample, plain=False)["text"]) * n // _SAMPLE
 
 
-def _packed(shown: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
-    """The slices of a level as columns; each row begins at the timeline's start.
+def _pack_level(shown: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
+    """Return the slices of a level as columns; each row begins at the timeline's start.
 
     The columns: time since the end of the slice before; length; site; events beyond the first; and
     for slices of several events the idle part of the length, and the longest event.
     """
     slices = level.slices
-    before = np.empty(len(slices), dtype=np.int64)
-    before[1:] = slices.end_ns[:-1]
-    before[np.flatnonzero(np.diff(slices.row, prepend=-1))] = shown.start_ns
     lengths = slices.end_ns - slices.start_ns
-    several = slices.n > 1
+    previous_end_ns = np.empty(len(slices), dtype=np.int64)
+    previous_end_ns[1:] = slices.end_ns[:-1]
+    previous_end_ns[np.flatnonzero(np.diff(slices.row, prepend=-1))] = shown.start_ns
+
+    # A single event is busy all the time and is its own longest: most slices need four columns.
+    is_merged = slices.n > 1
     columns = (
-        slices.start_ns - before,
+        slices.start_ns - previous_end_ns,
         lengths,
         slices.site,
         slices.n - 1,
-        (lengths - slices.busy_ns)[several],
-        slices.longest_ns[several],
+        (lengths - slices.busy_ns)[is_merged],
+        slices.longest_ns[is_merged],
     )
-    return packed(columns, plain=plain)
+    return pack_columns(columns, plain=plain)
 
 
-def _table(shown: Timeline) -> SortableTable:
-    """The lanes as a table, for screen readers."""
+def _build_lane_table(shown: Timeline) -> SortableTable:
+    """Return the lanes as a table, for screen readers."""
     span_ns = max(1, shown.end_ns - shown.start_ns)
     columns = (
         SortableColumn("Lane", "name", "label"),
@@ -414,4 +445,4 @@ def _table(shown: Timeline) -> SortableTable:
             "Rows", "count", "n_rows", "nesting depth, or events that run at the same time"
         ),
     )  # fmt: skip
-    return table("lanes-table", "All lanes", columns, shown.lanes)
+    return build_table("lanes-table", "All lanes", columns, shown.lanes)

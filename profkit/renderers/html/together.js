@@ -51,10 +51,10 @@
   /** The part of a page that is on paper without its scripts. */
   function onPaper(page, number) {
     const main = new DOMParser().parseFromString(page, 'text/html').querySelector('main');
-    for (const each of main.querySelectorAll('#timeline, #flames, #glossary, .chart, .segments, '
-      + '.keys, canvas, input, select, script')) each.remove();
-    for (const each of main.querySelectorAll('[id]')) each.removeAttribute('id');
-    for (const each of main.querySelectorAll('details')) each.open = true;
+    for (const element of main.querySelectorAll('#timeline, #flames, #glossary, .chart, .segments, '
+      + '.keys, canvas, input, select, script')) element.remove();
+    for (const element of main.querySelectorAll('[id]')) element.removeAttribute('id');
+    for (const details of main.querySelectorAll('details')) details.open = true;
     return profkit.element('article', {},
       profkit.element('h2', {}, select.options[number].text), [...main.childNodes]);
   }

@@ -2,25 +2,25 @@
 /** The predicted time without the findings that are switched on. */
 (() => {
   const form = document.querySelector('[data-what-if]');
-  const known = profkit.data('what-if');
-  if (!form || !known) return;
+  const replayed = profkit.data('what-if');
+  if (!form || !replayed) return;
   const { formatNs, formatShare } = profkit;
   const switches = [...form.querySelectorAll('[data-switch]')];
   const output = form.querySelector('[data-predicted]');
-  const places = new Map(known.combinations.map((number, place) => [number, place]));
-  const beforeNs = known.afterNs[places.get(0)];
+  const places = new Map(replayed.combinations.map((number, place) => [number, place]));
+  const beforeNs = replayed.afterNs[places.get(0)];
   const all = 2 ** switches.length - 1;
 
-  /** The time after, and the least, of a known combination. */
-  const times = (number) => [known.afterNs[places.get(number)],
-    known.minAfterNs[places.get(number)]];
+  /** Return the time after a replayed combination, and the least. */
+  const times = (number) => [replayed.afterNs[places.get(number)],
+    replayed.minAfterNs[places.get(number)]];
 
   /**
-   * The bounds of a combination that was not replayed: removing more never takes longer, so it is
-   * between all findings removed and the best known part of it.
+   * Return the bounds of a combination that was not replayed: removing more never takes longer, so it is
+   * between all findings removed and the best replayed part of it.
    */
   function bounds(number) {
-    const parts = known.combinations.filter((part) => (part & number) === part);
+    const parts = replayed.combinations.filter((part) => (part & number) === part);
     return [Math.min(...parts.map((part) => times(part)[0])), times(all)[1]];
   }
 
@@ -41,11 +41,11 @@
   }
 
   function update() {
-    const number = switches.reduce((sum, each, i) => sum + (each.checked ? 2 ** i : 0), 0);
+    const number = switches.reduce((sum, { checked }, i) => sum + (checked ? 2 ** i : 0), 0);
     output.textContent = text(number);
   }
 
-  for (const each of switches) each.hidden = false;
+  for (const checkbox of switches) checkbox.hidden = false;
   form.addEventListener('change', update);
   form.addEventListener('submit', (event) => event.preventDefault());
   update();

@@ -8,8 +8,8 @@ from profkit.renderers.html._table import cell
 from profkit.renderers.html.findings import short_place
 
 
-def section(report: Report, options: Options) -> Section | None:
-    """A switch for each finding that costs time, or None without any or without a recording."""
+def build_section(report: Report, options: Options) -> Section | None:
+    """Return a switch for each finding that costs time, or None without any or a recording."""
     if options.recording is None:
         return None
     numbered = [
@@ -19,30 +19,36 @@ def section(report: Report, options: Options) -> Section | None:
     ][:MAX_SWITCHES]
     if not numbered:
         return None
+
+    # A browser cannot replay a recording: the page has the times of the combinations of switches,
+    # by a number with a bit for each that is on.
     ctx = options.recording.context
-    known = combinations(ctx, [finding.change for _, finding in numbered if finding.change])
-    before_ns = known.times[0].after_ns
+    replayed = combinations(ctx, [finding.change for _, finding in numbered if finding.change])
+    before_ns = replayed.times[0].after_ns
+
     switches = [
         {
             "number": number,
             "title": cell(finding.title),
             "place": short_place(finding, options),
-            "saving_ns": before_ns - known.times[1 << i].after_ns,
+            "saving_ns": before_ns - replayed.times[1 << i].after_ns,
         }
         for i, (number, finding) in enumerate(numbered)
     ]
+
     body = fill(
         "what_if.html.j2",
         switches=switches,
         is_per_step=bool(ctx.steps),
         before_ns=before_ns,
-        together=known.times[(1 << known.n_changes) - 1],
+        together=replayed.times[(1 << replayed.n_changes) - 1],
         is_bound=ctx.is_unexplained,
     )
-    numbers = sorted(known.times)
+
+    numbers = sorted(replayed.times)
     data = {
         "combinations": numbers,
-        "afterNs": [known.times[number].after_ns for number in numbers],
-        "minAfterNs": [known.times[number].min_after_ns for number in numbers],
+        "afterNs": [replayed.times[number].after_ns for number in numbers],
+        "minAfterNs": [replayed.times[number].min_after_ns for number in numbers],
     }
     return Section("what-if", "What if", body, ("what_if.js",), data)

@@ -95,12 +95,12 @@ class Options(ReadersOptions):
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as text in UTF-8, or in ASCII without ``unicode``."""
+    """Return the report as text in UTF-8, or in ASCII without ``unicode``."""
     return render_document(report_document(report, options), options)
 
 
 def render_document(document: Document, options: Options) -> bytes:
-    """A document as text in UTF-8, or in ASCII without ``unicode``."""
+    """Return a document as text in UTF-8, or in ASCII without ``unicode``."""
     wide = max(_MIN_WIDTH, min(options.width, _MAX_WIDTH))
     width = min(wide, _MAX_PROSE_WIDTH)
     console = Console(
@@ -115,19 +115,22 @@ def render_document(document: Document, options: Options) -> bytes:
         legacy_windows=False,
         force_jupyter=False,
     )
-    begin = _lines(console, _beginning(document, width), width)
+    begin = _print_lines(console, _build_beginning(document, width), width)
     laid_out = [_LaidOut.of(console, section, width, wide) for section in document.sections]
-    for shorter in () if options.verbose else _ever_shorter(width):
-        if len(begin) + len(_joined(laid_out)) <= _HEIGHT:
+
+    # Nothing is left out that has room: one way to shorten after the other, until it fits.
+    for shorten in () if options.verbose else _shorten_stepwise(width):
+        if len(begin) + len(_join(laid_out)) <= _HEIGHT:
             break
         laid_out = [
             before if after is before.section else _LaidOut.of(console, after, width, wide)
             for before in laid_out
-            for after in (shorter(before.section),)
+            for after in (shorten(before.section),)
             if after.blocks
         ]
-    is_tight = not options.verbose and len(begin) + len(_joined(laid_out)) > _HEIGHT
-    lines = [*begin, *_joined(laid_out, is_tight=is_tight)]
+
+    is_tight = not options.verbose and len(begin) + len(_join(laid_out)) > _HEIGHT
+    lines = [*begin, *_join(laid_out, is_tight=is_tight)]
     text = "".join(f"{line.replace(_NO_BREAK, ' ').rstrip()}\n" for line in lines)
     if options.unicode:
         return text.encode("utf-8", "backslashreplace")
@@ -136,7 +139,7 @@ def render_document(document: Document, options: Options) -> bytes:
 
 @dataclass(frozen=True)
 class _LaidOut:
-    """A section with its lines; ``is_sentence`` is one that is on the line of its title."""
+    """A section with its lines; ``is_sentence`` if all of it is on the line of its title."""
 
     section: DocumentSection
     is_sentence: bool
@@ -144,16 +147,18 @@ class _LaidOut:
 
     @classmethod
     def of(cls, console: Console, section: DocumentSection, width: int, wide: int) -> "_LaidOut":
-        """Sentences in ``width`` columns, tables in ``wide`` columns."""
+        """Lay out a section: sentences in ``width`` columns, tables in ``wide`` columns."""
         sentence = _sentence(section, width)
-        shown = _section(section, width, wide)
+        parts = _render_section(section, width, wide)
         if sentence:
-            is_hint = any(isinstance(each, ListBlock) and each.sentence for each in section.blocks)
-            shown = iter((_headed(section.title, f": {sentence}", "dim" if is_hint else "bold"),))
-        return cls(section, bool(sentence), _lines(console, shown, width, wide))
+            is_hint = any(
+                isinstance(block, ListBlock) and block.sentence for block in section.blocks
+            )
+            parts = iter((_headed(section.title, f": {sentence}", "dim" if is_hint else "bold"),))
+        return cls(section, bool(sentence), _print_lines(console, parts, width, wide))
 
 
-def _lines(
+def _print_lines(
     console: Console, parts: Iterator[RenderableType], width: int, wide: int = 0
 ) -> list[str]:
     with console.capture() as captured:
@@ -162,23 +167,26 @@ def _lines(
     return captured.get().split("\n")[:-1]
 
 
-def _joined(sections: list[_LaidOut], *, is_tight: bool = False) -> list[str]:
-    """The lines of all sections: sentences follow each other without a blank line.
+def _join(sections: list[_LaidOut], *, is_tight: bool = False) -> list[str]:
+    """Return the lines of all sections: sentences follow each other without a blank line.
 
     Args:
         is_tight: Whether they follow any section without one.
     """
     lines: list[str] = []
     follows_sentence = False
-    for each in sections:
-        has_gap = not (follows_sentence or (is_tight and each.is_sentence))
-        lines += [*([""] if has_gap else []), *each.lines]
-        follows_sentence = each.is_sentence
+    for section in sections:
+        has_gap = not (follows_sentence or (is_tight and section.is_sentence))
+        lines += [*([""] if has_gap else []), *section.lines]
+        follows_sentence = section.is_sentence
     return lines
 
 
-def _ever_shorter(width: int) -> Iterator[Callable[[DocumentSection], DocumentSection]]:
-    """What makes a section shorter, one after the other; each returns the section or a new one."""
+def _shorten_stepwise(width: int) -> Iterator[Callable[[DocumentSection], DocumentSection]]:
+    """Return what shortens a section, in order of the loss; each returns the section or a new one.
+
+    A step applies to the result of those before it.
+    """
     yield _with_sentences
     yield partial(_with_first_sentences, severities=("note",))
     yield partial(_on_one_line, width=width)
@@ -188,8 +196,10 @@ def _ever_shorter(width: int) -> Iterator[Callable[[DocumentSection], DocumentSe
     yield partial(_with_first_sentences, severities=("note", "warning", "error"))
     yield _with_named_notes
     yield _with_brief_messages
+
     if width < _SCREEN_WIDTH:
-        return  # that is never a screen, whatever is left out
+        return  # whatever is left out, the report needs more than a screen
+
     yield partial(_with_short_figures, width=width)
     yield partial(_with_main_small_parts, width=width)
     yield partial(_with_named_notes, width=width)
@@ -199,11 +209,11 @@ def _ever_shorter(width: int) -> Iterator[Callable[[DocumentSection], DocumentSe
     yield _without_calls
 
 
-def _changed(
+def _change_blocks(
     section: DocumentSection, kind: type[_Changed], change: Callable[[_Changed], _Changed]
 ) -> DocumentSection:
-    """A section with some blocks changed; the section itself if none is another one."""
-    blocks = tuple(change(each) if isinstance(each, kind) else each for each in section.blocks)
+    """Return a section with its blocks of a kind changed; the section itself if all are equal."""
+    blocks = tuple(change(block) if isinstance(block, kind) else block for block in section.blocks)
     return section if blocks == section.blocks else replace(section, blocks=blocks)
 
 
@@ -217,16 +227,16 @@ def _with_sentences(section: DocumentSection) -> DocumentSection:
 def _with_first_sentences(
     section: DocumentSection, severities: tuple[Severity, ...]
 ) -> DocumentSection:
-    """Faults of the recording keep their first sentence."""
+    """Cut faults of the recording to their first sentence."""
 
-    def shorter(block: ListBlock) -> ListBlock:
+    def shorten(block: ListBlock) -> ListBlock:
         items = (
             replace(item, text=_first_sentence(item.text)) if item.severity in severities else item
             for item in block.items
         )
         return replace(block, items=tuple(items))
 
-    return _changed(section, ListBlock, shorter)
+    return _change_blocks(section, ListBlock, shorten)
 
 
 def _first_sentence(text: str) -> str:
@@ -234,61 +244,62 @@ def _first_sentence(text: str) -> str:
 
 
 def _on_one_line(section: DocumentSection, width: int) -> DocumentSection:
-    """Sentences keep the parts that fit on the line of their title."""
+    """Cut sentences to the parts that fit on the line of their title."""
 
-    def shorter(block: TableBlock) -> TableBlock:
+    def shorten(block: TableBlock) -> TableBlock:
         fits = len(block.sentence)
         while fits > 1 and cell_len(f"{section.title}: {_together(block.sentence[:fits])}") > width:
             fits -= 1
         return replace(block, sentence=block.sentence[:fits])
 
-    return _changed(section, TableBlock, shorter)
+    return _change_blocks(section, TableBlock, shorten)
 
 
 def _without_other_places(section: DocumentSection) -> DocumentSection:
-    def shorter(block: FindingBlock) -> FindingBlock:
-        labelled = tuple(each for each in block.labelled if each.label != ALSO_AT)
+    def shorten(block: FindingBlock) -> FindingBlock:
+        labelled = tuple(entry for entry in block.labelled if entry.label != ALSO_AT)
         return replace(block, labelled=labelled)
 
-    return _changed(section, FindingBlock, shorter)
+    return _change_blocks(section, FindingBlock, shorten)
 
 
 def _with_first_findings(section: DocumentSection, n_whole: int) -> DocumentSection:
-    """The findings after the first ``n_whole`` keep their place, rule and cost."""
+    """Cut the findings after the first ``n_whole`` to their place, rule and cost."""
 
-    def shorter(block: FindingBlock) -> FindingBlock:
+    def shorten(block: FindingBlock) -> FindingBlock:
         if block.number <= n_whole:
             return block
         return replace(block, message="", fix="", labelled=())
 
-    return _changed(section, FindingBlock, shorter)
+    return _change_blocks(section, FindingBlock, shorten)
 
 
 def _with_brief_messages(section: DocumentSection) -> DocumentSection:
-    """The messages of findings keep their first sentence; fixes stay whole."""
-    return _changed(
+    """Cut the messages of findings to their first sentence; fixes stay whole."""
+    return _change_blocks(
         section, FindingBlock, lambda block: replace(block, message=_first_sentence(block.message))
     )
 
 
 def _with_named_notes(section: DocumentSection, width: int | None = None) -> DocumentSection:
-    """Of the notes on the recording, the rules stay.
+    """Cut the notes on the recording to their rules.
 
     Args:
-        width: With it, also of a single note that does not fit on a line.
+        width: With it, also a single note that does not fit on a line.
     """
 
-    def shorter(block: ListBlock) -> ListBlock:
+    def shorten(block: ListBlock) -> ListBlock:
         notes = [item for item in block.items if item.severity == "note"]
         if len(notes) < 2 and not (width and notes and not _fits(notes[0], width)):  # noqa: PLR2004
             return block
+
         rules = ", ".join(item.lead.removeprefix("note ") for item in notes)
-        others = tuple(item for item in block.items if item not in notes)
+        faults = tuple(item for item in block.items if item not in notes)
         lead, them = ("notes", "them") if len(notes) > 1 else ("note", "it")
         joined = ListItem(f"--verbose explains {them}", f"{lead} {rules}", "note")
-        return replace(block, items=(*others, joined))
+        return replace(block, items=(*faults, joined))
 
-    return _changed(section, ListBlock, shorter)
+    return _change_blocks(section, ListBlock, shorten)
 
 
 def _fits(item: ListItem, width: int) -> bool:
@@ -296,9 +307,10 @@ def _fits(item: ListItem, width: int) -> bool:
 
 
 def _with_short_figures(section: DocumentSection, width: int) -> DocumentSection:
-    """Figures after a heading keep what fits on its line; the headline has the range of steps."""
+    """Cut figures after a heading to its line; the headline has the range of steps."""
     if not any(isinstance(block, TimeParts | TableBlock) for block in section.blocks):
         return section
+
     figures = section.figures
     while figures and cell_len(f"{section.title}: {figures}") > width:
         figures = figures.rpartition(" (" if figures.endswith(")") else ", ")[0]
@@ -306,20 +318,20 @@ def _with_short_figures(section: DocumentSection, width: int) -> DocumentSection
 
 
 def _with_main_small_parts(section: DocumentSection, width: int) -> DocumentSection:
-    """Small parts of the step time keep those that fit on one line."""
+    """Cut the small parts of the step time to those that fit on one line."""
 
-    def shorter(block: TimeParts) -> TimeParts:
+    def shorten(block: TimeParts) -> TimeParts:
         n = sum(part.is_small for part in block.parts)
         while n > 1 and cell_len(block.small) > width - INDENT // 2 - len("also: "):
             n -= 1
             block = replace(block, n_small=n)
         return block
 
-    return _changed(section, TimeParts, shorter)
+    return _change_blocks(section, TimeParts, shorten)
 
 
 def _without_hints(section: DocumentSection) -> DocumentSection:
-    """Sections that only say how many figures there are with ``--verbose`` are left out."""
+    """Leave out sections that only say how many figures there are with ``--verbose``."""
     match section.blocks:
         case (ListBlock(sentence=sentence, sentence_if_full=hint),) if hint and sentence == hint:
             return replace(section, blocks=())
@@ -327,12 +339,14 @@ def _without_hints(section: DocumentSection) -> DocumentSection:
 
 
 def _without_other_lines(section: DocumentSection) -> DocumentSection:
-    """Of the lines on the critical path, the first stays."""
-    return _changed(section, TableBlock, lambda block: replace(block, n_brief=block.n_brief and 1))
+    """Leave out the lines on the critical path after the first."""
+    return _change_blocks(
+        section, TableBlock, lambda block: replace(block, n_brief=block.n_brief and 1)
+    )
 
 
 def _without_calls(section: DocumentSection) -> DocumentSection:
-    """Operators and kernels are left out, and their categories and modules stay."""
+    """Leave out operators and kernels; their categories and modules stay."""
     match section.blocks:
         case (TableBlock(sentence_if_full=sentence),) if sentence and section.is_detail:
             return replace(section, blocks=())
@@ -340,12 +354,12 @@ def _without_calls(section: DocumentSection) -> DocumentSection:
 
 
 def _without_one_rank(section: DocumentSection) -> DocumentSection:
-    """In a report on a job, the times of one rank are left out."""
+    """Leave out the times of a single rank in a report on a job."""
     return replace(section, blocks=()) if section.is_of_one_rank else section
 
 
-def _beginning(document: Document, width: int) -> Iterator[RenderableType]:
-    yield Text(_header(document, width), style="dim", overflow="fold")
+def _build_beginning(document: Document, width: int) -> Iterator[RenderableType]:
+    yield Text(_format_header(document, width), style="dim", overflow="fold")
     yield ""
     yield Text(_prose(document.headline), style="bold")
 
@@ -355,7 +369,7 @@ def _together(sentence: tuple[str, ...]) -> str:
 
 
 def _sentence(section: DocumentSection, width: int) -> str:
-    """What is shown of a section on the line of its title: of a list, one item if it fits."""
+    """Return what a section shows on the line of its title: of a list, one item if it fits."""
     match section.blocks:
         case ((TableBlock(sentence=sentence) | ListBlock(sentence=sentence)), *_) if sentence:
             return _together(sentence)
@@ -364,49 +378,50 @@ def _sentence(section: DocumentSection, width: int) -> str:
     return ""
 
 
-def _header(document: Document, width: int) -> str:
-    """The program, the recordings and their origin: on one line if they fit, else on several."""
-    program, origin = document.program, document.origin
-    line = " · ".join(
-        (program, *[document.path_separator.join(document.paths)][: len(document.paths)], *origin)
-    )
+def _format_header(document: Document, width: int) -> str:
+    """Return the program, the recordings and their origin: on one line if they fit."""
+    program, origin, paths = document.program, document.origin, document.paths
+    joined_paths = [document.path_separator.join(paths)] if paths else []
+    line = " · ".join((program, *joined_paths, *origin))
     if cell_len(line) <= width:
         return line
-    if len(document.paths) > 1:
+
+    if len(paths) > 1:
         labels = [f"{label}: ".ljust(8) for label in document.path_labels]
-        labels = labels or [""] * len(document.paths)
-        labelled = zip(labels, document.paths, strict=True)
+        labelled = zip(labels or [""] * len(paths), paths, strict=True)
         files = [f"  {label}{tail_cut(path, width - 10)}" for label, path in labelled]
         return "\n".join(filter(None, (program, *files, " · ".join(origin))))
+
     room = width - cell_len(program) - cell_len(" · ")
-    first = " · ".join((program, *(tail_cut(path, room) for path in document.paths)))
+    first = " · ".join((program, *(tail_cut(path, room) for path in paths)))
     return "\n".join(filter(None, (first, " · ".join(origin))))
 
 
-def _section(section: DocumentSection, width: int, wide: int) -> Iterator[RenderableType]:
+def _render_section(section: DocumentSection, width: int, wide: int) -> Iterator[RenderableType]:
     # The heading of a section that is one table takes the place of the title of its names.
     is_table = bool(section.blocks) and isinstance(section.blocks[0], TableBlock)
     title = "" if section.figures or not is_table else section.title
     if not title:
         figures = f": {section.figures}" if section.figures else ""
         yield _headed(section.title, figures)
+
     for block in section.blocks:
         match block:
             case TableBlock(n_brief=None):
-                yield TableLayout(block, wide, title).laid_out()
+                yield TableLayout(block, wide, title).build()
             case _:
-                yield from _block(block, width)
+                yield from _render_block(block, width)
 
 
-def _block(block: Block, width: int) -> Iterator[RenderableType]:
-    """A block that is no table in the terminal's whole width."""
+def _render_block(block: Block, width: int) -> Iterator[RenderableType]:
+    """Return what shows any block but a table in the terminal's whole width."""
     match block:
         case TimeParts():
-            yield from _time_parts(block, width)
+            yield from _render_time_parts(block, width)
         case FindingBlock():
-            yield from _finding(block, width)
+            yield from _render_finding(block, width)
         case TableBlock(n_brief=n_brief):
-            yield from _brief(block, n_brief or 0, width)
+            yield from _render_brief(block, n_brief or 0, width)
         case ListBlock():
             for item in block.items:
                 lead = f"{item.lead}: " if item.lead else "- "
@@ -415,6 +430,7 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
         case Paragraph():
             yield Padding(Text(_prose(block.text)), (0, 0, 0, INDENT // 2))
         case CodeBlock():
+            # Code is cut, not broken: a broken line would read as two.
             for line in block.numbered:
                 yield Text(f"{' ' * INDENT}{line}", no_wrap=True, overflow="crop")
         case Remainder():
@@ -425,19 +441,21 @@ def _headed(title: str, text: str, style: str = "bold") -> Text:
     return Text(_prose(title), style=style).append(_prose(text), style="not bold")
 
 
-def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
-    """The parts of the step time, each with a bar that begins where the one before ends."""
+def _render_time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
+    """Return the parts of the step time, each with a bar that begins where the last one ends."""
     label_width = max((cell_len(part.label) for part in block.large), default=0)
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
-    draws = width >= _MIN_WIDTH_FOR_BARS and room >= _MIN_BAR_WIDTH
+    has_bars = width >= _MIN_WIDTH_FOR_BARS and room >= _MIN_BAR_WIDTH
+
     table = grid()
-    table.add_column(no_wrap=draws, overflow="fold")
+    table.add_column(no_wrap=has_bars, overflow="fold")
     table.add_column(justify="right", width=_TIME_WIDTH)
     table.add_column(justify="right", width=_SHARE_WIDTH)
     table.add_column(no_wrap=True, overflow="crop")
     for part in block.large:
-        bar = Text(_bar(part, room) if draws else "", style=_PART_STYLE[part.kind])
+        bar = Text(_bar(part, room) if has_bars else "", style=_PART_STYLE[part.kind])
         table.add_row(part.label, part.time, format_share(part.share), bar)
+
     if block.large:
         yield Padding(table, (0, 0, 0, INDENT // 2))
     if block.small:
@@ -445,33 +463,34 @@ def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
 
 
 def _bar(part: Part, room: int) -> str:
-    """A bar at its place in the step time: at least one column, however small its share."""
+    """Return a bar at its place in the step time, at least one column wide."""
     start = min(round(part.start * room), room - 1)
     end = max(start + 1, min(round((part.start + part.share) * room), room))
     return " " * start + ("▒" if part.kind == "idle" else "█") * (end - start)
 
 
-def _brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableType]:
-    """The first rows of a table without titles: kind, time and share, then where and in what."""
+def _render_brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableType]:
+    """Return the first rows of a table without titles: kind, time and share, then the place."""
     rows = block.rows[:n_rows]
     label_width = max(cell_len(str(row.cells[0])) for row in rows)
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
-    is_beside = room >= _MIN_PLACE_WIDTH
+    fits_on_line = room >= _MIN_PLACE_WIDTH
+
     for row in rows:
         label, time, share, place, name, name_share = row.cells
         head = f"{label!s:{label_width}} {time:>{_TIME_WIDTH}} {share:>{_SHARE_WIDTH}} "
         lead = {"mostly": "mostly ", "longest": "longest: "}.get(row.word, "")
         end = f" ({name_share})" if name_share else ""
-        where = _where(place, name, (lead, end), room if is_beside else width - INDENT)
-        if is_beside:
+        where = _fit_place(place, name, (lead, end), room if fits_on_line else width - INDENT)
+        if fits_on_line:
             yield Text(" " * (INDENT // 2) + head + where)
         else:
             yield Padding(Text(head.replace("  ", " "), overflow="fold"), (0, 0, 0, INDENT // 2))
             yield Padding(Text(where, overflow="fold"), (0, 0, 0, INDENT))
 
 
-def _where(place: Cell, name: Cell, around: tuple[str, str], room: int) -> str:
-    """``train.py:46, mostly aten::mm (21%)`` in at most ``room`` columns.
+def _fit_place(place: Cell, name: Cell, around: tuple[str, str], room: int) -> str:
+    """Return ``train.py:46, mostly aten::mm (21%)`` in at most ``room`` columns.
 
     Args:
         around: What is before and after the name.
@@ -479,50 +498,61 @@ def _where(place: Cell, name: Cell, around: tuple[str, str], room: int) -> str:
     lead, end = around
     if not name:
         return fitted(place, room) if place else ""
+
+    # The name gives way to the place, but keeps enough to be recognized.
     short = _short(place) if place else ""
     left = room - cell_len(lead) - cell_len(end) - 2
-    shown = fitted(name, max(left - cell_len(short), min(left, _MIN_NAME_WIDTH)))
-    left -= cell_len(shown)
+    fitted_name = fitted(name, max(left - cell_len(short), min(left, _MIN_NAME_WIDTH)))
+    left -= cell_len(fitted_name)
     if place and left < min(cell_len(short), _MIN_NAME_WIDTH):
         return fitted(place, room)
     where = f"{fitted(place, left)}, " if place else ""
-    return f"{where}{lead}{shown}{end}"
+    return f"{where}{lead}{fitted_name}{end}"
 
 
-def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
-    """A finding: its place and cost, what happens, the fix, and what else is known of it."""
-    left = Text(f"{finding.number:>2}  ")
-    room = width - left.cell_len - cell_len(f"  {finding.severity}")
-    rule = f" {finding.name} {finding.rule}"
-    if not finding.message:
-        rule = _brief_rule(finding, room)
-    elif cell_len(_short(finding.place)) + cell_len(rule) > room:
-        rule = f" {middle_cut(finding.rule, _RULE_WIDTH)}"
-    # The cost stays on the line: folders of the place give way before it does.
-    beside = min(width // 2, room - cell_len(rule) - cell_len(finding.cost) - 2)
-    short = cell_len(_short(finding.place))
-    fits = max(beside, min(short + 2, room - cell_len(rule)))
-    if not finding.message and beside >= min(short, _MIN_BRIEF_PLACE_WIDTH):
-        fits = beside
-    left.append(fitted(finding.place, fits), style="bold").append("  ")
-    left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
-    cost = Text(finding.cost, "bold")
-    gap = width - left.cell_len - cost.cell_len
-    is_beside = gap >= 2  # noqa: PLR2004  (two blanks separate them)
-    yield left.append(" " * gap).append_text(cost) if finding.cost and is_beside else left
-    if finding.cost and not is_beside:
+def _render_finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
+    """Return a finding: its place and cost, what happens, the fix, and further facts."""
+    heading, cost = _format_finding_heading(finding, width), Text(finding.cost, "bold")
+    gap = width - heading.cell_len - cost.cell_len
+    fits_on_line = gap >= 2  # noqa: PLR2004  (two blanks separate them)
+    if finding.cost and fits_on_line:
+        heading.append(" " * gap).append_text(cost)
+    yield heading
+    if finding.cost and not fits_on_line:
         yield Padding(cost, (0, 0, 0, INDENT))
+
     if finding.message:
         text = Text(_prose(finding.message + finding.doubt), overflow="fold")
         yield Padding(text, (0, 0, 0, INDENT))
     if finding.fix:
         yield _hanging("Fix: ", finding.fix, "green")
-    for each in finding.labelled:
-        yield _hanging(f"{each.label}: ", _listed(each, width), "dim")
+    for entry in finding.labelled:
+        yield _hanging(f"{entry.label}: ", _list_values(entry, width), "dim")
 
 
-def _brief_rule(finding: FindingBlock, room: int) -> str:
-    """The rule of a finding that is to be on one line with its cost: by name and id, or by one."""
+def _format_finding_heading(finding: FindingBlock, width: int) -> Text:
+    """Return a finding's number, place, severity and rule."""
+    heading = Text(f"{finding.number:>2}  ")
+    room = width - heading.cell_len - cell_len(f"  {finding.severity}")
+    short_width = cell_len(_short(finding.place))
+    rule = f" {finding.name} {finding.rule}"
+    if not finding.message:
+        rule = _fit_rule(finding, room)
+    elif short_width + cell_len(rule) > room:
+        rule = f" {middle_cut(finding.rule, _RULE_WIDTH)}"
+
+    # The cost stays on the line: folders of the place give way before it does.
+    room_with_cost = min(width // 2, room - cell_len(rule) - cell_len(finding.cost) - 2)
+    place_width = max(room_with_cost, min(short_width + 2, room - cell_len(rule)))
+    if not finding.message and room_with_cost >= min(short_width, _MIN_BRIEF_PLACE_WIDTH):
+        place_width = room_with_cost
+
+    heading.append(fitted(finding.place, place_width), style="bold").append("  ")
+    return heading.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
+
+
+def _fit_rule(finding: FindingBlock, room: int) -> str:
+    """Return the name, the id or both of a rule, as they fit on one line with place and cost."""
     least = min(cell_len(_short(finding.place)), _MIN_BRIEF_PLACE_WIDTH)
     rules = (f" {finding.name} {finding.rule}", f" {finding.name}", f" {finding.rule}")
     taken = least + cell_len(finding.cost) + 2
@@ -538,17 +568,17 @@ def _text(value: Cell) -> str:
     return value.text if isinstance(value, Name) else str(value)
 
 
-def _listed(labelled: Labelled, width: int) -> str:
+def _list_values(labelled: Labelled, width: int) -> str:
     room = width - INDENT - cell_len(labelled.label) - len(": ,")
     values = (
-        each.fitted(room) if isinstance(each, SourceLine) else _text(each)
-        for each in labelled.values
+        value.fitted(room) if isinstance(value, SourceLine) else _text(value)
+        for value in labelled.values
     )
     return ", ".join(values) + labelled.rest
 
 
 def _hanging(lead: str, text: str, style: str, indent: int = INDENT) -> RenderableType:
-    """A paragraph after a lead word, with its further lines below its first."""
+    """Return a paragraph after a lead word, with its further lines below its first."""
     table = Grid.grid(padding=0)
     table.add_column(width=cell_len(lead), no_wrap=True, overflow="fold")
     table.add_column(overflow="fold")
@@ -557,5 +587,5 @@ def _hanging(lead: str, text: str, style: str, indent: int = INDENT) -> Renderab
 
 
 def _prose(text: str) -> str:
-    """A sentence in which no line end separates a figure from its unit."""
+    """Return a sentence in which no line end separates a figure from its unit."""
     return _FIGURE.sub(rf"\1{_NO_BREAK}\2", text)

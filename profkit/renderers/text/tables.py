@@ -24,13 +24,13 @@ _TONE_STYLE: Final[dict[Tone, str]] = {"better": "green", "worse": "red", "": ""
 
 
 def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
-    """A table without rules, ``gap`` blanks between its columns."""
+    """Return a table without rules, ``gap`` blanks between its columns."""
     return Grid(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=show_header,
                 header_style="bold")  # fmt: skip
 
 
 def fitted(cell: Cell, width: int) -> str:
-    """A name, source line or text in at most ``width`` characters."""
+    """Return a name, source line or text in at most ``width`` characters."""
     if isinstance(cell, Name | SourceLine):
         return cell.fitted(width)
     return middle_cut(str(cell), width)
@@ -39,8 +39,8 @@ def fitted(cell: Cell, width: int) -> str:
 class TableLayout:
     """A table whose figures are never cut, and whose names keep their ends.
 
-    The columns up to the last figure are beside each other. Those after it, its *end*, are one more
-    column if there is room; otherwise they are below the names.
+    The columns after the last figure, the *end* of a row, share one column if there is room;
+    otherwise they are below the names.
 
     Args:
         title: A title for the first column in place of its own, or empty.
@@ -50,6 +50,7 @@ class TableLayout:
         figures = [column.is_figure for column in table.columns]
         n_fixed = len(figures) - figures[::-1].index(True)
         ends = table.columns[n_fixed:]
+
         self.rows = table.rows
         self.width = width
         self.title = title or table.columns[0].title
@@ -65,28 +66,33 @@ class TableLayout:
             max(cell_len(column.title), *(row[i].cell_len for row in self.figures))
             for i, column in enumerate(self.columns)
         ]
+
         self.end_title = " · ".join(column.title for column in ends)
         self.end_style = "cyan" if any(column.kind == "trend" for column in ends) else ""
         self.ends = [[cell for cell in row.cells[n_fixed:] if cell] for row in self.rows]
 
-    def laid_out(self) -> Grid:
-        """The table in the widest layout that fits."""
+    def build(self) -> Grid:
+        """Return the table in the widest layout that fits."""
         names = [fitted(row.cells[0], max(self.width // 2, _NAME_WIDTH)) for row in self.rows]
         longest = max(_NAME_WIDTH, cell_len(self.title), *map(cell_len, names))
-        room = self.width - sum(each + _GAP for each in self.widths)
+
+        # Ends in a column of their own, or no ends.
+        room = self.width - sum(width + _GAP for width in self.widths)
         if not any(self.ends):
             if room >= _MIN_NAME_WIDTH:
-                return self._grid_of(min(longest, room), 0, _GAP)
+                return self._build_grid(min(longest, room), 0, _GAP)
         else:
             room -= _GAP
-            end_width = self._end_width(room, longest)
+            end_width = self._choose_end_width(room, longest)
             if room - end_width >= _MIN_NAME_WIDTH:
-                return self._grid_of(min(longest, room - end_width), end_width, _GAP)
-        room = self.width - sum(each + 1 for each in self.widths)
-        return self._grid_of(min(_NAME_WIDTH, room), 0, 1)
+                return self._build_grid(min(longest, room - end_width), end_width, _GAP)
 
-    def _end_width(self, room: int, longest_name: int) -> int:
-        """Columns for the ends: in full if no name is cut for it, else in a short form."""
+        # Ends below the names, and columns closer to each other.
+        room = self.width - sum(width + 1 for width in self.widths)
+        return self._build_grid(min(_NAME_WIDTH, room), 0, 1)
+
+    def _choose_end_width(self, room: int, longest_name: int) -> int:
+        """Return the width of the ends: in full if no name is cut for it, else in a short form."""
         limit = max(room * 3 // 5, room - longest_name)
         for form, form_limit in enumerate((room - longest_name, limit, limit)):
             texts = [self._forms(end)[form] for end in self.ends]
@@ -96,7 +102,7 @@ class TableLayout:
         return max(limit, _MIN_END_WIDTH)
 
     def _forms(self, end: Sequence[Cell]) -> tuple[str, str, str]:
-        """An end in full, with files without their folders, and the first of its cells alone."""
+        """Return an end in full, with files without folders, and with its first cell alone."""
         full = [self._text(cell) for cell in end]
         short = [cell.short if isinstance(cell, SourceLine) else self._text(cell) for cell in end]
         return " · ".join(full), " · ".join(short), "".join(short[:1])
@@ -110,42 +116,47 @@ class TableLayout:
         return cell.trend(max(min(self.width // 3, longest), shortest))
 
     def _end(self, end: Sequence[Cell], width: int) -> str:
-        """The longest form of an end that fits."""
+        """Return the longest form of an end that fits."""
         for text in self._forms(end):
             if cell_len(text) <= width:
                 return text
         first = end[0]
         return first.fitted(width) if isinstance(first, SourceLine) else middle_cut(text, width)
 
-    def _grid_of(self, name_width: int, end_width: int, gap: int) -> Grid:
-        """The rows; below each what has no column beside it, and the frames of its stack."""
+    def _build_grid(self, name_width: int, end_width: int, gap: int) -> Grid:
+        """Return the rows; below each its end, if it has no column, and the frames of its stack."""
         is_stacked = name_width < _MIN_STACKED_WIDTH
         column_width = 0 if is_stacked else name_width
         whole = Grid.grid(padding=0)
         whole.add_column(no_wrap=False)
-        whole.add_row(self._line(column_width, end_width, gap, show_header=True))
+        whole.add_row(self._build_line(column_width, end_width, gap, show_header=True))
+
+        # A table per row: a single one could not have lines of the whole width between its rows.
         for row, figures, end in zip(self.rows, self.figures, self.ends, strict=True):
             below = [] if end_width or not end else [self._end(end, self.width - INDENT)]
             below += [frame.fitted(self.width - INDENT) for frame in row.stack]
             name = fitted(row.cells[0], self.width if is_stacked else name_width)
-            line = self._line(column_width, end_width, gap)
-            beside = [Text(self._end(end, end_width), self.end_style)] if end_width and end else []
             if is_stacked:
                 whole.add_row(Text(name))
-            line.add_row("" if is_stacked else name, *figures, *beside)
+
+            line = self._build_line(column_width, end_width, gap)
+            last = [Text(self._end(end, end_width), self.end_style)] if end_width and end else []
+            line.add_row("" if is_stacked else name, *figures, *last)
             whole.add_row(line)
             for text in below:
                 whole.add_row(Padding(Text(text, self.end_style), (0, 0, 0, INDENT)))
         return whole
 
-    def _line(
+    def _build_line(
         self, name_width: int, end_width: int, gap: int, *, show_header: bool = False
     ) -> Grid:
         line = grid(show_header=show_header, gap=gap)
         line.add_column(self.title, width=name_width, no_wrap=True, overflow="ellipsis")
+
         for column, width in zip(self.columns, self.widths, strict=True):
             justify = "right" if column.is_figure else "left"
             line.add_column(column.title, justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
+
         if end_width:
             title = middle_cut(self.end_title, end_width)
             line.add_column(title, width=end_width, no_wrap=True, overflow="ellipsis")

@@ -14,7 +14,7 @@ from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import CallToolResult, TextContent
 
-from profkit.integrations.mcp.server import server
+from profkit.integrations.mcp.server import build_server
 from profkit.testing import TraceBuilder
 
 US = 1_000
@@ -55,7 +55,7 @@ def with_client(root: Path, talk: Callable[[Call], Awaitable[None]]) -> None:
     """Connect a client to a server in this process, and talk to it."""
 
     async def main() -> None:
-        async with Client(server(root)) as client:
+        async with Client(build_server(root)) as client:
 
             async def call(tool: str, **arguments: object) -> tuple[bool, str]:
                 answer = await client.call_tool(tool, arguments)

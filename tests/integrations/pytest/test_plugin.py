@@ -10,7 +10,7 @@ import torch
 
 import profkit
 from profkit.integrations.pytest import recorder
-from profkit.integrations.pytest.suite import suite_of
+from profkit.integrations.pytest.suite import build_suite
 from tests.processes import start
 
 pytest_plugins = ["pytester"]
@@ -57,7 +57,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     and torch can be imported only once.
     """
     folder = tmp_path_factory.mktemp("first")
-    suite_of(None, None, (), 1, folder)
+    build_suite(None, None, (), 1, folder)
     weight = torch.ones(2, requires_grad=True)
     with profkit.memory("first", dir=folder, quiet=True) as m:
         for _ in profkit.steps(range(8), "first", dir=folder, quiet=True):

@@ -20,9 +20,9 @@ const [main, head, place] = ['main', 'head', 'view'].map((id) => document.getEle
 /** The pages of the selected recording and of its job, in sandboxed frames that can only draw. */
 const frames = { report: null, job: null };
 
-const current = () => state.recordings.find((each) => each.id === state.id);
+const current = () => state.recordings.find(({ id }) => id === state.id);
 const sections = () => state.answer?.tab.sections ?? [];
-const isSection = (id) => sections().some((each) => each.id === id);
+const isSection = (id) => sections().some((section) => section.id === id);
 
 /** Send theme and section to the pages in the frames. */
 function updatePages() {
@@ -31,24 +31,26 @@ function updatePages() {
   }
 }
 
-/** Follow the theme of TensorBoard around this frame, else that of the system. */
+/** Follow the theme of TensorBoard around this frame, else the system's. */
 function followTheme() {
   let outside = null;
   try {
     outside = window.parent === window ? null : window.parent.document.body;
   } catch { /* the frame of another origin: its theme is not known */ }
+
   const preferred = window.matchMedia('(prefers-color-scheme: dark)');
   const apply = () => {
     const isDark = outside ? outside.classList.contains('dark-mode') : preferred.matches;
     root.dataset.theme = isDark ? 'dark' : 'light';
     updatePages();
   };
+
   apply();
   preferred.addEventListener('change', apply);
   if (outside) new MutationObserver(apply).observe(outside, { attributeFilter: ['class'] });
 }
 
-/** The second line of a recording in the list: its progress, or its main figures. */
+/** Return the second line of a recording in the list: its progress, or its main figures. */
 function summary({ stage, run_summary: run }) {
   if (stage !== 'ready') return stageLabels[stage];
   const findings = counted(run.n_errors + run.n_warnings + run.n_notes, 'finding');
@@ -74,26 +76,32 @@ function listItem(recording) {
 function drawList() {
   if (state.isPressed) return;
   const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = state.recordings.filter(({ run, name }) => {
+  const matching = state.recordings.filter(({ run, name }) => {
     const text = `${run}/${name}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  const listed = found.slice(0, maxListed);
-  const key = JSON.stringify([listed, found.length, state.id, state.view]);
+  const listed = matching.slice(0, maxListed);
+  const key = JSON.stringify([listed, matching.length, state.id, state.view]);
   if (key === state.listKey) return;
   state.listKey = key;
+
   const byRun = new Map();
-  for (const each of listed) byRun.set(each.run, [...(byRun.get(each.run) ?? []), each]);
-  const groups = [...byRun].map(([run, all]) => el(
-    'section', {}, el('h2', {}, run === '.' ? 'recordings' : run), el('ul', {}, all.map(listItem)),
+  for (const recording of listed) {
+    byRun.set(recording.run, [...(byRun.get(recording.run) ?? []), recording]);
+  }
+  const groups = [...byRun].map(([run, recordings]) => el(
+    'section', {}, el('h2', {}, run === '.' ? 'recordings' : run),
+    el('ul', {}, recordings.map(listItem)),
   ));
-  const nMore = found.length - listed.length;
+
+  // A link with the focus keeps it: the list is replaced while the reader may use the keyboard.
+  const nMore = matching.length - listed.length;
   const list = document.getElementById('list');
   const focused = list.contains(document.activeElement)
     ? document.activeElement.getAttribute('href') : null;
   list.replaceChildren(
     ...groups, nMore ? quiet(`${profkit.formatCount(nMore)} more; search to find them`) : '',
-    found.length ? '' : quiet('No recording matches.'),
+    matching.length ? '' : quiet('No recording matches.'),
   );
   if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -108,13 +116,13 @@ function drawSidebar() {
   document.getElementById('runs').replaceChildren(search, list);
 }
 
-/** The click on a link of the list, if any, comes first. */
+/** Draw the list again after a press; the click on a link of it, if any, comes first. */
 function release() {
   if (!state.isPressed) return;
   setTimeout(() => { state.isPressed = false; drawList(); });
 }
 
-/** Without recordings: how to make one. */
+/** Show how to make a recording. */
 function drawEmpty(missing) {
   const example = 'import profkit\n\n'
     + 'for batch in profkit.steps(loader, "train", dir="LOGDIR"):\n    train_step(batch)\n';
@@ -130,23 +138,23 @@ function drawEmpty(missing) {
   );
 }
 
-/** Whether the selected recording is of one of several ranks of its run. */
+/** Return whether the selected recording is of one of several ranks of its run. */
 function isRank() {
   const { run_id: run, run_summary: summary } = current();
-  const known = state.recordings.filter((each) => each.run_id === run)
-    .map((each) => each.run_summary?.rank ?? null).filter((rank) => rank !== null);
-  return (summary?.rank ?? null) !== null && new Set(known).size > 1;
+  const ranks = state.recordings.filter((recording) => recording.run_id === run)
+    .map((recording) => recording.run_summary?.rank ?? null).filter((rank) => rank !== null);
+  return (summary?.rank ?? null) !== null && new Set(ranks).size > 1;
 }
 
-/** The views of the selected recording: the sections of its report, and those of the tab. */
+/** Return the views of the selected recording: sections of its report, then views of the tab. */
 function views() {
   if (!state.answer) return [];
-  const own = [
+  const ofTab = [
     ...(isRank() ? [['ranks', 'Ranks']] : []),
     ...(state.recordings.length > 1 ? [['compare', 'Compare']] : []),
   ];
-  if (state.answer.tab.misreadings.length) own.push(['torch-tb-profiler', 'PyTorch Profiler']);
-  return [...sections().map(({ id, title }) => [id, title]), ...own];
+  if (state.answer.tab.misreadings.length) ofTab.push(['torch-tb-profiler', 'PyTorch Profiler']);
+  return [...sections().map(({ id, title }) => [id, title]), ...ofTab];
 }
 
 function drawHead() {
@@ -156,6 +164,7 @@ function drawHead() {
   const links = views().map(([view, title]) => el('li', {}, el(
     'a', { href: `#${id}/${view}`, 'aria-current': view === state.view && 'page' }, title,
   )));
+
   const address = `page?${new URLSearchParams({ id })}`;
   head.replaceChildren(
     el('h1', {}, `${run} / ${name}`),
@@ -179,6 +188,7 @@ function showPage(name, query) {
     updatePages();
     return;
   }
+
   const src = `page?${new URLSearchParams({ id: state.id, ...query })}`;
   const title = name === 'job' ? 'Report on all ranks' : 'Report';
   const frame = el('iframe', { src, title, sandbox: 'allow-scripts', class: `page ${name}` });
@@ -199,7 +209,7 @@ function removePages() {
   }
 }
 
-/** The report in the frame notifies of the visible section. */
+/** Select the view of the section that the report in the frame says is visible. */
 function followPage({ source, data }) {
   const frame = frames.report;
   if (!frame || frame.hidden || source !== frame.contentWindow || !isSection(data?.section)) return;
@@ -220,23 +230,25 @@ async function showRanks(isStale, retry = false) {
   else place.replaceChildren(...failure(answer, () => showRanks(isStale, true)));
 }
 
-/** The recording that is most likely another run of the same program: by kind and name. */
-function mostSimilar(others) {
+/** Return the recording that is most likely another run of the same program: by kind and name. */
+function findMostSimilar(recordings) {
   const { kind, run } = current();
-  const score = (other) => {
-    let n = other.kind === kind ? 1e6 : 0;
-    for (let i = 0; i < run.length && run[i] === other.run[i]; i += 1) n += 1;
+  // A recording of the same kind, with the longest common beginning of the run's name.
+  const score = (candidate) => {
+    let n = candidate.kind === kind ? 1e6 : 0;
+    for (let i = 0; i < run.length && run[i] === candidate.run[i]; i += 1) n += 1;
     return n;
   };
-  return [...others].sort((a, b) => score(b) - score(a))[0];
+  return [...recordings].sort((a, b) => score(b) - score(a))[0];
 }
 
 function showComparison(isStale) {
   const { compared, id, recordings } = state;
-  const others = recordings.filter((each) => each.id !== id && each.stage !== 'failed');
+  const candidates = recordings.filter(
+    (recording) => recording.id !== id && recording.stage !== 'failed');
   compared.after = id;
-  if (!others.some((each) => each.id === compared.before)) {
-    compared.before = mostSimilar(others)?.id ?? id;
+  if (!candidates.some((candidate) => candidate.id === compared.before)) {
+    compared.before = findMostSimilar(candidates)?.id ?? id;
   }
   place.replaceChildren(...compare(recordings, compared, isStale));
 }
@@ -256,6 +268,7 @@ function showView(isStale) {
   drawHead();
   drawList();
   for (const frame of Object.values(frames)) if (frame) frame.hidden = true;
+
   if (isSection(state.view)) { showSection(); return; }
   if (state.view === 'ranks') showRanks(isStale);
   else if (state.view === 'compare') showComparison(isStale);
@@ -270,10 +283,12 @@ async function open(retry = false) {
   const recording = current();
   drawList();
   if (!recording) return;
+
   if (retry || state.answer?.id !== recording.id) {
     removePages();
     state.answer = null;
     drawHead();
+
     const showProgress = ({ stage }) => place.replaceChildren(quiet(stageLabels[stage]));
     showProgress({ stage: 'queued' });
     const query = { id: recording.id, ...(retry ? { again: 1 } : {}) };
@@ -285,15 +300,16 @@ async function open(retry = false) {
     }
     state.answer = answer;
   }
+
   document.title = `${recording.run} · Profkit`;
   showView(isStale);
 }
 
 function follow() {
   const [id, view = ''] = window.location.hash.slice(1).split('/');
-  const first = state.recordings.find((each) => each.stage !== 'failed') ?? state.recordings[0];
+  const first = state.recordings.find(({ stage }) => stage !== 'failed') ?? state.recordings[0];
   state.view = view;
-  state.id = state.recordings.some((each) => each.id === id) ? id : first?.id ?? '';
+  state.id = state.recordings.some((recording) => recording.id === id) ? id : first?.id ?? '';
   open();
 }
 
@@ -307,13 +323,16 @@ async function watch() {
       state.recordings = answer.recordings;
       document.getElementById('version').textContent = answer.version;
       document.getElementById('warning').textContent = answer.warning;
+
       if (state.recordings.length && hadNone) { drawSidebar(); follow(); }
       else if (!state.recordings.length && !answer.is_looking && !before) drawEmpty(answer.not_here);
       else if (before && current() && current().modified_ms !== before.modified_ms) open(true);
       if (state.recordings.length) drawList();
+
       // What the other recordings are, such as ranks of one job, is known when they are analyzed.
       if (current() && JSON.stringify(views()) !== state.viewsKey) drawHead();
     }
+
     const isBusy = !answer.recordings?.length || answer.is_looking
       || answer.recordings.some(({ stage }) => ['queued', 'analyzing'].includes(stage));
     await wait(isBusy ? 1500 : 6000);

@@ -5,16 +5,15 @@ import {
 import { askUntilReady } from './server.js';
 
 function choice(label, recordings, selected, onChange) {
-  const select = el('select', {}, recordings.map((each) => el(
-    'option', { value: each.id, selected: each.id === selected },
-    `${each.run} / ${each.name} (${each.kind})`,
+  const select = el('select', {}, recordings.map(({ id, run, name, kind }) => el(
+    'option', { value: id, selected: id === selected }, `${run} / ${name} (${kind})`,
   )));
   select.addEventListener('change', () => onChange(select.value));
   return el('label', {}, `${label} `, select);
 }
 
 /**
- * The view of a comparison.
+ * Return the view of a comparison.
  * @param {object[]} recordings All that can be compared.
  * @param {{before: string, after: string}} selected Ids; changed by the reader.
  * @param {() => boolean} isStale Whether the reader has left the view.
@@ -30,6 +29,7 @@ export function compare(recordings, selected, isStale) {
       result.replaceChildren(quiet('Select two recordings.'));
       return;
     }
+
     result.replaceChildren(quiet('Comparing…'));
     const query = { before: selected.before, after: selected.after, ...(retry ? { again: 1 } : {}) };
     const stale = () => request !== nRequests || isStale();
@@ -39,6 +39,7 @@ export function compare(recordings, selected, isStale) {
       result.replaceChildren(...failure(answer, () => draw(true)));
       return;
     }
+
     const { headline, notes, tables } = answer.tab;
     result.replaceChildren(
       el('p', {}, headline), ...notes.map(quiet), ...tables.map(sortableTable),

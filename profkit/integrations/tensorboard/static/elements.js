@@ -6,33 +6,33 @@ export const el = profkit.element;
 export const quiet = (text) => el('p', { class: 'quiet' }, text);
 
 export function button(text, onClick) {
-  const made = el('button', { type: 'button' }, text);
-  made.addEventListener('click', onClick);
-  return made;
+  const created = el('button', { type: 'button' }, text);
+  created.addEventListener('click', onClick);
+  return created;
 }
 
-/** A section with a heading. */
+/** Return a section with a heading. */
 export const block = (title, ...children) => el('section', {}, el('h2', {}, title), ...children);
 
-/** An error, how to proceed, and a button if it makes sense to try again. */
+/** Return an error, how to proceed, and a button if it makes sense to try again. */
 export const failure = (answer, retry) => [
   el('p', { class: 'error', role: 'alert' }, answer.error), quiet(answer.hint),
   ...(answer.can_retry ? [button('Try again', retry)] : []),
 ];
 
-/** A count with its noun: `1 finding`, `1,200 findings`. */
+/** Return a count with its noun: `1 finding`, `1,200 findings`. */
 export const counted = (n, noun) => `${profkit.formatCount(n)} ${n === 1 ? noun : `${noun}s`}`;
 
-/** A date and time in the reader's locale. */
+/** Return a date and time in the reader's locale. */
 export const dateTime = (ms) => new Date(ms).toLocaleString(undefined, {
   dateStyle: 'medium', timeStyle: 'short',
 });
 
 /**
- * A table as in the report: it sorts, searches and has pages.
+ * Return a table as in the report: it sorts, searches and has pages.
  * @param {{caption: string, columns: {title: string, kind: string, about?: string}[],
- *   rows: (string|number|null)[][], sortedBy: number|null}} table the columns' kinds are those of
- *   the report; the rows are in the order of `sortedBy`, descending
+ *   rows: (string|number|null)[][], sortedBy: number|null}} table kinds of columns as in the
+ *   report; the rows are in the order of `sortedBy`, descending
  */
 export function sortableTable({ caption, columns, rows, sortedBy }) {
   const figures = new Set(['ns', 'bytes', 'share', 'count', 'number']);

@@ -1,6 +1,6 @@
 /** Requests to the server. */
 
-/** The decoded answer of a route; an error if the server cannot be reached. */
+/** Return the decoded answer of a route; an error if the server cannot be reached. */
 export async function ask(route, query = {}) {
   const address = `${route}?${new URLSearchParams(query)}`;
   let answer;
@@ -15,7 +15,7 @@ export async function ask(route, query = {}) {
 
 export const wait = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
-/** Whether the server has not finished a task yet. */
+/** Return whether the server has not finished a task yet. */
 export const isPending = (answer) => ['waiting', 'queued', 'analyzing'].includes(answer.stage);
 
 /**
