@@ -19,7 +19,7 @@ from profkit.present.critical_path import path_label
 from profkit.present.event_arguments import event_arguments
 from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
-from profkit.present.timeline import timeline
+from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
@@ -99,7 +99,7 @@ def section(report: Report, options: Options) -> Section | None:
     """The timeline, or None without a recording that has events."""
     if options.recording is None:
         return None
-    shown = timeline(options.recording.context, report)
+    shown = build_timeline(options.recording.context, report)
     if shown is None:
         return None
     levels = levels_within(shown, MAX_LEVEL_CHARACTERS)
