@@ -28,7 +28,7 @@ from profkit.present.memory_text import (
     no_memory_findings,
     no_problems,
 )
-from profkit.present.ranks import job_headline
+from profkit.present.ranks import describe_job
 from profkit.units import format_bytes, format_ns, format_share
 
 _IDLE: Final = "idle-"
@@ -222,7 +222,7 @@ def headline_sentences(report: Report) -> list[str]:
         return [visible(nothing.message), visible(nothing.fix)]
     breakdown = report.summary.breakdown
     on_memory = [] if breakdown is not None else memory_sentences(report)
-    sentences = [*job_headline(report), *(on_memory or [_time_and_work(report, breakdown)])]
+    sentences = [*describe_job(report), *(on_memory or [_time_and_work(report, breakdown)])]
     incomplete = _unrecorded_work(report, breakdown)
     sentences += [incomplete] if incomplete else []
     function = main_function(report)

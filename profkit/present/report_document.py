@@ -55,9 +55,9 @@ from profkit.present.evidence import evidence_texts
 from profkit.present.facts import (
     busiest_kernels,
     busiest_ops,
+    describe_recording,
     facts,
     origin,
-    remarks,
     unchecked_by_reason,
 )
 from profkit.present.headline import (
@@ -109,7 +109,7 @@ _WORK: Final[dict[str, PartKind]] = {
 }  # fmt: skip
 
 
-def report_document(report: Report, options: ReadersOptions) -> Document:
+def build_report_document(report: Report, options: ReadersOptions) -> Document:
     """Build the document of a report."""
     path = one_line(short_path(report.source.path, options.base))
     shows_work = options.verbose or report.collectives is None
@@ -627,7 +627,7 @@ def _build_recording(report: Report, options: ReadersOptions) -> Iterator[Docume
         )
         for fault in report.health
     ]
-    remark_texts = remarks(report, everything=options.verbose)
+    remark_texts = describe_recording(report, everything=options.verbose)
     items += [ListItem(one_line(text)) for text in remark_texts]
 
     if items:

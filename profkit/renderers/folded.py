@@ -12,7 +12,7 @@ from typing import Final
 from profkit.model.report import Report
 from profkit.present.renderer import RendererInfo
 from profkit.present.stacks import StackOptions as Options
-from profkit.present.stacks import chosen_stacks, remark, site_label
+from profkit.present.stacks import choose_stacks, remark, site_label
 
 __all__ = ["INFO", "Options", "remark", "render"]
 
@@ -34,7 +34,7 @@ def render(report: Report, options: Options) -> bytes:
     Raises:
         UsageError: There are no such stacks.
     """
-    found = chosen_stacks(report, options.recording, options.weight)
+    found = choose_stacks(report, options.recording, options.weight)
     weights: Counter[str] = Counter()
     for stack, weight in found.rows if found is not None else ():
         frames = (site_label(site, options.base) for site in stack)

@@ -31,7 +31,7 @@ from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
 from profkit.present.bounded import bounded, fitting_rows
-from profkit.present.event_rows import event_rows
+from profkit.present.event_rows import build_event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
 from profkit.present.headline import cost_text, headline
@@ -199,7 +199,7 @@ class Tools:
         ctx = _trace_of(self._recordings.open(path), path)
         found = _chosen_events(ctx, name, category, from_ns, to_ns)
         total_ns = int(ctx.events.dur_ns[found].sum())
-        rows = event_rows(ctx, found[start : start + _MAX_EVENTS])
+        rows = build_event_rows(ctx, found[start : start + _MAX_EVENTS])
         return _rows(map(msgspec.to_builtins, rows), start, len(found), total_ns=total_ns)
 
     def compare(self, before: str, after: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:

@@ -23,7 +23,7 @@ from profkit.present.headline import (
     ranking,
 )
 from profkit.present.rule_page import Passage, rule_page
-from profkit.present.source_snippet import line_that_adds_to, source_snippet
+from profkit.present.source_snippet import find_adding_line, source_snippet
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
@@ -110,7 +110,7 @@ def _line_to_edit(finding: Finding, options: Options) -> int | None:
     name = finding.evidence.get("holder_name")
     if not (options.source and finding.locations and isinstance(name, str)):
         return None
-    return line_that_adds_to(name, finding.locations[0], options.base)
+    return find_adding_line(name, finding.locations[0], options.base)
 
 
 def _lines(

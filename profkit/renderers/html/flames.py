@@ -14,7 +14,7 @@ from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
 from profkit.present.flame_difference import FlameDifference
 from profkit.present.flame_sites import over_subtrees
-from profkit.present.flames import flames, idle_threads
+from profkit.present.flames import find_idle_threads, flames
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed, packed_lives
@@ -149,7 +149,7 @@ def _data(
             device: packed_lives(replace(each, group=nearest[each.group]))
             for device, each in flame.lives.items()
         },
-        "idle": [each for each in number[idle_threads(flame)].tolist() if each != NO_ROW],
+        "idle": [each for each in number[find_idle_threads(flame)].tolist() if each != NO_ROW],
         "sites": {
             "name": [cell(each.name, _MAX_NAME) for each in sites],
             "short": [_short(each) for each in sites],

@@ -15,7 +15,7 @@ from profkit.present.ranks import (
     unmatched_texts,
     why_last,
 )
-from profkit.present.step_heat import BOUNDS, HeatMap, step_heat
+from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
@@ -39,7 +39,7 @@ def section(report: Report, options: Options) -> Section | None:
     if report.collectives is None:
         return None
     maps = [(title, found) for title, own in (("Step time", False), ("Without waiting", True))
-            if (found := step_heat(report, own=own)) is not None]  # fmt: skip
+            if (found := build_step_heat(report, own=own)) is not None]  # fmt: skip
     shown = rank_timeline(report)
     levels = [] if shown is None else levels_within(shown, MAX_LEVEL_CHARACTERS)
     tables = [each for each in (_ranks(report), _collectives(report)) if each.rows]

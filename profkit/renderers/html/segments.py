@@ -11,7 +11,7 @@ from profkit.model.events import Int32s, Int64s
 from profkit.model.location import numbered_line
 from profkit.names import short_path
 from profkit.present.memory_series import USE_LABELS
-from profkit.present.segment_blocks import SegmentBlocks, segment_blocks
+from profkit.present.segment_blocks import SegmentBlocks, find_segment_blocks
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._table import cell
@@ -29,7 +29,7 @@ def segment_maps(options: Options) -> Iterator[dict[str, Any]]:
     """What is drawn of each device with segments: its columns, labels and colours."""
     recording = options.recording
     for number, memory in enumerate(recording.context.device_memories if recording else ()):
-        found = segment_blocks(memory)
+        found = find_segment_blocks(memory)
         if len(found.segment_bytes):
             places, place = _places(memory.lines, found.line, options.base)
             yield _data(number, found, places, place)

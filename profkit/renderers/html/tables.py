@@ -24,7 +24,7 @@ from profkit.present.headline import (
     table_title,
 )
 from profkit.present.modules import module_label
-from profkit.present.recording_tables import kernel_extremes, module_times
+from profkit.present.recording_tables import find_kernel_extremes, find_module_times
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
@@ -147,7 +147,7 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     per_step, kernels = busiest_kernels(report)
     extremes: Mapping[str, tuple[int, int]] = {}
     if options.recording is not None:
-        extremes = kernel_extremes(options.recording.context, kernels)
+        extremes = find_kernel_extremes(options.recording.context, kernels)
     occupancy = (
         "of the warps that the device can hold: the profiler's estimate from launches, not measured"
     )
@@ -271,7 +271,7 @@ def _modules(report: Report) -> SortableTable:
 
 
 def _module_instances(options: Options) -> SortableTable:
-    every = () if options.recording is None else module_times(options.recording.context)
+    every = () if options.recording is None else find_module_times(options.recording.context)
     on_device = any(module.device_ns for module in every)
     about = "device work launched within it, not within the modules that it calls"
     device = SortableColumn("On the device", "ns", "device_ns", about)
