@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def files_of_last_steps(paths: "Sequence[str]") -> list[str]:
-    """The files of last steps in some paths without recordings; beside these they are mentioned.
+def find_last_steps(paths: "Sequence[str]") -> list[str]:
+    """Find the files of last steps in some paths without recordings, else only mention them.
 
     Raises:
         LoadError: A folder cannot be read.
@@ -20,24 +20,25 @@ def files_of_last_steps(paths: "Sequence[str]") -> list[str]:
     from profkit.readers.last_steps.layout import SUFFIX, last_steps_files
     from profkit.readers.recordings import find_recordings
 
-    found = [each for path in paths for each in last_steps_files(path)]
-    if not found or all(path.endswith(SUFFIX) for path in paths):
-        return found
+    files = [file for path in paths for file in last_steps_files(path)]
+    if not files or all(path.endswith(SUFFIX) for path in paths):
+        return files
     try:
         find_recordings([path for path in paths if not path.endswith(SUFFIX)])
     except MissingFileError:
-        return found
-    who = "A process" if len(found) == 1 else f"{len(found)} processes"
-    text = f"profkit: {who} left the last steps before the end: profkit analyze {found[-1]}"
+        return files
+
+    who = "A process" if len(files) == 1 else f"{len(files)} processes"
+    text = f"profkit: {who} left the last steps before the end: profkit analyze {files[-1]}"
     click.echo(text, err=True)
     return []
 
 
 def show_last_steps(files: "Sequence[str]", format_: str, output: str, *, force: bool) -> None:
-    """Write what files of last steps say in a format.
+    """Write files of last steps in a format.
 
     Raises:
-        LoadError: None can be read.
+        LoadError: No file can be read.
         UsageError: There is no such format of them.
     """
     from profkit.api import last_steps, render

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._inputs import analyzed, studied
+from profkit.cli._inputs import analyze_paths, run_study
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
@@ -74,17 +74,17 @@ def command(  # noqa: PLR0913  (one argument per option)
     recording, or one over the ranks of a job. It needs neither a GPU nor torch. Of a program that
     crashed, a file that ends in .laststeps has the last steps.
     """
-    from profkit.cli._last_steps import files_of_last_steps, show_last_steps
+    from profkit.cli._last_steps import find_last_steps, show_last_steps
     from profkit.readers.snapshot.worker_process import start_early
 
     entered = time.perf_counter_ns()
     check_target(output, force=force)
     if (budget_bytes or cursor) and format_ != "json":
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
-    files_left = files_of_last_steps(paths)
-    if files_left:
-        show_last_steps(files_left, format_, output, force=force)
+    if files := find_last_steps(paths):
+        show_last_steps(files, format_, output, force=force)
         return 0
+    # The reader of a snapshot starts its process while this one still imports.
     start_early(paths[0])
 
     from profkit.analysis.several import Order
@@ -101,48 +101,53 @@ def command(  # noqa: PLR0913  (one argument per option)
     }
     order = Order(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
-        found = analyzed(paths, order, scale, shown)
-        product = together(module, list(_products(found.reports, module, format_, order, shown)))
+        analyses = analyze_paths(paths, order, scale, shown)
+        product = together(
+            module, list(_render_all(analyses.reports, module, format_, order, shown))
+        )
+
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
         _print_stages(shown.took, time.perf_counter_ns() - entered)
-    if len(found.reports) == 1:
-        (one,) = found.reports
-        after_report(one.report, *one.paths, output=output, format_=format_)
+    if len(analyses.reports) == 1:
+        (analysis,) = analyses.reports
+        after_report(analysis.report, *analysis.paths, output=output, format_=format_)
+
     severe = at_least(fail_on)
-    findings = (finding for each in found.reports for finding in each.report.findings)
+    findings = (finding for analysis in analyses.reports for finding in analysis.report.findings)
     if any(finding.severity in severe for finding in findings):
         return 1
-    return found.unread[0][1].exit_code if found.unread else 0
+    return analyses.unread[0][1].exit_code if analyses.unread else 0
 
 
 def _draws(module: "Renderer") -> bool:
-    """Whether a renderer draws what a report does not contain."""
-    return any(each.name == "recording" for each in fields(module.Options))
+    """Tell whether a renderer draws what a report does not contain."""
+    return any(field.name == "recording" for field in fields(module.Options))
 
 
-def _products(
+def _render_all(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
     order: "Order",
     shown: Progress,
 ) -> Iterator[bytes]:
-    """Render the reports that the processes that read the recordings did not render."""
+    """Render the reports, unless the process that read the recording has rendered it."""
     from profkit.present.renderer import accepted
 
-    for each in analyses:
+    for analysis in analyses:
         began = time.perf_counter_ns()
         shown.writing(format_)
-        product = each.product
+        product = analysis.product
         if product is None:
-            own = dict(order.options)
+            options = dict(order.options)
             if order.format:
-                files = each.paths[:1] if each.is_job else each.paths
-                own["recording"] = studied(files, order.chosen, shown).recording
-            product = module.render(each.report, module.Options(**accepted(module, own)))
+                files = analysis.paths[:1] if analysis.is_job else analysis.paths
+                options["recording"] = run_study(files, order.chosen, shown).recording
+            accepted_options = module.Options(**accepted(module, options))
+            product = module.render(analysis.report, accepted_options)
         shown.took["render"] += time.perf_counter_ns() - began
         yield product
 

@@ -2,9 +2,9 @@
 
 :func:`~profkit.present.report_document.build_report_document` and
 :func:`~profkit.present.difference_document.build_difference_document` decide the content: its
-order, labels and figures, and what ``--top`` cuts. A format decides how a block looks and may shorten
-names to the width that it has. A screen of text shows sentences for tables, where they have one; the
-other formats add and hide nothing.
+order, labels and figures, and what ``--top`` cuts. A format decides how a block looks, and may
+shorten names to the width that it has. A screen of text shows sentences for tables, where they have
+one; the other formats add and hide nothing.
 
 All text in a document is on one line, and safe for a terminal: see :func:`~profkit.names.visible`.
 Markup is up to the formats; code in sentences is between backticks.
