@@ -96,9 +96,11 @@ def read_jobs(
     recordings = find_recordings(paths)
     may_be_rank = may_be_ranks(recordings)
     if len(recordings) == 1:
+        # A single file is a job only if it is an archive of the ranks.
         may_be_rank = [is_archive(recordings[0].paths[0])]
 
-    ranks, singles = [], []
+    ranks: list[Recording] = []
+    singles: list[Recording] = []
     for recording, is_candidate in zip(recordings, may_be_rank, strict=True):
         is_rank = is_candidate and not _is_saved(recording.paths[0])
         (ranks if is_rank else singles).append(recording)
@@ -170,6 +172,7 @@ def _read_recordings(
             remaining.extend(reversed(grouped((member, True) for member in several.members)))
             continue
         except NotATraceError as error:
+            # A file that the user has named must be a recording.
             if not recording.is_member:
                 raise
             skipped.append(error)

@@ -23,6 +23,7 @@ def find_last_steps(paths: "Sequence[str]") -> list[str]:
     files = [file for path in paths for file in last_steps_files(path)]
     if not files or all(path.endswith(SUFFIX) for path in paths):
         return files
+    # Recordings in the same folders come first: they are what the user asks for.
     try:
         find_recordings([path for path in paths if not path.endswith(SUFFIX)])
     except MissingFileError:

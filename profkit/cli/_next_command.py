@@ -25,6 +25,7 @@ def suggest(*commands: Sequence[str]) -> None:
         *commands: Commands as lists of words. Commands with characters that a terminal cannot show
             are omitted, since they could not be typed either.
     """
+    # A suggestion in a pipe or in a log would be noise.
     if os.environ.get("PROFKIT_QUIET", "0") not in {"", "0"} or not sys.stderr.isatty():
         return
     joined = [shlex.join(command) for command in commands]

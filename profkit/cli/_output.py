@@ -33,6 +33,7 @@ def stream_layout(stream: TextIO | None) -> dict[str, Any]:
         raise OutputError("The standard output is closed.", "Name a file with -o.")
 
     is_terminal = stream.isatty()
+    # Python has several spellings of an encoding: UTF-8, utf8.
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
         "width": columns_of(stream) if is_terminal else _WIDTH_UNKNOWN,

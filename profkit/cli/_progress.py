@@ -105,6 +105,7 @@ class _OnTerminal(Progress):
     def reading(self, path: str) -> None:
         name = visible(path.rstrip("/").rpartition("/")[2])
         columns = columns_of(self._stream)
+        # A name that is cut to a few characters says nothing.
         width = min(columns - _TEXT_WIDTH - _bar_width(columns), _MAX_NAME)
         self._begin(f"reading {middle_cut(name, width)}" if width >= _MIN_NAME else "reading")
 

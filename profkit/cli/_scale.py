@@ -33,6 +33,7 @@ class Place:
         if self.cluster is None and self.scheduler_file is None:
             yield Scale(self.workers)
             return
+        # Dask is imported for a cluster alone.
         from profkit.scale.cluster import connected
 
         def say(text: str) -> None:

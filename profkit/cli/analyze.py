@@ -99,6 +99,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
+    # A format that draws the recording is rendered by the process that reads it.
     order = Order(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
         analyses = analyze_paths(paths, order, scale, shown)

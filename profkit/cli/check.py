@@ -67,6 +67,7 @@ def command(
         )
         raise UsageError("There is no budget.", hint)
 
+    # A baseline that is about to be replaced is not a reference.
     reference = (
         read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
     )

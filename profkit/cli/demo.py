@@ -48,6 +48,7 @@ def _copy_program(home: Path, *, force: bool) -> Path:
     program = home / _COPY
     try:
         home.mkdir(parents=True, exist_ok=True)
+        # A copy that the user has changed may be the fixed program.
         if force or not program.exists():
             shutil.copyfile(_PROGRAM, program)
         elif not filecmp.cmp(_PROGRAM, program, shallow=False):

@@ -105,6 +105,7 @@ def command(  # noqa: PLR0913  (one argument per option)
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
             export.check(paths)
             info = export.module.INFO
+            # The report of a job is one product, while recordings of ranks usually stay apart.
             joins_ranks = info.joins_ranks or info.shows == "report"
             reads = (
                 read_jobs(paths, chosen, place, shown)
@@ -175,6 +176,7 @@ class _Export:
         """Check the output file before any work is done, if its name is known."""
         if self._output is not None and not _is_folder(self._output):
             check_target(self._output, force=self._force)
+        # The names of several files are known only when these have been read.
         elif self._output is None and len(paths) == 1 and not _holds_several(paths[0]):
             check_target(self._file_of(plain_name(paths[0]), self._table), force=self._force)
 
@@ -195,6 +197,7 @@ class _Export:
             self._deliver(iter((together(self.module, products),)), place)
             return [place]
 
+        # Formats of recordings cannot be concatenated.
         first = next(reads)
         if next(reads, None) is not None:
             message = f"{first.path} is one of several recordings, and {place} one file."

@@ -50,6 +50,7 @@ def command(
         figures = history(read_reports(paths, chosen, shown))
 
     if logdir is not None:
+        # TensorBoard is imported for its option alone.
         from profkit.integrations.tensorboard.history import write_history
 
         for file in write_history(figures, logdir):

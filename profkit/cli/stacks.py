@@ -52,6 +52,7 @@ def format_stacks(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
             stack = tuple((str(file), int(line), str(function)) for file, line, function in calls)
             by_stack.setdefault(stack, {}).setdefault(visible(name), []).append(rank)
 
+    # Main threads run the program, and a stack that many threads share says most.
     def order(stack: _Stack) -> tuple[bool, int]:
         return "MainThread" not in by_stack[stack], -sum(map(len, by_stack[stack].values()))
 

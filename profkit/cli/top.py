@@ -143,6 +143,7 @@ def _format_row(interval: Interval) -> tuple[str, ...]:
     growth = ", ".join(f"{kind} {_signed(size)}" for kind, size in interval.grown.items())
     growth += f" in {counted(interval.n_grown, 'step')}"
     step = format_count(interval.n_steps) + ("*" if interval.is_recording else "")
+    # Without a step there is no mean, but the time since the last step shows a hang.
     if not interval.steps_ns:
         since = "" if interval.since_ns is None else f"none for {format_ns(interval.since_ns)}"
         return (who, step, "-", since, "0", "-", "-", memory, growth)

@@ -113,6 +113,7 @@ def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[
         if process not in answers:
             why = "has ended" if process in ended else f"did not record them within {timeout_s:g} s"
             echo(f"profkit: process {process.pid} {why}; the report is without it.")
+    # Ranks stop for the same reason: it is printed once.
     for why in sorted({answer["stopped_by"] for answer in answers.values()} - {""}):
         is_late = why == TIME_IS_UP
         what = "the steps took too long" if is_late else "the program ended"

@@ -109,12 +109,14 @@ def _choose_page(name: str, paths: tuple[str, ...]) -> Path:
     from profkit.errors import OutputError
 
     folder = cache_folder("pages")
+    # Recordings of different folders may have the same name.
     key = "\0".join(str(Path(path).absolute()) for path in paths)
     digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     try:
         # Not readable by other users, since a report shows source lines.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime)
+        # The new page needs a place too.
         for page in pages[: max(0, len(pages) - _MAX_PAGES + 1)]:
             page.unlink(missing_ok=True)
     except OSError as error:

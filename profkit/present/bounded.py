@@ -53,6 +53,7 @@ class _Table:
         if self.is_complete:
             return 0
 
+        # A comma follows each row.
         size = _size(self.rows[len(self.target)]) + 1
         if size > room:
             return 0
@@ -60,7 +61,7 @@ class _Table:
         return size
 
 
-def bounded(tree: Tree, budget_bytes: int) -> Tree:
+def cut_report(tree: Tree, budget_bytes: int) -> Tree:
     """Cut a report to at most ``budget_bytes`` of JSON without blanks.
 
     All figures outside of tables stay. Of tables the first rows stay: findings first, then rows of
@@ -125,12 +126,12 @@ def page(tree: Tree, cursor: str, budget_bytes: int) -> Tree:
     # The longest cursor that `next` can be.
     room = budget_bytes - _size({**head, "next": f"{name}:{len(rows)}"}) if budget_bytes else None
     named = (_with_id(row, f"{name}.{place}") for place, row in enumerate(rows[start:], start))
-    fitting = fitting_rows(named, room)
+    fitting = take_fitting_rows(named, room)
     end = start + len(fitting)
     return {**head, "rows": fitting, "next": f"{name}:{end}" if end < len(rows) else None}
 
 
-def fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
+def take_fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
     """Return the first rows that fit; the first one is shortened if it has to be.
 
     Args:
@@ -144,6 +145,7 @@ def fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
 
     taken: list[Any] = []
     left = room - _size({"rows": []})
+    # A first row that does not fit is shortened, so that a page is never empty.
     for row in rows:
         fitting = row if taken or _size(row) + 1 <= left else _shorten(row)
         left -= _size(fitting) + 1
@@ -195,6 +197,7 @@ def _shorten(value: Any) -> Any:  # noqa: ANN401  (a part of a JSON tree)
         if isinstance(field_value, list) and field_value:
             limit = _MAX_ROWS if isinstance(field_value[0], dict | list) else _MAX_ITEMS
             if len(field_value) > limit:
+                # A cut list is read from its cursor, such as findings.3.locations:2.
                 cut[key] = len(field_value)
             shortened[key] = _shorten(field_value[:limit])
         elif field_value is not None:

@@ -55,6 +55,7 @@ def check_headline(check: Check) -> str:
     if check.is_ok:
         return f"The budget is kept: {check.results[0].title}." if n == 1 else _kept(check)
 
+    # A budget that could not be decided fails the check too.
     over = [result.title for result in check.failed if result.outcome == "over"]
     unknown = [result.title for result in check.failed if result.outcome != "over"]
     sentences = (
@@ -66,6 +67,7 @@ def check_headline(check: Check) -> str:
 
 
 def _kept(check: Check) -> str:
+    # Budgets that could not be compared are neither kept nor exceeded.
     n_compared = sum(result.outcome == "ok" for result in check.results)
     if n_compared == len(check.results):
         return f"All {n_compared} budgets are kept."

@@ -56,6 +56,7 @@ def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:
     """
     shown = [part for part in path.parts if everything or part.share >= _MIN_SHARE]
     limit = None if everything else _MAX_KINDS
+    # A path of small parts alone shows the largest of them.
     return ", ".join(
         f"{path_label(part.kind)} {format_share(part.share)}"
         for part in (shown or path.parts)[:limit]
@@ -66,6 +67,7 @@ def entry_name(kind: PathKindName, name: str) -> str:
     """Return a segment's name, kernels without their arguments; for a gap, the work after it."""
     if not name:
         return _NO_NAME.get(kind, "")
+    # A gap has no name: the work that starts after it shows where it is.
     is_work = kind in WITH_KERNEL_NAMES or kind in _AFTER_WHICH_WORK_STARTS
     shown = visible(short_kernel(name) if is_work else _host_name(name))
     if kind == "unrecorded":

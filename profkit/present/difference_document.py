@@ -98,6 +98,7 @@ def _build_figures(difference: Difference, options: ReadersOptions) -> Iterator[
 
 def _distinct(figures: Sequence[Figure]) -> list[Figure]:
     """Drop the figures of a device that equal the figures of all devices together."""
+    # With a single device, its figures equal the figures of all devices.
     of_all = {
         figure.name: (figure.before, figure.after) for figure in figures if figure.device is None
     }

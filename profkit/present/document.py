@@ -178,6 +178,7 @@ class TimeParts:
         """Return the small parts with their times, or an empty text."""
         small = [part for part in self.parts if part.is_small]
         named = sorted(small, key=lambda part: -part.share)[: self.n_small]
+        # The parts keep the order of the report, work before idle time.
         texts = [f"{part.label} {part.time}" for part in small if part in named]
         return ", ".join((*texts, *(["…"] if len(named) < len(small) else ())))
 

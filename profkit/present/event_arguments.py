@@ -37,9 +37,10 @@ class EventArguments:
     launch: Int64s
 
 
-def event_arguments(ctx: Context, rows: Rows) -> EventArguments:
+def find_event_arguments(ctx: Context, rows: Rows) -> EventArguments:
     """Return the arguments of the events in some rows of a recording. Shape ``(k,)``."""
     events, launches = ctx.events, ctx.launches
+    # The last element stands for NO_ROW, which is -1.
     place = np.full(len(events) + 1, NO_ROW, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     place[NO_ROW] = NO_ROW
@@ -71,6 +72,7 @@ def _find_sets(
         of_row = np.zeros(len(events), dtype=np.int64)
         of_row[column.rows] = number + 1
         distinct, refined_key = numbered(key * (len(values) + 1) + of_row[rows])
+        # An argument that differs in almost every event would make the page large.
         if len(distinct) > MAX_SETS:
             continue
         key = refined_key

@@ -46,6 +46,7 @@ def _thread(ctx: Context, row: int) -> str:
     lane = ctx.events.lanes[ctx.events.lane[row]]
     if not lane.thread:
         return f"thread {lane.tid}"
+    # The names of some threads contain their number.
     return lane.thread if lane.tid in lane.thread else f"{lane.thread} {lane.tid}"
 
 

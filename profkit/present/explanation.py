@@ -39,6 +39,7 @@ def explain(
 
     ctx = recording.context if recording is not None else None
     events: tuple[EventRow, ...] = ()
+    # A saved report and a snapshot have no events.
     if ctx is not None and ctx.has_trace:
         events = tuple(build_event_rows(ctx, find_rows(ctx, event_positions(finding))))
 

@@ -51,6 +51,7 @@ def facts(report: Report, *, everything: bool) -> list[str]:
     summary = report.summary
     derived = report.source.step_origin not in {None, "profiler", "entry"}
     lines = [f"steps are {visible(report.source.step_definition)}"] if derived else []
+    # The breakdown has the figures of a single device.
     lines += [
         _device_fact(device)
         for device in summary.devices

@@ -40,6 +40,7 @@ def find_call_path(
     bytes at its line in a snapshot.
     """
     place = finding.locations[0] if finding.locations else Location()
+    # A snapshot has the stacks of its allocations, a trace the calls around its events.
     for site in _sites(report):
         if _is_there(site.location, place) and site.stack:
             return site.stack[::-1]
@@ -65,6 +66,7 @@ def _find_calls(ctx: Context, position: int) -> tuple[Frame, ...]:
         return ()
     events, launches = ctx.events, ctx.launches
     row = next(iter((events.position == position).nonzero()[0].tolist()), NO_ROW)
+    # Device work has no calls around it, but its launch has.
     launched = (launches.work == row).nonzero()[0].tolist()
     if launched:
         row = int(launches.launch[launched[0]])

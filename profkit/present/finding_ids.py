@@ -28,6 +28,7 @@ def finding_ids(findings: Sequence[Finding]) -> list[str]:
             if where.file is not None:
                 file = where.file.replace("\\", "/").rpartition("/")[2]
                 word = f"{word}@{numbered_line(file, where.line)}"
+        # A rule can have several findings at one line.
         seen[word] += 1
         ids.append(f"{word}#{seen[word]}" if seen[word] > 1 else word)
     return ids

@@ -98,6 +98,7 @@ def _site_keys(flame: Flame) -> list[object]:
 
     The thread with most time is compared with the thread with most time of the other recording.
     """
+    # The folders of a file differ between machines.
     keys: list[object] = [
         (site.kind, site.name, site.frame.file.replace("\\", "/").rsplit("/", 1)[-1])
         if site.frame is not None

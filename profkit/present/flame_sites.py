@@ -75,6 +75,7 @@ class FlameSiteTable:
             Sites, 0 where not wanted. Shape ``(k,)``.
         """
         n_names = len(ctx.events.names)
+        # Names repeat: a site is made for each distinct one.
         key, place = numbered(kinds[wanted] * n_names + names[wanted])
         numbers = [
             self.number(_site(ctx, KINDS[kind], name))
@@ -191,6 +192,7 @@ def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
     kinds = np.array(by_category, dtype=np.int64)[events.category]
     host_site = sites.names(ctx, kinds, events.name, on_host)
     if len(ctx.steps):
+        # The names of steps are numbered: under one site their times add up.
         host_site[ctx.steps.annotations] = sites.number(FlameSite("step", "steps"))
     return host_site
 

@@ -43,6 +43,7 @@ def flames(
 def _build_host(ctx: Context, *, by_line: bool) -> Flame | None:
     """Build the graph of host time along the stacks, or below each source line."""
     rows = ctx.tree.rows
+    # Events of profkit itself are not part of the program.
     rows = rows[ctx.events.category[rows] != Category.PROFKIT]
     if not len(rows) or (by_line and not ctx.has_lines):
         return None
@@ -76,6 +77,7 @@ def _build_device_stack(ctx: Context) -> Flame | None:
     tree_node = paths_of_tree(paths, ctx.tree, top, site)
     node[is_known] = tree_node[launch[is_known]]
 
+    # Work whose launch was not recorded has a root of its own.
     unlaunched = sites.unknown("launch not recorded")
     node[~is_known] = paths.children(node[~is_known], np.full((~is_known).sum(), unlaunched))
     return _build_work_flame(ctx, "device-stack", sites, paths, node)

@@ -118,6 +118,7 @@ def _build_figures(history: History) -> Iterator[DocumentSection]:
 
 
 def _build_table(lines: Sequence[FigureLine], entries: Sequence[HistoryEntry]) -> TableBlock:
+    # A version that does not change needs no column.
     has_versions = len({entry.torch for entry in entries}) > 1
     rows = []
     for entry in entries:

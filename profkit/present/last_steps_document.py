@@ -42,7 +42,7 @@ def build_last_steps_document(last: LastSteps, options: ReadersOptions) -> Docum
         program=f"profkit {one_line(last.profkit)}",
         paths=tuple(one_line(short_path(process.path, options.base)) for process in processes),
         origin=tuple(map(one_line, [*hosts, *versions, command])),
-        headline=one_line(" ".join(_headline(last, options.base))),
+        headline=one_line(" ".join(_describe_end(last, options.base))),
         sections=(
             *_build_processes(last, options.base),
             *_build_errors(last, options.base),
@@ -58,8 +58,9 @@ def _who(process: ProcessEnd) -> str:
     return f"process {process.pid}" if process.rank is None else f"rank {process.rank}"
 
 
-def _headline(last: LastSteps, base: str) -> Iterator[str]:
+def _describe_end(last: LastSteps, base: str) -> Iterator[str]:
     """Say how the first process that did not end normally ended, and after which step."""
+    # The process that failed by itself comes first: others wait for it, or are killed.
     order = ("exception", "signal", "killed", "running", "ended")
     first = min(last.processes, key=lambda process: (order.index(process.state), process.last_ns))
     who = _who(first)
@@ -91,6 +92,7 @@ def _after(process: ProcessEnd) -> str:
     """``34.2 s after the end of step 128``."""
     if not process.steps:
         return f"{format_ns(process.last_ns - process.began_ns)} after its begin, in no step"
+    # The last sample can be older than the end of the last step.
     ago_ns = max(0, process.last_ns - process.steps[-1].end_ns)
     ago = format_ns(ago_ns) if ago_ns else "right"
     return f"{ago} after the end of step {format_count(process.n_steps)}"
@@ -113,6 +115,7 @@ def _lasted(*stacks: tuple[ProcessEnd, ThreadStack]) -> str:
 
 def _place(stack: ThreadStack, base: str) -> str:
     """Return the innermost frame of the program itself, or of any library."""
+    # The author of the program can change its lines, but not those of libraries.
     program_calls = [call for call in stack.calls if not _is_library(call.file)]
     frame = (program_calls or [*stack.calls])[-1:]
     return f"{_line(frame[0], base)} ({frame[0].function})" if frame else "a line that is not known"
@@ -188,6 +191,7 @@ def _build_threads(last: LastSteps, base: str) -> Iterator[DocumentSection]:
     def is_idle(calls: tuple[Frame, ...]) -> bool:
         return not calls or calls[-1].file.endswith(_WAITS)
 
+    # Main threads come first, and threads that wait for work last.
     def order(calls: tuple[Frame, ...]) -> tuple[bool, bool, int]:
         is_main = any(stack.thread == MAIN_THREAD for _, stack in by_calls[calls])
         return not is_main, is_idle(calls), -len(by_calls[calls])
@@ -222,6 +226,7 @@ def _build_memory(last: LastSteps) -> Iterator[DocumentSection]:
     columns = columns_of("before the end", ("host", "allocated on devices", "reserved"))
     for process in last.processes:
         n = len(process.memory)
+        # Few samples are shown, spread evenly over the recorded time.
         places = sorted({round(i * (n - 1) / (_MAX_MEMORY - 1)) for i in range(_MAX_MEMORY)})
         samples = (process.memory[place] for place in places if 0 <= place < n)
         rows: list[tuple[Cell, ...]] = [

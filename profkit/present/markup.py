@@ -24,6 +24,7 @@ class Piece:
 def marked(text: str) -> tuple[Piece, ...]:
     """Split a sentence into code, which is between single or double backticks, and prose."""
     parts = _CODE.split(text)
+    # The pattern has one group, so that code is at odd places.
     pieces = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
     return tuple(piece for piece in pieces if piece.text)
 

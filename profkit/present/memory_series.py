@@ -46,6 +46,7 @@ def _build_snapshot_series(memory: DeviceMemory) -> MemorySeries:
     replay, lines, blocks = memory.replay, memory.lines, memory.lifetimes
     moments = moments_of(memory)
     line = blocks.line.astype(np.int64)
+    # The stacks of earlier blocks are incomplete: they share one layer.
     line[blocks.is_before_recording] = _EARLIER_LINE
     use = blocks.use.astype(np.int64)
 
@@ -82,6 +83,7 @@ def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGro
     """
     n_places = len(moments) + 1
     first, last = np.searchsorted(moments, blocks.begin), np.searchsorted(moments, blocks.end)
+    # One integer stands for a group and both moments.
     key, place = numbered((group * n_places + first) * n_places + last)
 
     n_bytes = np.zeros(len(key), dtype=np.int64)
@@ -211,6 +213,7 @@ def _find_heaviest(
     """Find the groups with the most bytes at any moment, the most first."""
     total = np.zeros(n, dtype=np.int64)
     np.add.at(total, of_block, n_bytes)
+    # The bytes of all groups at all moments would need too much memory.
     candidates = np.argsort(-total, kind="stable")[:_MAX_CANDIDATES]
 
     rank = np.full(n, len(candidates), dtype=np.intp)

@@ -98,6 +98,7 @@ class MemorySeriesRow:
     def trend(self, width: int) -> str:
         """Draw a line of ``width`` bars over the steps, from the minimum to the maximum."""
         low, high = min(self.values_bytes), self.highest_bytes
+        # Drawn from minimum to maximum, small variations would look like growth.
         if high - low <= high * _FLAT_SHARE:
             return _BARS[0] * width
 
@@ -189,6 +190,7 @@ def device_series_rows(report: Report) -> list[MemorySeriesRow]:
         entries = tuple(point.entry for point in device.timeline)
         active = tuple(point.active_bytes for point in device.timeline)
         rows.append(MemorySeriesRow(f"{device.device} active", entries, active))
+        # With several devices, one row for each keeps the table short.
         if len(devices) == 1:
             reserved = tuple(point.reserved_bytes for point in device.timeline)
             rows.append(MemorySeriesRow(f"{device.device} reserved", entries, reserved))
@@ -244,6 +246,7 @@ def memory_sentences(report: Report) -> list[str]:
 
 
 def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
+    # The fullest device is the first to run out of memory.
     fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
     name = f"{fullest.device} has"
     if len(memory.devices) > 1:
@@ -292,6 +295,7 @@ def _lines_of(device: SnapshotDevice, category: str) -> str:
         for site in device.peak_sites
         if site.category == category and site.location.file and site.location.line is not None
     ]
+    # The name of a file is written once for consecutive lines.
     shown = [
         f":{line}" if n and places[n - 1][0] == file else f"{visible(file)}:{line}"
         for n, (file, line) in enumerate(places[:_MAX_USE_LINES])
@@ -380,6 +384,7 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
 
 def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
     steps = counted(memory.n_monitored_steps or 0, "step")
+    # A table of the series has these figures already.
     rows = [] if shows_series(report) else series_rows(report)
     changes = ", ".join(row.change for row in rows)
     yield f"memory over {steps}: {changes}" if changes else f"memory monitored over {steps}"

@@ -26,6 +26,7 @@ def rank_timeline(report: Report) -> Timeline | None:
     if job is None or not any(len(lane.slices) for lane in lanes):
         return None
 
+    # A lane has a row for each level of calls, and begins below the lane before.
     parts, shown, first_row = [], [], 0
     for lane in lanes:
         n_rows = int(lane.slices.row.max(initial=0)) + 1
@@ -75,6 +76,7 @@ def step_ranges(report: Report) -> list[tuple[str, int, int]]:
     names = {rank.rank: distinct_names(rank.step_names) for rank in report.ranks}
     for lane in report.lanes.lanes if report.lanes is not None else ():
         for name, (start, end) in zip(names[lane.rank], lane.steps, strict=True):
+            # Ranks begin and end a step at different times.
             first, last = ranges.get(name, (start, end))
             ranges[name] = (min(first, start), max(last, end))
 

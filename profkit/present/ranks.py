@@ -73,6 +73,7 @@ def describe_job(report: Report) -> Iterator[str]:
 
     worst = max(report.ranks, key=lambda rank: rank.late_ns)
     n = sum(group.n for group in collectives.groups)
+    # Waits in a few matched calls do not show who delays the job.
     if collectives.matched_share is not None and collectives.matched_share < _ENOUGH_MATCHED:
         yield _hardly_matched(collectives, collectives.matched_share)
     elif n and worst.n_last > _MOST * n:
@@ -128,6 +129,7 @@ def _uneven(report: Report) -> Iterator[str]:
     times = [(rank.compute_ns or 0, rank.rank) for rank in report.ranks]
     longest_ns, number = max(times, key=lambda time: time[0])
     usual_ns = statistics.median(ns for ns, _ in times)
+    # Times of ranks always differ a little: only a clear outlier is named.
     if usual_ns and longest_ns > _UNEVEN * usual_ns:
         per = " per step" if any(rank.steps_ns for rank in report.ranks) else ""
         yield (
@@ -154,6 +156,7 @@ def group_name(group: CollectiveGroup) -> str:
 
 def mean_wait_ns(group: CollectiveGroup) -> int:
     """Return how long a call waits until the last rank has started, on average."""
+    # The waits of all members of a call are summed.
     n_members = _N_OF_PAIR if group.kind in POINT_TO_POINT else len(group.ranks)
     return group.wait_ns // max(1, group.n * n_members)
 
@@ -183,6 +186,7 @@ def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSe
 
 def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     ranks = sorted(report.ranks, key=lambda rank: (-rank.late_ns, rank.rank))
+    # The latest ranks are shown, in the order of their numbers.
     shown = ranks if options.verbose else ranks[: options.limit]
     shown = sorted(shown, key=lambda rank: rank.rank)
 

@@ -188,6 +188,7 @@ def find_largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
 
 def _find_innermost_ops(ctx: Context, rows: Rows) -> Int32s:
     """Return the innermost operator at the time of some memory events, or NO_ROW."""
+    # NO_ROW, which is -1, selects the appended element.
     return np.append(ctx.innermost_op, np.int32(NO_ROW))[ctx.rows_of_memory[rows]]
 
 

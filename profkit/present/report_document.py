@@ -226,6 +226,7 @@ def _build_critical_path(report: Report, options: ReadersOptions) -> Iterator[Do
         *columns_of("critical path", ("time", "share"), ("source line", "longest")),
         TableColumn("of the path", "text"),
     )
+    # A screen of text shows the first lines alone, each as a sentence.
     n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
     blocks: list[Block] = [TableBlock(columns, rows, n_brief)] if rows else []
     if unexplained := unexplained_text(path):
@@ -402,6 +403,7 @@ def _build_categories(report: Report, options: ReadersOptions) -> Iterator[Docum
         for category in categories
     )
 
+    # Small categories would hide the main ones in a sentence.
     sentence = [
         f"{category.kind} {format_share(category.share)}"
         for category in categories
@@ -500,6 +502,7 @@ def _build_kernels(report: Report, options: ReadersOptions) -> Iterator[Document
         )
         for kernel in kernels[:_N_BRIEF_CALLS]
     )
+    # The sentence replaces the table if the report does not fit on the screen.
     sentence = _times_sentence(times, per_step=per_step)
     title = table_title("Kernels", per_step=per_step)
     yield from table_section((title, ""), columns, rows, is_detail=True, sentence_if_full=sentence)
@@ -631,5 +634,6 @@ def _build_recording(report: Report, options: ReadersOptions) -> Iterator[Docume
     items += [ListItem(one_line(text)) for text in remark_texts]
 
     if items:
+        # Notes alone do not make a recording doubtful: the section is then folded.
         is_sound = all(fault.severity == "note" for fault in report.health)
         yield DocumentSection("Recording", (ListBlock(tuple(items)),), is_detail=is_sound)

@@ -131,6 +131,7 @@ def _flame_stacks(flame: Flame) -> WeightedStacks:
     sites = [flame.sites[number] for number in flame.site.tolist()]
     parents = flame.parent.tolist()
     stacks: list[tuple[FlameSite, ...]] = []
+    # Parents precede their children.
     for site, parent in zip(sites, parents, strict=True):
         stacks.append((*(stacks[parent] if parent != NO_ROW else ()), site))
 

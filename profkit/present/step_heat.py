@@ -126,6 +126,7 @@ def _sort_steps(of_ranks: Sequence[Sequence[str]]) -> list[str]:
     """Sort the steps of all ranks: by their number if all have one, else in order of appearance."""
     steps = list(dict.fromkeys(name for names in of_ranks for name in names))
     numbers = {name: _number(name) for name in steps}
+    # Ranks that record different steps would interleave them in order of appearance.
     if all(number.isascii() and number.isdigit() for number in numbers.values()):
         steps.sort(key=lambda name: int(numbers[name]))
     return steps

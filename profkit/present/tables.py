@@ -95,6 +95,7 @@ def _list_findings(report: Report, base: str) -> "_Rows":
     """Yield the findings, then faults of the recording, then skipped checks."""
     path = short_path(report.source.path, base)
     for number, finding in enumerate((*report.findings, *report.health), start=1):
+        # The first location is the main one.
         where = finding.locations[0] if finding.locations else Location()
         cost = finding.cost
         yield (
@@ -199,6 +200,7 @@ def _list_ranks(report: Report, base: str) -> "_Rows":
 
 def _list_collectives(report: Report, base: str) -> "_Rows":  # noqa: ARG001
     for group in report.collectives.groups if report.collectives is not None else ():
+        # The rank that is most often the last comes first.
         last = group.last[0] if group.last else None
         ranks = " ".join(map(str, group.ranks))
         yield (
@@ -331,10 +333,11 @@ TABLES: Final = tuple(_MAKERS)
 
 def filled_tables(report: Report) -> tuple[str, ...]:
     """Return the names of a report's tables that have rows, and always ``findings``."""
+    # Readers can rely on the table of findings, even if it is empty.
     return tuple(name for name in TABLES if name == "findings" or table(report, name).rows)
 
 
-def history_table(history: History) -> Table:
+def build_history_table(history: History) -> Table:
     """Build a table with a row for entry commit, device and version of PyTorch."""
     units = {line.name: line.unit for line in history.lines}
     columns = (
@@ -354,4 +357,5 @@ def history_table(history: History) -> Table:
 
 
 def _with_unit(name: str, unit: str) -> str:
+    # Figures of time are named after milliseconds, and their values are in nanoseconds.
     return name if unit == "count" else f"{name.removesuffix('_ms')}_{unit}"

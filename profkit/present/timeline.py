@@ -184,6 +184,7 @@ class DrawnLanes:
         n_rows = int(slices.row.max()) + 1
         busy_ns = union(starts_ns, ends_ns).total_ns
         self.lanes.append(TimelineLane(kind, label, self.n_rows, n_rows, len(starts_ns), busy_ns))
+        # Rows of all lanes are numbered together.
         self.parts.append(replace(slices, row=slices.row + np.int32(self.n_rows)))
         self.n_rows += n_rows
 
@@ -246,6 +247,7 @@ def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
             )
         )
 
+    # Groups of segments are numbered from 0, and their sites follow the sites of events.
     of_site = segments.group + np.int32(first)
     row = np.zeros(len(of_site), dtype=np.int32)
     drawn.add("path", "critical path", path.starts_ns, path.ends_ns, of_site, row)
@@ -294,6 +296,7 @@ def find_event_lanes(ctx: Context) -> list[EventLane]:
 
     group, device = _groups(ctx)
     n_lanes = len(events.lanes)
+    # One integer stands for the lane of an event: its group, its device and its lane in the file.
     key = (group * (int(device.max()) + 1) + device) * n_lanes + events.lane
     order = shown[np.argsort(key[shown], kind="stable")]
     bounds = np.flatnonzero(np.diff(key[order])) + 1
@@ -323,6 +326,7 @@ def _groups(ctx: Context) -> tuple[Int64s, Int64s]:
     group = np.full(len(events), _LANE_KINDS.index("other"), dtype=np.int64)
     device = np.zeros(len(events), dtype=np.int64)
     group[ctx.tree.rows] = _LANE_KINDS.index("thread")
+    # Events that are neither calls nor device work stay in a lane of the profiler.
     for kind, categories in (
         ("stream", DEVICE_WORK),
         ("annotations", (Category.DEVICE_ANNOTATION,)),
@@ -357,6 +361,7 @@ def _stream(events: EventTable, rows: Rows, lane: int) -> str:
 def _sort_key(ctx: Context, lane: EventLane) -> tuple[object, ...]:
     """Return a sort key: devices by number, then threads, the thread with the steps first."""
     if lane.device is not None:
+        # Shorter labels come first, so that stream 7 precedes stream 20.
         return 0, lane.device, lane.kind != "stream", len(lane.label), lane.label
     n_steps = int(np.isin(ctx.steps.rows, lane.rows).sum())
     return 1, lane.kind != "thread", -n_steps, -len(lane.rows), lane.label
@@ -393,6 +398,7 @@ def _kinds_of_python_calls(ctx: Context) -> Int64s:
     """Return the kind of a Python call of each name, as an index into :data:`_KINDS`."""
     events, ownership = ctx.events, ownership_of(ctx.trace.capture)
     kind = np.full(len(events.names), _KIND_NUMBER["other"], dtype=np.int64)
+    # Names repeat: each one is classified once.
     for name in used(events.name[events.rows_of(Category.PYTHON)]).tolist():
         text = events.names[name]
         owner = "module" if text.startswith(MODULE_PREFIX) else owner_of_call(text, ownership)

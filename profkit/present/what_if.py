@@ -35,6 +35,7 @@ def _format_lines(result: Prediction, base: str) -> Iterator[str]:
     yield ""
     before, after = result.critical_path_before_ns, result.critical_path_after_ns
     title = "Critical path per step" if result.n_steps else "Critical path"
+    # The kinds that take most of the time come first.
     kinds = sorted({*before, *after}, key=lambda kind: -before.get(kind, 0))
     label = max(len(title), *(len(path_label(kind)) + 2 for kind in kinds)) + 2
     yield f"{title:<{label}}{'before':>{_WIDTH}}{'after':>{_WIDTH}}{'change':>{_WIDTH}}"

@@ -30,7 +30,7 @@ from profkit.errors import NotATraceError, ProfkitError, UsageError
 from profkit.index.runtime_calls import names_matching
 from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
-from profkit.present.bounded import bounded, fitting_rows
+from profkit.present.bounded import cut_report, take_fitting_rows
 from profkit.present.event_rows import build_event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
@@ -157,7 +157,7 @@ class Tools:
         place = next((w.file for w in made.finding.locations if w.file), "")
         if not self._is_below_root(place):
             tree["source"] = None
-        return encoded(bounded(tree, budget_bytes))
+        return encoded(cut_report(tree, budget_bytes))
 
     def _is_below_root(self, file: str) -> bool:
         """Whether a source file that a recording names is in the folder that may be read."""
@@ -214,7 +214,7 @@ class Tools:
             self._recordings.listed(each)  # below the root
         made = compared(self._recordings.path(before), self._recordings.path(after))
         tree = msgspec.json.decode(render(made, "json"))
-        return encoded(bounded(tree, budget_bytes))
+        return encoded(cut_report(tree, budget_bytes))
 
     def what_if(
         self,
@@ -238,7 +238,7 @@ class Tools:
         made = predicted(
             ctx.trace, remove=remove or [], scale=scale, graph=graph, data_wait=data_wait
         )
-        return encoded(bounded(msgspec.to_builtins(made), _BUDGET_BYTES))
+        return encoded(cut_report(msgspec.to_builtins(made), _BUDGET_BYTES))
 
 
 def _trace_of(opened: Opened, path: str) -> Context:
@@ -266,6 +266,6 @@ def _chosen_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: 
 def _rows(rows: Iterable[Any], start: int, n: int, **figures: object) -> bytes:
     """Rows from one on, as many as fit, with how many there are and figures of all."""
     head = {"n": n, **figures}
-    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encoded({**head, "next": n})))
+    fitting = take_fitting_rows(rows, _BUDGET_BYTES - len(encoded({**head, "next": n})))
     end = start + len(fitting)
     return encoded({**head, "rows": fitting, "next": end if end < n else None})

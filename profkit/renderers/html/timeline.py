@@ -16,7 +16,7 @@ from profkit.model.report import Report
 from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
-from profkit.present.event_arguments import event_arguments
+from profkit.present.event_arguments import find_event_arguments
 from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
 from profkit.present.timeline import build_timeline
@@ -233,7 +233,7 @@ def packed_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
     :data:`MAX_ARGUMENT_CHARACTERS` are left out, the last one first.
     """
     places = np.flatnonzero(slices.event != NO_ROW)
-    found = event_arguments(ctx, slices.event[places].astype(np.intp))
+    found = find_event_arguments(ctx, slices.event[places].astype(np.intp))
     texts: dict[str, int] = {}
 
     def index(text: str) -> int:
