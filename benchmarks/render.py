@@ -27,7 +27,7 @@ from isal import igzip
 from benchmarks.figures import compared
 from benchmarks.load import TRACES, repeated
 from profkit.api import Study, render, study
-from profkit.present.timeline import timeline
+from profkit.present.timeline import build_timeline
 from profkit.testing import TraceBuilder
 
 LARGE_EVENTS: Final = 1_000_000
@@ -173,7 +173,7 @@ def measure(path: Path, folder: Path) -> None:
     analysis_s = time.perf_counter() - begin
     report, recording = studied.report, studied.recording
     json_s = seconds(lambda: render(report, "json"))
-    timeline_s = seconds(lambda: timeline(recording.context, report))
+    timeline_s = seconds(lambda: build_timeline(recording.context, report))
     html_s = seconds(lambda: render(report, "html", recording=recording))
     page = folder / "page.html"
     page.write_bytes(render(report, "html", recording=recording))

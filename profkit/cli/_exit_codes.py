@@ -32,8 +32,8 @@ INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 
 
-def guarded(run: Callable[[], int]) -> int:
-    """Call a function and turn any exception into a message on stderr and an exit code.
+def run_guarded(run: Callable[[], int]) -> int:
+    """Run a function and turn any exception into a message on stderr and an exit code.
 
     Args:
         run: Returns the exit code if it succeeds.
@@ -60,6 +60,7 @@ def guarded(run: Callable[[], int]) -> int:
         discard(sys.stdout)
         return READER_GONE
     except Exception as error:  # noqa: BLE001  (every bug is reported here)
+        # Printing to a full disk fails anywhere in the command, and is not a bug.
         if isinstance(error, OSError) and not _is_writable(sys.stdout):
             error = OutputError(f"Standard output cannot be written: {error.strerror}.")
             print_error(error)
@@ -67,6 +68,7 @@ def guarded(run: Callable[[], int]) -> int:
         else:
             print_bug(error)
             code = BUG
+
     if not _is_writable(sys.stdout):
         discard(sys.stdout)
     return code
@@ -94,7 +96,7 @@ def print_error(error: ProfkitError) -> None:
 
 
 def _is_writable(stream: TextIO | None) -> bool:
-    """Whether what was written to a stream can be flushed."""
+    """Tell whether a stream's buffered output can be flushed."""
     try:
         flush(stream)
     except OSError:
@@ -114,6 +116,7 @@ def print_bug(error: BaseException) -> None:
     reason = " ".join(str(error).split())
     what = f"{kind}: {reason}" if reason else kind
     echo(f"profkit: this is a bug in profkit {__version__} ({what}).")
+
     text = "".join(traceback.format_exception(error))
     if os.environ.get("PROFKIT_DEBUG", "0") not in {"", "0"}:
         echo(text)
@@ -141,7 +144,7 @@ def _write_traceback(text: str) -> str | None:
 
 
 def _issue_tracker() -> str:
-    """`` at URL`` if the metadata of the installed package has an issue tracker, else empty."""
+    """Return `` at URL`` if the installed package's metadata has an issue tracker, else empty."""
     try:
         import importlib.metadata  # it is slow, and a program waits for this module
 

@@ -30,7 +30,7 @@ class Input:
 
     Attributes:
         path: Its first file; of a job its folder.
-        study: What the report was made from, and how; None for a saved report.
+        study: The study that made the report; None for a saved report.
     """
 
     path: str
@@ -39,17 +39,17 @@ class Input:
 
     @property
     def recording(self) -> "LoadedRecording | None":
-        """What the report was made from; None for a saved report."""
+        """Return the recording behind the report; None for a saved report."""
         return None if self.study is None else self.study.recording
 
     @property
     def name(self) -> str:
-        """The file's name without its endings."""
+        """Return the file's name without its endings."""
         return plain_name(self.path)
 
 
 def plain_name(path: str) -> str:
-    """A file's name without its endings: ``train.pt.trace.json.gz`` is ``train``.
+    """Return a file's name without its endings: ``train.pt.trace.json.gz`` is ``train``.
 
     Args:
         path: A path, a URL, or a member of an archive.
@@ -73,40 +73,48 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
     """
     from profkit.readers.recordings import find_recordings
 
-    return _each(find_recordings(paths), chosen, shown)
+    return _read_recordings(find_recordings(paths), chosen, shown)
 
 
 def read_jobs(
     paths: Sequence[str], chosen: Mapping[str, Any], place: Place, shown: Progress
 ) -> Iterator[Input]:
-    """Do the same, but join the ranks of a job to one input, with the recording of the first.
+    """Read and analyze the recordings of some paths; the ranks of a job become one input.
 
-    The ranks are analyzed as by ``profkit analyze``, several at a time.
+    That input has the recording of the first rank. The ranks are analyzed several at a time, as by
+    ``profkit analyze``.
 
     Args:
+        paths: Recordings, saved reports, folders and archives of recordings.
+        chosen: More arguments for :func:`profkit.api.study`.
         place: Where they are analyzed.
+        shown: Shows the progress.
     """
     from profkit.analysis.several import Order
     from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 
     recordings = find_recordings(paths)
-    might = may_be_ranks(recordings)
+    may_be_rank = may_be_ranks(recordings)
     if len(recordings) == 1:
-        might = [is_archive(recordings[0].paths[0])]
-    might = [is_rank and not _is_saved(each.paths[0])
-             for each, is_rank in zip(recordings, might, strict=True)]  # fmt: skip
-    ranks = [each for each, is_rank in zip(recordings, might, strict=True) if is_rank]
-    rest = [each for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
+        # A single file is a job only if it is an archive of the ranks.
+        may_be_rank = [is_archive(recordings[0].paths[0])]
+
+    ranks: list[Recording] = []
+    singles: list[Recording] = []
+    for recording, is_candidate in zip(recordings, may_be_rank, strict=True):
+        is_rank = is_candidate and not _is_saved(recording.paths[0])
+        (ranks if is_rank else singles).append(recording)
+
     if ranks:
         with place.scale() as scale:
-            found = _analyzed(ranks, Order(chosen), scale, shown)
-        for each in found.reports:
-            if each.is_job:
-                path = each.report.source.path
-                yield Input(path, each.report, studied(each.paths[:1], chosen, shown))
+            analyses = _analyze_all(ranks, Order(chosen), scale, shown)
+        for analysis in analyses.reports:
+            if analysis.is_job:
+                path = analysis.report.source.path
+                yield Input(path, analysis.report, run_study(analysis.paths[:1], chosen, shown))
             else:
-                rest.append(Recording(each.paths, is_member=True))
-    yield from _each(rest, chosen, shown)
+                singles.append(Recording(analysis.paths, is_member=True))
+    yield from _read_recordings(singles, chosen, shown)
 
 
 def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
@@ -118,14 +126,14 @@ def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
     from profkit.errors import UsageError
 
     inputs = read_jobs(paths, chosen, Place(), shown)
-    found = next(inputs)
+    recording = next(inputs)
     if next(inputs, None) is not None:
         raise UsageError(f"{paths[0]} has several recordings.", "Name the file of one.")
-    return found
+    return recording
 
 
 def _is_saved(path: str) -> bool:
-    """Whether a file is a saved report; one that cannot be read is none."""
+    """Tell whether a file is a saved report; a file that cannot be read is not."""
     from profkit.errors import LoadError
     from profkit.readers.report import is_report
     from profkit.readers.stream import place_of
@@ -137,20 +145,21 @@ def _is_saved(path: str) -> bool:
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path may be an archive of several recordings, by its name."""
+    """Tell whether a path may be an archive of several recordings, by its name."""
     return path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
-def _each(
+def _read_recordings(
     recordings: "Sequence[Recording]", chosen: Mapping[str, Any], shown: Progress
 ) -> Iterator[Input]:
-    """Read and analyze recordings, and those of archives.
+    """Read and analyze recordings, and the members of archives.
 
-    Files of a folder that are no recordings are skipped if others are.
+    Files of a folder that are not recordings are skipped if others are.
     """
     from profkit.errors import NotATraceError, SeveralTracesError
     from profkit.readers.recordings import grouped
 
+    # A stack: the members of an archive are read in place of the archive.
     remaining = list(reversed(recordings))
     skipped: list[NotATraceError] = []
     is_any = False
@@ -158,25 +167,27 @@ def _each(
         recording = remaining.pop()
         try:
             shown.reading(recording.paths[0])
-            found = _read(recording.paths, chosen, shown)
+            input_ = _read(recording.paths, chosen, shown)
         except SeveralTracesError as several:
             remaining.extend(reversed(grouped((member, True) for member in several.members)))
             continue
         except NotATraceError as error:
+            # A file that the user has named must be a recording.
             if not recording.is_member:
                 raise
             skipped.append(error)
             continue
         is_any = True
-        yield found
-        del found  # before the next one is read
+        yield input_
+        del input_  # its memory is free before the next one is read
+
     if skipped and not is_any:
         raise skipped[0]
     _say_skipped(skipped)
 
 
 def _say_skipped(skipped: "Sequence[NotATraceError]") -> None:
-    """Say on stderr which file is no recording, and how many others are none."""
+    """Say on stderr which file is not a recording, and how many more files are not."""
     if skipped:
         click.echo(f"profkit: skipped: {skipped[0]}", err=True)
     if len(skipped) > 1:
@@ -189,8 +200,10 @@ def _say_skipped(skipped: "Sequence[NotATraceError]") -> None:
         click.echo(f"profkit: skipped {files}.", err=True)
 
 
-def all_reports(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> list["Report"]:
-    """The reports that some paths have, and those on their recordings; of a job one.
+def read_reports(
+    paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress
+) -> list["Report"]:
+    """Read the saved reports of some paths, and analyze their recordings, a job as one.
 
     Args:
         chosen: More arguments for :func:`profkit.analyze`.
@@ -198,21 +211,23 @@ def all_reports(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress
     from profkit.analysis.several import Order, Scale, read_or_analyze
     from profkit.readers.recordings import find_recordings
 
-    found = read_or_analyze(find_recordings(paths), Order(chosen), Scale(), shown)
-    return [each.report for each in _with_notes(found).reports]
+    analyses = read_or_analyze(find_recordings(paths), Order(chosen), Scale(), shown)
+    return [analysis.report for analysis in _with_notes(analyses).reports]
 
 
-def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress) -> "Analyses":
-    """Analyze the recordings of some paths; those of the ranks of a job are one.
+def analyze_paths(
+    paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress
+) -> "Analyses":
+    """Analyze the recordings of some paths; the ranks of a job have one report.
 
-    What could not be read, and what is no recording, is said on stderr.
+    Files that could not be read, or are not recordings, are named on stderr.
     """
     from profkit.readers.recordings import find_recordings
 
-    return _analyzed(find_recordings(paths), order, scale, shown)
+    return _analyze_all(find_recordings(paths), order, scale, shown)
 
 
-def _analyzed(
+def _analyze_all(
     recordings: "Sequence[Recording]", order: "Order", scale: "Scale", shown: Progress
 ) -> "Analyses":
     from profkit.analysis.several import analyze_all
@@ -220,17 +235,17 @@ def _analyzed(
     return _with_notes(analyze_all(recordings, order, scale, shown))
 
 
-def _with_notes(found: "Analyses") -> "Analyses":
-    """Say on stderr what could not be read, and what is no recording."""
-    for path, error in found.unread:
+def _with_notes(analyses: "Analyses") -> "Analyses":
+    """Name on stderr the files that could not be read, or are not recordings."""
+    for path, error in analyses.unread:
         text = str(error) if path in error.message else f"{path}: {error}"
         click.echo(f"profkit: not read: {text}", err=True)
-    _say_skipped(found.skipped)
-    return found
+    _say_skipped(analyses.skipped)
+    return analyses
 
 
-def studied(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
-    """Read and analyze the files of one recording, with progress. Arguments as for `read_all`."""
+def run_study(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
+    """Read and analyze the files of one recording, with arguments as of :func:`read_all`."""
     from profkit.api import study
 
     return study(paths, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)
@@ -244,5 +259,5 @@ def _read(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> I
         saved = read_report(place_of(paths[0]), chosen.get("limit_bytes"))
         if saved is not None:
             return Input(paths[0], saved)
-    found = studied(paths, chosen, shown)
-    return Input(paths[0], found.report, found)
+    study = run_study(paths, chosen, shown)
+    return Input(paths[0], study.report, study)

@@ -1,4 +1,4 @@
-"""What the commands for running programs share: who they are, and who is missing."""
+"""Finds the processes of a running program and asks them; shared by the live commands."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -12,8 +12,8 @@ ANSWER_S: Final = 5.0
 """How long a program may take to answer; it does so at once, unless it holds Python's lock."""
 
 
-def processes_of(run: str) -> "list[Endpoint]":
-    """The processes of a running job that can be reached from here.
+def find_processes(run: str) -> "list[Endpoint]":
+    """Find the processes of a running job that can be reached from here.
 
     Raises:
         CaptureError: There are none.
@@ -21,23 +21,24 @@ def processes_of(run: str) -> "list[Endpoint]":
     from profkit.capture.live.endpoint import endpoints
     from profkit.errors import CaptureError
 
-    found = endpoints(run)
-    here = [each for each in found if each.is_here]
-    others = sorted({each.host for each in found if not each.is_here})
-    if not here:
+    processes = endpoints(run)
+    local = [process for process in processes if process.is_here]
+    remote_hosts = sorted({process.host for process in processes if not process.is_here})
+    if not local:
         raise CaptureError(
-            f"The program in {run} runs on {', '.join(others)}.",
+            f"The program in {run} runs on {', '.join(remote_hosts)}.",
             "Run the command there: its socket is only reachable from its own machine.",
         )
-    if others:
-        echo(f"profkit: processes on {', '.join(others)} cannot be reached from this machine.")
-    return here
+    if remote_hosts:
+        hosts = ", ".join(remote_hosts)
+        echo(f"profkit: processes on {hosts} cannot be reached from this machine.")
+    return local
 
 
-def answers_of(
+def ask_processes(
     conversation: "Conversation", question: Mapping[str, object], run: str, *, again: bool = False
 ) -> "dict[Endpoint, Message]":
-    """The answers to a question that is answered at once, by rank.
+    """Ask a question that is answered at once, and return the answers by rank.
 
     Says which processes do not answer, and which ranks are missing.
 
@@ -45,26 +46,34 @@ def answers_of(
         again: Whether the missing ranks are known from an earlier question.
 
     Raises:
-        CaptureError: None answers.
+        CaptureError: No process answers.
     """
     from profkit.errors import CaptureError
 
     asked = conversation.processes
     given = conversation.ask(question, ANSWER_S)
-    answers = {each: given[each] for each in asked if "error" not in given.get(each, _ERROR)}
-    whys = {each: _why(conversation, each, given) for each in asked if each not in answers}
-    whys |= {} if again else {each: why for each, why in conversation.failed.items() if why}
+    answers = {
+        process: given[process] for process in asked if "error" not in given.get(process, _ERROR)
+    }
+    reasons = {
+        process: _why(conversation, process, given) for process in asked if process not in answers
+    }
+    if not again:
+        reasons |= {process: why for process, why in conversation.failed.items() if why}
     if not answers:
-        why = next(iter(whys.values()), "has ended")
+        why = next(iter(reasons.values()), "has ended")
         raise CaptureError(f"The program in {run} {why}.")
-    for each, why in whys.items():
-        echo(f"profkit: process {each.pid} {why}.")
-    ordered = sorted(answers, key=lambda each: (answers[each]["rank"] or 0, each.pid))
+    for process, why in reasons.items():
+        echo(f"profkit: process {process.pid} {why}.")
+
+    # A silent process may have any of the missing ranks, which are then not named.
     world_size = max(answer["world_size"] or 1 for answer in answers.values())
-    missing = sorted({*range(world_size)} - {each["rank"] or 0 for each in answers.values()})
-    if missing and not again and len(answers) + len(whys) < world_size:
+    missing = sorted({*range(world_size)} - {answer["rank"] or 0 for answer in answers.values()})
+    if missing and not again and len(answers) + len(reasons) < world_size:
         echo(f"profkit: {the_ranks(missing)} cannot be reached from this machine.")
-    return {each: answers[each] for each in ordered}
+
+    ordered = sorted(answers, key=lambda process: (answers[process]["rank"] or 0, process.pid))
+    return {process: answers[process] for process in ordered}
 
 
 _ERROR: Final = {"error": ""}
@@ -73,7 +82,7 @@ _ERROR: Final = {"error": ""}
 def _why(
     conversation: "Conversation", process: "Endpoint", given: "Mapping[Endpoint, Message]"
 ) -> str:
-    """Why a process has not answered."""
+    """Say why a process has not answered."""
     if process in given:
         return f"does not answer: {given[process]['error']}"
     silent = (
@@ -84,7 +93,7 @@ def _why(
 
 
 def the_ranks(ranks: Sequence[int]) -> str:
-    """Some ranks as text: ``ranks 0 to 3``."""
+    """Name some ranks: ``ranks 0 to 3``."""
     from profkit.engine import wording
 
     return wording.the_ranks(ranks)

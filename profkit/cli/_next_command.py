@@ -22,9 +22,10 @@ def suggest(*commands: Sequence[str]) -> None:
     """Print the next commands to stderr if it is a terminal.
 
     Args:
-        *commands: Commands as lists of words. One with characters that a terminal cannot show is
-            omitted, since it could not be typed either.
+        *commands: Commands as lists of words. Commands with characters that a terminal cannot show
+            are omitted, since they could not be typed either.
     """
+    # A suggestion in a pipe or in a log would be noise.
     if os.environ.get("PROFKIT_QUIET", "0") not in {"", "0"} or not sys.stderr.isatty():
         return
     joined = [shlex.join(command) for command in commands]
@@ -38,7 +39,7 @@ def suggest(*commands: Sequence[str]) -> None:
 def after_report(
     report: "Report", *paths: str, output: str = STDOUT, format_: str = "text"
 ) -> None:
-    """Suggest what shows the whole report, and what is known of its first finding.
+    """Suggest commands that show the whole report, and that explain its first finding.
 
     Args:
         *paths: The files that it was made from.
@@ -78,4 +79,4 @@ def _first_finding(report: "Report", paths: Sequence[str]) -> list[list[str]]:
     from profkit.present.finding_ids import finding_ids
 
     ids = finding_ids(report.findings[:1])
-    return [["profkit", "explain", each, *paths] for each in ids]
+    return [["profkit", "explain", id_, *paths] for id_ in ids]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """The name of a renderer. Only that one is imported, unless all names are listed.
+    """The name of a renderer, which alone is imported, unless all names are listed.
 
     Args:
         of_recordings: Whether renderers that export the recording itself are included.
@@ -27,8 +27,8 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         self._of_recordings = of_recordings
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  (click's signature)
-        """The names of all renderers, as ``[json|text]``."""
-        return f"[{'|'.join(self._known())}]"
+        """Return the names of all renderers, as ``[json|text]``."""
+        return f"[{'|'.join(self._names())}]"
 
     def convert(
         self,
@@ -39,9 +39,9 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         """Check that there is such a renderer."""
         name = str(value)
         if not self._is_known(name):
-            known = self._known()
-            suggestion = did_you_mean(name, known)
-            message = f"There is no report format {name!r}, only {', '.join(known)}.{suggestion}"
+            names = self._names()
+            suggestion = did_you_mean(name, names)
+            message = f"There is no report format {name!r}, only {', '.join(names)}.{suggestion}"
             self.fail(message, param, ctx)
         return name
 
@@ -57,10 +57,10 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
     def _offers(self, module: "Renderer") -> bool:
         return self._of_recordings or module.INFO.shows == "report"
 
-    def _known(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         from profkit.present.renderer import renderers
 
-        return tuple(each.INFO.name for each in renderers() if self._offers(each))
+        return tuple(module.INFO.name for module in renderers() if self._offers(module))
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -75,6 +75,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
         match = _SIZE.match(str(value))
         if match is None:
             self.fail(f"{value!r} is not a size; write 500000, 64MB or 20GiB.", param, ctx)
+
         base = 1024 if match["binary"] else 1000
         power = "KMGT".index(match["prefix"].upper()) + 1 if match["prefix"] else 0
         return int(float(match["number"]) * base**power)
@@ -86,7 +87,7 @@ _SIZE = regex(
 
 
 def at_least(severity: str | None) -> tuple[str, ...]:
-    """The severities from one on, for ``--fail-on``; none for None."""
+    """Return the severities from one on, for ``--fail-on``; none for None."""
     from profkit.model.finding import SEVERITIES
 
     return () if severity is None else SEVERITIES[SEVERITIES.index(severity) :]
@@ -101,12 +102,12 @@ def _split_rules(
     return tuple(w.strip() for value in values for w in value.split(",") if w.strip())
 
 
-def chosen_rules(
+def choose_rules(
     select: tuple[str, ...] = (), ignore: tuple[str, ...] = (), *, no_cache: bool = False
 ) -> dict[str, Any]:
-    """The arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+    """Read the arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
 
-    ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` the one.
+    ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` only one.
     The size of the cache is set for the process.
 
     Raises:
@@ -121,7 +122,7 @@ def chosen_rules(
 
 
 def no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--no-cache``, for :func:`chosen_rules`."""
+    """Add ``--no-cache``, for :func:`choose_rules`."""
     option = click.option(
         "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
     )
@@ -146,6 +147,7 @@ def output_options(
                          help="Output file; - is stdout."),
             click.option("--force", is_flag=True, help="Overwrite FILE."),
         )  # fmt: skip
+        # Decorators apply from the last to the first, so that --help lists the first one first.
         for option in reversed(options):
             command = option(command)
         return command
@@ -170,7 +172,7 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         no_cache: bool,
         **others: object,
     ) -> int:
-        chosen = {**chosen_rules(select, ignore, no_cache=no_cache), "limit_bytes": max_bytes}
+        chosen = {**choose_rules(select, ignore, no_cache=no_cache), "limit_bytes": max_bytes}
         return command(chosen=chosen, **others)
 
     options = (

@@ -17,21 +17,23 @@ _ASCII: Final = str.maketrans({"→": "->", "…": "~", "·": "-", "µ": "u"})
 
 
 def layout(target: str = STDOUT) -> dict[str, Any]:
-    """A renderer's options that depend on the target: a file, or ``-`` for stdout."""
+    """Return a renderer's options that depend on the target: a file, or ``-`` for stdout."""
     if target == STDOUT:
         return stream_layout(sys.stdout)
     return {"width": _WIDTH_UNKNOWN, "color": False, "unicode": True, "base": str(working_folder())}
 
 
 def stream_layout(stream: TextIO | None) -> dict[str, Any]:
-    """A renderer's options for ``sys.stdout`` or ``sys.stderr``, which is None if it is closed.
+    """Return a renderer's options for ``sys.stdout`` or ``sys.stderr``, which may be closed.
 
     Raises:
-        OutputError: It is closed.
+        OutputError: The stream is None, since it is closed.
     """
     if stream is None:
         raise OutputError("The standard output is closed.", "Name a file with -o.")
+
     is_terminal = stream.isatty()
+    # Python has several spellings of an encoding: UTF-8, utf8.
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
         "width": columns_of(stream) if is_terminal else _WIDTH_UNKNOWN,
@@ -42,7 +44,7 @@ def stream_layout(stream: TextIO | None) -> dict[str, Any]:
 
 
 def columns_of(stream: TextIO) -> int:
-    """The width of a stream's terminal: ``COLUMNS``, else what the terminal reports."""
+    """Return the width of a stream's terminal: ``COLUMNS``, else the width that it reports."""
     with contextlib.suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
             return columns
@@ -52,7 +54,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 def _wants_color(*, is_terminal: bool) -> bool:
-    """Whether to use colors.
+    """Tell whether to use colors.
 
     Source: https://no-color.org, https://force-color.org.
     """
@@ -76,7 +78,8 @@ def check_target(target: str, *, force: bool) -> None:
     path = Path(target)
     if target == STDOUT or _is_special(path):
         return
-    # Those of Path raise for names that are too long; writing says why it fails.
+
+    # Methods of Path raise for names that are too long; writing says why it fails.
     if os.path.isdir(path):  # noqa: PTH112
         raise OutputError(f"{target} is a folder.", "Name a file with -o.")
     if os.path.exists(path) and not force:  # noqa: PTH110
@@ -98,9 +101,12 @@ def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> No
         BrokenPipeError: The reader of stdout closed it.
     """
     check_target(target, force=force)
+
     pieces = (product,) if isinstance(product, bytes) else product
+
     try:
         if target == STDOUT:
+            # Text that was printed before precedes the bytes of the product.
             sys.stdout.flush()
             sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()
@@ -108,7 +114,7 @@ def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> No
             with Path(target).open("wb") as file:
                 file.writelines(pieces)
         else:
-            _write_beside(Path(target), pieces)
+            _write_atomically(Path(target), pieces)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -119,7 +125,7 @@ def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> No
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a path is a pipe or a device, which a rename would replace."""
+    """Tell whether a path is a pipe or a device, which a rename would replace."""
     try:
         return not stat.S_ISREG(path.stat().st_mode) and not os.path.isdir(path)  # noqa: PTH112
     except (OSError, ValueError):
@@ -140,7 +146,7 @@ def say(text: str) -> None:
     deliver(product, STDOUT, force=True)
 
 
-def _write_beside(path: Path, pieces: Iterable[bytes]) -> None:
+def _write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file in the same folder and rename it into place."""
     import tempfile
 
@@ -148,6 +154,7 @@ def _write_beside(path: Path, pieces: Iterable[bytes]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(pieces)
+        # mkstemp makes files private; the only way to read the umask is to set it.
         umask = os.umask(0)
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 QUICK_S: Final = 0.3
-"""A line that is shown for less time would only flicker."""
+"""A line that is shown for a shorter time would only flicker."""
 _MAX_NAME: Final = 32
 _MIN_NAME: Final = 8
 _BARS: Final = ((100, 24), (70, 12))
@@ -105,6 +105,7 @@ class _OnTerminal(Progress):
     def reading(self, path: str) -> None:
         name = visible(path.rstrip("/").rpartition("/")[2])
         columns = columns_of(self._stream)
+        # A name that is cut to a few characters says nothing.
         width = min(columns - _TEXT_WIDTH - _bar_width(columns), _MAX_NAME)
         self._begin(f"reading {middle_cut(name, width)}" if width >= _MIN_NAME else "reading")
 
@@ -164,7 +165,8 @@ class _OnTerminal(Progress):
 
     def _appear(self) -> None:
         """Show the line after the delay."""
-        bar = _bar(self._stream)
+        bar = _build_bar(self._stream)
+        # The command may end while rich is imported.
         with self._lock:
             if not self._ended:
                 self._add_task(bar)
@@ -175,8 +177,8 @@ class _OnTerminal(Progress):
         bar.add_task(self._stage, total=self._of or None, completed=self._done, amount=self._amount)
 
 
-def _bar(stream: TextIO) -> "Bar":
-    """A line of rich: stage, bar, amount, time left."""
+def _build_bar(stream: TextIO) -> "Bar":
+    """Build a line of rich: stage, bar, amount, time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
@@ -187,7 +189,7 @@ def _bar(stream: TextIO) -> "Bar":
         max_refresh = 0.5
 
         def render(self, task: Task) -> Text:
-            """As in ``12 s left``."""
+            """Return ``12 s left``."""
             if task.total is not None and task.time_remaining is not None:
                 return Text(f"{_seconds(task.time_remaining)} left", style="dim")
             return Text(_seconds(task.elapsed or 0.0), style="dim")
@@ -217,12 +219,12 @@ def _bar(stream: TextIO) -> "Bar":
 
 
 def _bar_width(columns: int) -> int:
-    """The width of the bar on a terminal with this many columns; 0 for no bar."""
+    """Return the width of the bar on a terminal with this many columns; 0 for no bar."""
     return next((width for minimum, width in _BARS if columns >= minimum), 0)
 
 
 def _seconds(seconds: float) -> str:
-    """Whole seconds as ``12 s`` or ``1 min 5 s``."""
+    """Format whole seconds: ``12 s`` or ``1 min 5 s``."""
     whole = math.ceil(seconds)
     if whole < _MINUTE_S:
         return f"{whole} s"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where to analyze, as on the command line: see :func:`scale_options`."""
+    """The place of the analysis as on the command line: see :func:`scale_options`."""
 
     workers: int | None = None
     cluster: str | None = None
@@ -23,7 +23,7 @@ class Place:
 
     @contextmanager
     def scale(self) -> "Iterator[Scale]":
-        """The processes or the connected cluster, during a block.
+        """Open the processes or the connection to the cluster for a block.
 
         Raises:
             UsageError: There is no such cluster.
@@ -33,6 +33,7 @@ class Place:
         if self.cluster is None and self.scheduler_file is None:
             yield Scale(self.workers)
             return
+        # Dask is imported for a cluster alone.
         from profkit.scale.cluster import connected
 
         def say(text: str) -> None:

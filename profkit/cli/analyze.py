@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._inputs import analyzed, studied
+from profkit.cli._inputs import analyze_paths, run_study
 from profkit.cli._next_command import after_report
 from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
@@ -93,50 +93,56 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
+    # A format that draws the recording is rendered by the process that reads it.
     order = Order(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
-        found = analyzed(paths, order, scale, shown)
-        product = together(module, list(_products(found.reports, module, format_, order, shown)))
+        analyses = analyze_paths(paths, order, scale, shown)
+        product = together(
+            module, list(_render_all(analyses.reports, module, format_, order, shown))
+        )
+
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
         _print_stages(shown.took, time.perf_counter_ns() - entered)
-    if len(found.reports) == 1:
-        (one,) = found.reports
-        after_report(one.report, *one.paths, output=output, format_=format_)
+    if len(analyses.reports) == 1:
+        (analysis,) = analyses.reports
+        after_report(analysis.report, *analysis.paths, output=output, format_=format_)
+
     severe = at_least(fail_on)
-    findings = (finding for each in found.reports for finding in each.report.findings)
+    findings = (finding for analysis in analyses.reports for finding in analysis.report.findings)
     if any(finding.severity in severe for finding in findings):
         return 1
-    return found.unread[0][1].exit_code if found.unread else 0
+    return analyses.unread[0][1].exit_code if analyses.unread else 0
 
 
 def _draws(module: "Renderer") -> bool:
-    """Whether a renderer draws what a report does not contain."""
-    return any(each.name == "recording" for each in fields(module.Options))
+    """Tell whether a renderer draws what a report does not contain."""
+    return any(field.name == "recording" for field in fields(module.Options))
 
 
-def _products(
+def _render_all(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
     order: "Order",
     shown: Progress,
 ) -> Iterator[bytes]:
-    """Render the reports that the processes that read the recordings did not render."""
+    """Render the reports, unless the process that read the recording has rendered it."""
     from profkit.present.renderer import accepted
 
-    for each in analyses:
+    for analysis in analyses:
         began = time.perf_counter_ns()
         shown.writing(format_)
-        product = each.product
+        product = analysis.product
         if product is None:
-            own = dict(order.options)
+            options = dict(order.options)
             if order.format:
-                files = each.paths[:1] if each.is_job else each.paths
-                own["recording"] = studied(files, order.chosen, shown).recording
-            product = module.render(each.report, module.Options(**accepted(module, own)))
+                files = analysis.paths[:1] if analysis.is_job else analysis.paths
+                options["recording"] = run_study(files, order.chosen, shown).recording
+            accepted_options = module.Options(**accepted(module, options))
+            product = module.render(analysis.report, accepted_options)
         shown.took["render"] += time.perf_counter_ns() - began
         yield product
 

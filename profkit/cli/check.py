@@ -55,6 +55,7 @@ def command(
     check_target(output, force=force)
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs the file: --baseline FILE.")
+
     if budget_file is not None:
         budgets = budgets_of(read_budgets(budget_file), str(budget_file))
     else:
@@ -65,14 +66,19 @@ def command(
             "Write [tool.profkit.budgets] in pyproject.toml, such as syncs = 0, or --budget FILE."
         )
         raise UsageError("There is no budget.", hint)
-    kept = read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
+
+    # A baseline that is about to be replaced is not a reference.
+    reference = (
+        read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
+    )
     with progress() as shown:
-        reports = [each.report for each in read_all(paths, chosen, shown)]
+        reports = [read.report for read in read_all(paths, chosen, shown)]
     if update_baseline:
         new = baseline_of(reports)
         deliver(baseline_text(new), str(baseline), force=True)
         click.echo(f"profkit: wrote {baseline}", err=True)
-        kept = new
-    result = check(reports, budgets, kept)
+        reference = new
+
+    result = check(reports, budgets, reference)
     deliver(render(result, format_, **layout(output)), output, force=force)
     return int(not result.is_ok)

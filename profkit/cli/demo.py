@@ -34,7 +34,7 @@ def command(*, folder: str | None, force: bool) -> int:
     The program is copied beside its trace, so that you can fix it and run it again.
     """
     home = Path(folder or os.environ.get("PROFKIT_DIR") or "traces")
-    program = _copied(home, force=force)
+    program = _copy_program(home, force=force)
     click.echo(f"profkit: running {program}, which has three planted problems", err=True)
     path = _record(program, home)
     report = profkit.analyze(path)
@@ -43,11 +43,12 @@ def command(*, folder: str | None, force: bool) -> int:
     return 0
 
 
-def _copied(home: Path, *, force: bool) -> Path:
-    """Copy the program beside its traces, unless the user has changed a copy there."""
+def _copy_program(home: Path, *, force: bool) -> Path:
+    """Copy the program next to its traces, unless the user has changed a copy there."""
     program = home / _COPY
     try:
         home.mkdir(parents=True, exist_ok=True)
+        # A copy that the user has changed may be the fixed program.
         if force or not program.exists():
             shutil.copyfile(_PROGRAM, program)
         elif not filecmp.cmp(_PROGRAM, program, shallow=False):
@@ -62,7 +63,7 @@ def _record(program: Path, home: Path) -> str:
     """Run the program and return the path of its trace.
 
     Raises:
-        CaptureError: It wrote none.
+        CaptureError: The program wrote no trace.
     """
     names = runpy.run_path(str(program), run_name="profkit_demo")
     path: str | None = names["main"](str(home))

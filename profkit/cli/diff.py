@@ -60,6 +60,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         product = render(
             difference, format_, **layout(output), top=top, verbose=verbose, graphs=graphs
         )
+
     deliver(product, output, force=force)
     after_difference(difference, before, after, output=output)
     severe = at_least(fail_on)

@@ -29,13 +29,13 @@ def command(format_: str) -> int:
     from profkit.capture.process.machine import gather
 
     lines = examine(gather())
-    text = _as_json(lines) if format_ == "json" else page(lines, layout())
+    text = _as_json(lines) if format_ == "json" else format_page(lines, layout())
     say(text)
     return int(any(line.status == "problem" for line in lines))
 
 
-def page(lines: tuple["Line", ...], layout: dict[str, Any]) -> str:
-    """The lines of :func:`profkit.capture.process.doctor.examine` as text.
+def format_page(lines: tuple["Line", ...], layout: dict[str, Any]) -> str:
+    """Format the lines of :func:`profkit.capture.process.doctor.examine` as text.
 
     Args:
         layout: Has ``width`` and ``color``.
@@ -46,12 +46,14 @@ def page(lines: tuple["Line", ...], layout: dict[str, Any]) -> str:
 
     topics = max(len(line.topic) for line in lines) + 2
     indent = " " * (9 + topics)
+
     shown = []
     for line in lines:
         status = f"{line.status:<9}"
         if layout["color"]:
             status = click.style(status, fg=_STYLE[line.status])
         for number, text in enumerate(filter(None, (line.text, line.fix))):
+            # The fix is below its problem, behind an arrow.
             lead = "" if number == 0 else "→ "
             wrapped = textwrap.wrap(lead + visible(text), max(layout["width"] - len(indent), 30))
             for place, row in enumerate(wrapped):

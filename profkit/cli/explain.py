@@ -1,4 +1,4 @@
-"""``profkit explain``: all that is known of one finding."""
+"""``profkit explain``: explains one finding."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -34,15 +34,15 @@ class ExportChoice(FormatChoice):
     def __init__(self) -> None:
         super().__init__(of_recordings=True)
 
-    def _known(self) -> tuple[str, ...]:
-        return tuple(sorted((*super()._known(), *filter(_is_folder_format, _INTO_FOLDERS))))
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted((*super()._names(), *filter(_is_folder_format, _INTO_FOLDERS))))
 
     def _is_known(self, name: str) -> bool:
         return _is_folder_format(name) or super()._is_known(name)
 
 
 def _is_folder_format(name: str) -> bool:
-    """Whether a format has several files, and the module that writes them is installed."""
+    """Tell whether a format has several files, and the module that writes them is installed."""
     return name in _INTO_FOLDERS and importlib.util.find_spec(_INTO_FOLDERS[name]) is not None
 
 
@@ -88,13 +88,14 @@ def command(  # noqa: PLR0913  (one argument per option)
     remarks: list[str] = []
     with progress() as shown:
         if format_ in _INTO_FOLDERS:
-            written = _into_folder(format_, read_all(paths, chosen, shown), output)
+            written = _write_folder(format_, read_all(paths, chosen, shown), output)
             opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
             export.check(paths)
             info = export.module.INFO
+            # The report of a job is one product, while recordings of ranks usually stay apart.
             joins_ranks = info.joins_ranks or info.shows == "report"
             reads = (
                 read_jobs(paths, chosen, place, shown)
@@ -103,6 +104,7 @@ def command(  # noqa: PLR0913  (one argument per option)
             )
             written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks
+
     for remark in dict.fromkeys(remarks):
         click.echo(f"profkit: {remark}", err=True)
     _print_files(written, opened_by)
@@ -150,10 +152,11 @@ class _Export:
 
         self.module: Renderer = renderer(format_)
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
-        unknown = self._wanted.keys() - {each.name for each in fields(self.module.Options)}
+        unknown = self._wanted.keys() - {field.name for field in fields(self.module.Options)}
         if unknown:
             raise click.UsageError(f"{format_} has no --{min(unknown)}.")
         self.remarks: list[str] = []
+        # In a pipe the next program reads the product.
         if output is None and not sys.stdout.isatty():
             output = STDOUT
         self._output, self._table = output, wanted.get("table")
@@ -163,64 +166,70 @@ class _Export:
         """Check the output file before any work is done, if its name is known."""
         if self._output is not None and not _is_folder(self._output):
             check_target(self._output, force=self._force)
+        # The names of several files are known only when these have been read.
         elif self._output is None and len(paths) == 1 and not _holds_several(paths[0]):
-            check_target(self._named(plain_name(paths[0]), self._table), force=self._force)
+            check_target(self._file_of(plain_name(paths[0]), self._table), force=self._force)
 
     def write(self, reads: Iterable[Input]) -> list[str]:
         """Write everything and return the files."""
         if self._output is None or _is_folder(self._output):
-            return self._each(reads)
-        return self._as_one(iter(reads), self._output)
+            return self._write_each(reads)
+        return self._write_one(iter(reads), self._output)
 
-    def _as_one(self, reads: Iterator[Input], place: str) -> list[str]:
+    def _write_one(self, reads: Iterator[Input], place: str) -> list[str]:
         """Write one file; only formats of reports can combine several recordings."""
         from profkit.errors import UsageError
         from profkit.present.renderer import together
 
         target = ExportTarget(place, self._table)
         if self.module.INFO.shows == "report":
-            products = [b"".join(self._pieces(read, target)) for read in reads]
+            products = [b"".join(self._render(read, target)) for read in reads]
             self._deliver(iter((together(self.module, products),)), place)
             return [place]
+
+        # Formats of recordings cannot be concatenated.
         first = next(reads)
         if next(reads, None) is not None:
             message = f"{first.path} is one of several recordings, and {place} one file."
             raise UsageError(message, "Name a folder: -o FOLDER/.")
-        self._deliver(self._pieces(first, target), place, _about_bytes(first))
+        self._deliver(self._render(first, target), place, _about_bytes(first))
         return [place]
 
-    def _each(self, reads: Iterable[Input]) -> list[str]:
+    def _write_each(self, reads: Iterable[Input]) -> list[str]:
         """Write one file per recording, and in a folder one per table."""
         written: list[str] = []
         for read in reads:
-            for target in self._targets(read, set(written)):
-                self._deliver(self._pieces(read, target), target.place, _about_bytes(read))
+            for target in self._choose_targets(read, set(written)):
+                self._deliver(self._render(read, target), target.place, _about_bytes(read))
                 written.append(target.place)
         return written
 
-    def _targets(self, read: Input, taken: set[str]) -> list[ExportTarget]:
+    def _choose_targets(self, read: Input, taken: set[str]) -> list[ExportTarget]:
         from profkit.present.renderer import table_names
 
-        there = table_names(self.module, read.report, {"recording": read.recording})
-        if there and self._table is not None:
-            there = (self._table,)
-        elif there and self._output is None:
-            there = there[:1]
+        names = table_names(self.module, read.report, {"recording": read.recording})
+        if names and self._table is not None:
+            names = (self._table,)
+        elif names and self._output is None:
+            names = names[:1]
+        tables = names or (None,)
+
+        # Recordings of different folders may have the same name.
         name, number = read.name, 1
-        while any(self._named(name, table) in taken for table in there or (None,)):
+        while any(self._file_of(name, table) in taken for table in tables):
             number += 1
             name = f"{read.name}-{number}"
-        return [ExportTarget(self._named(name, table), table) for table in there or (None,)]
+        return [ExportTarget(self._file_of(name, table), table) for table in tables]
 
-    def _named(self, name: str, table: str | None) -> str:
-        """The file of a recording, in the working directory or the output folder."""
+    def _file_of(self, name: str, table: str | None) -> str:
+        """Return the file of a recording, in the working directory or the output folder."""
         from profkit.present.renderer import streams
 
         suffix = self.module.INFO.suffix + (_GZIP if streams(self.module) else "")
         file = f"{name}.{table}{suffix}" if table is not None else f"{name}{suffix}"
         return str(Path(self._output or "") / file)
 
-    def _pieces(self, read: Input, target: ExportTarget) -> Iterator[bytes]:
+    def _render(self, read: Input, target: ExportTarget) -> Iterator[bytes]:
         from profkit.present.renderer import pieces, remark
 
         options = {**layout(target.place), "base": self._base, "recording": read.recording}
@@ -236,14 +245,14 @@ class _Export:
 
         pieces = self._shown.written(pieces, about_bytes if streams(self.module) else 0)
         if place.endswith(_GZIP):
-            pieces = _compressed(pieces)
+            pieces = _compress(pieces)
         if _is_folder(self._output or ""):
             _make_folder(Path(self._output or ""))
         deliver(pieces, place, force=self._force)
 
 
 def _about_bytes(read: Input) -> int:
-    """The decompressed size of a recording, which an export in pieces has approximately too."""
+    """Return a recording's decompressed size, which an export in pieces has approximately too."""
     return read.recording.context.trace.notes.uncompressed_bytes if read.recording else 0
 
 
@@ -252,7 +261,7 @@ def _is_folder(output: str) -> bool:
 
 
 def _holds_several(path: str) -> bool:
-    """Whether a path may be several recordings, which have names of their own."""
+    """Tell whether a path may be several recordings, which have names of their own."""
     is_folder = os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises for long names)
     return is_folder or is_archive(path)
 
@@ -267,7 +276,7 @@ def _make_folder(folder: Path) -> None:
         raise OutputError(message, "Choose another place with -o.") from error
 
 
-def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _compress(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Compress by gzip without a time stamp, so that equal input gives equal bytes."""
     from isal import isal_zlib
 
@@ -277,7 +286,7 @@ def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield compressor.flush()
 
 
-def _into_folder(format_: str, reads: Iterable[Input], output: str | None) -> list[str]:
+def _write_folder(format_: str, reads: Iterable[Input], output: str | None) -> list[str]:
     """Write a format of several files."""
     if output is None or output == STDOUT:
         raise click.UsageError(f"{format_} writes several files: name a folder with -o.")

@@ -42,17 +42,20 @@ def command(
     are on different lines.
     """
     from profkit.api import history, render
-    from profkit.cli._inputs import all_reports
+    from profkit.cli._inputs import read_reports
     from profkit.cli._progress import progress
 
     check_target(output, force=force)
     with progress() as shown:
-        found = history(all_reports(paths, chosen, shown))
+        figures = history(read_reports(paths, chosen, shown))
+
     if logdir is not None:
+        # TensorBoard is imported for its option alone.
         from profkit.integrations.tensorboard.history import write_history
 
-        for file in write_history(found, logdir):
+        for file in write_history(figures, logdir):
             click.echo(f"profkit: wrote {file}", err=True)
-    product = render(found, format_, **layout(output), top=top, verbose=verbose)
+
+    product = render(figures, format_, **layout(output), top=top, verbose=verbose)
     deliver(product, output, force=force)
     return 0

@@ -17,13 +17,13 @@ import click
 
 from profkit import cli
 from profkit._version import __version__
-from profkit.cli._exit_codes import guarded
+from profkit.cli._exit_codes import run_guarded
 from profkit.names import did_you_mean
 
 _N_OBJECTS = 300_000
-"""After so many new objects garbage is collected."""
+"""New objects after which garbage is collected."""
 _DRAWING = (["view"], ["export"])
-"""Commands that draw a recording, in a process that ends then."""
+"""Commands that draw a recording, in a process that ends afterwards."""
 _EPILOG = """\b
 Start here:
   profkit run train.py           profile a program without changing it
@@ -35,7 +35,7 @@ class Commands(click.Group):
     """A group whose commands are the public modules of ``profkit.cli``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """The names of the commands in alphabetical order."""
+        """List the names of the commands in alphabetical order."""
         names = (module.name for module in pkgutil.iter_modules(cli.__path__))
         shown = (name for name in names if not name.startswith("_") and name != "main")
         return sorted(name.replace("_", "-") for name in shown)
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # A program that is run has the garbage collector to itself.
     if arguments[:1] == ["run"]:
-        return guarded(run)
+        return run_guarded(run)
     if argv is None and arguments[:1] != ["demo"]:
         # No analysis uses NumPy's linear algebra, whose threads wait busily for work at first.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         reuse_free_memory()
     with _rare_garbage_collection():
-        code = guarded(run)
+        code = run_guarded(run)
         if argv is None:
             # The process ends: its garbage is not collected, in another tenth of a small file's
             # time. With the usual thresholds the next object would start a collection.

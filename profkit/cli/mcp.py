@@ -23,6 +23,7 @@ def command(*, root: Path) -> int:
     try:
         from profkit.integrations.mcp.server import build_server
     except ImportError as error:
+        # Another module that is missing is not an optional one.
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise UsageError(

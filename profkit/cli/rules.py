@@ -38,19 +38,19 @@ def command(rule: str | None, format_: str) -> int:
 
     RULE is an id such as SYN001, a name such as item-sync, or a family such as SYN.
     """
-    chosen = _chosen(rule)
+    chosen = _choose_rules(rule)
     if format_ == "json":
-        text = json.dumps([_card(each) for each in chosen], indent=2) + "\n"
+        text = json.dumps([_card(match) for match in chosen], indent=2) + "\n"
     elif rule is not None and len(chosen) == 1:
-        text = page(chosen[0], color=layout()["color"])
+        text = format_page(chosen[0], color=layout()["color"])
     else:
-        text = _table(chosen)
+        text = _format_table(chosen)
     say(text)
     return 0
 
 
-def page(rule: "Rule", *, color: bool = False) -> str:
-    """A rule's page as text: its metadata, and its docstring without markup.
+def format_page(rule: "Rule", *, color: bool = False) -> str:
+    """Format a rule's page:  its metadata, and its docstring without markup.
 
     Args:
         color: Whether to print headings in bold.
@@ -60,25 +60,26 @@ def page(rule: "Rule", *, color: bool = False) -> str:
     facts = f"{info.severity} · needs {_needs(info) or 'any recording'} · since {info.since}"
     text = inspect.cleandoc(rule.__doc__ or "").replace("``", "`")
     text = _CODE_MARK.sub("", text)
+    # The docstring begins with the rule's id, as does the head of the page.
     if text.startswith(f"{info.id} "):
         text = text.partition("\n")[2].lstrip("\n")
     if color:
         head = click.style(head, bold=True)
-        text = _SECTION.sub(lambda found: click.style(found.group(), bold=True), text)
+        text = _SECTION.sub(lambda match: click.style(match.group(), bold=True), text)
     return f"{head}\n{facts}\n\n{text}\n"
 
 
-def _chosen(name: str | None) -> tuple["Rule", ...]:
-    """The rules with this id, name or family; all rules for None."""
+def _choose_rules(name: str | None) -> tuple["Rule", ...]:
+    """Choose the rules with this id, name or family; all rules for None."""
     from profkit.engine.registry import matches, rules
 
-    every = rules()
+    all_rules = rules()
     if name is None:
-        return every
-    chosen = tuple(rule for rule in every if matches(rule.INFO, name))
+        return all_rules
+    chosen = tuple(rule for rule in all_rules if matches(rule.INFO, name))
     if not chosen:
-        known = [each for rule in every for each in (rule.INFO.id, rule.INFO.name)]
-        message = f"There is no rule {name!r}.{did_you_mean(name, known)}"
+        names = [word for rule in all_rules for word in (rule.INFO.id, rule.INFO.name)]
+        message = f"There is no rule {name!r}.{did_you_mean(name, names)}"
         raise click.UsageError(f"{message} `profkit rules` lists them.")
     return chosen
 
@@ -99,8 +100,8 @@ def _card(rule: "Rule") -> dict[str, object]:
     }
 
 
-def _table(rules: tuple["Rule", ...]) -> str:
-    """A table in the width of the terminal; ids and names are never cut."""
+def _format_table(rules: tuple["Rule", ...]) -> str:
+    """Format a table in the width of the terminal; ids and names are never cut."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -111,6 +112,7 @@ def _table(rules: tuple["Rule", ...]) -> str:
     longest = max(len(rule.INFO.name) for rule in rules)
     title_width = target["width"] - sum((_ID_WIDTH, longest, _SEVERITY_WIDTH, 3 * 2))
     side_by_side = title_width >= _SHORTEST_TITLE
+
     table.add_column("rule", no_wrap=True, min_width=_ID_WIDTH)
     table.add_column(
         "name", no_wrap=side_by_side, min_width=longest if side_by_side else None, overflow="fold"
@@ -125,6 +127,8 @@ def _table(rules: tuple["Rule", ...]) -> str:
             table.add_row(info.id, info.name, severity, info.title)
         else:
             table.add_row(info.id, f"{info.name}: {info.title} ({info.severity})")
+
+    # Rich lays out the table; its own output to the terminal would ignore --format and pipes.
     console = Console(
         file=io.StringIO(), width=target["width"], force_terminal=target["color"], markup=False,
         color_system="standard" if target["color"] else None, no_color=not target["color"],
@@ -132,6 +136,7 @@ def _table(rules: tuple["Rule", ...]) -> str:
     )  # fmt: skip
     with console.capture() as captured:
         console.print(table)
+
     lines = [line.rstrip() for line in captured.get().rstrip("\n").split("\n")]
     footer = "profkit rules RULE shows a rule's page: why it matters, and how to fix it."
     return "\n".join((*lines, "", *textwrap.wrap(footer, target["width"]))) + "\n"

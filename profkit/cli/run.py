@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from profkit.cli._exit_codes import echo, flush, print_bug, print_error
-from profkit.cli._options import chosen_rules
+from profkit.cli._options import choose_rules
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.run.run import ProgramTarget, RunResult, run
 
     if json_file is not None:
-        json_file = _checked(json_file)
-    chosen = chosen_rules()
+        json_file = _resolve_json(json_file)
+    chosen = choose_rules()
     target = ProgramTarget(program, args, kind or "script")
     flags = {"--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python}
-    own = _options(wait, warmup, active, folder, json_file)
+    own = _option_words(wait, warmup, active, folder, json_file)
     _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)], folder)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         lines_of_python=lines_of_python,
     )
     is_empty = no_trace and no_leaks
-    rank = None if is_empty else _rank(plan)
+    rank = None if is_empty else _find_rank(plan)
     workers = _Workers(plan)
 
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913  (one argument per option)
                 target,
                 plan,
                 killed=partial(report, is_killed=True),
-                ended=partial(_ended, held, rank, endings),
+                ended=partial(_defer_signals, held, rank, endings),
                 began=workers.watch,
             )
         except CannotStartError as error:
@@ -117,12 +117,12 @@ def command(  # noqa: PLR0913  (one argument per option)
         except KeyboardInterrupt:
             if not endings:
                 raise
-            # The program has ended before: it ends as it did.
+            # Ctrl-C while the report is made does not change how the program ended.
             outcome = RunResult(endings[0], None, "The report was interrupted.")
         end = _show_error(outcome.error)
         if not (outcome.is_of_child or is_empty):
             report(outcome, is_killed=False)
-    raise _end_like(end)
+    raise _exit_as(end)
 
 
 def _drop_rank(rank: "RankOfJob | None", exit_code: int) -> None:
@@ -134,16 +134,16 @@ def _drop_rank(rank: "RankOfJob | None", exit_code: int) -> None:
         drop_rank(rank, Failure(time.time_ns(), exit_code=exit_code))
 
 
-def _ended(
+def _defer_signals(
     held: ExitStack,
     rank: "RankOfJob | None",
     endings: list[BaseException | None],
     error: BaseException | None,
 ) -> None:
-    """Have the signals that come from now on end this process only after it has reported.
+    """Defer signals until this process has reported, now that the program has ended.
 
     Args:
-        held: Ends what is begun here, after the report.
+        held: Ends the deferral, after the report.
         rank: This process as a rank of a job, or None.
         endings: Receives the exception.
         error: The exception that the program raised, or None.
@@ -165,14 +165,14 @@ def _ended(
 def _run_if_torchrun(target: "ProgramTarget", options: list[str], folder: str | None) -> None:
     """Let torchrun start ``profkit run`` on every rank, if the program is torchrun.
 
-    What it takes is imported for no other program, which would wait for it.
+    Its modules are not imported for other programs, which would wait for them.
 
     Args:
-        options: Those of this command.
+        options: The options of this command.
         folder: The folder for traces, or None.
 
     Raises:
-        BaseException: How torchrun ended.
+        BaseException: The end of torchrun.
     """
     if "torch" not in target.name:
         return
@@ -180,11 +180,11 @@ def _run_if_torchrun(target: "ProgramTarget", options: list[str], folder: str | 
 
     if is_torchrun(target.name, target.kind):
         error = run_on_every_rank(target.args, options, folder)
-        raise _end_like(_show_error(error))
+        raise _exit_as(_show_error(error))
 
 
-def _rank(plan: "Plan") -> "RankOfJob | None":
-    """This process as a rank of a job, or None; imports nothing without a launcher of ranks."""
+def _find_rank(plan: "Plan") -> "RankOfJob | None":
+    """Find this process's rank in a job, or None; imports nothing without a launcher of ranks."""
     if "RANK" not in os.environ:
         return None
     from profkit.capture.process import files
@@ -195,21 +195,22 @@ def _rank(plan: "Plan") -> "RankOfJob | None":
     launched = launched_rank()
     if launched is None or launched[1] == 1 or not IS_ON:
         return None
+
     folder = Path.cwd() / files.trace_folder(plan.options.folder, plan.name)
     return RankOfJob(folder, files.job_name(), *launched)
 
 
-def _options(
+def _option_words(
     wait: int, warmup: int, active: int, folder: str | None, json_file: str | None
 ) -> list[str]:
-    """The options of this command as words, for the command on every rank."""
+    """Return the options of this command as words, for the command on every rank."""
     words = ["--wait", str(wait), "--warmup", str(warmup), "--active", str(active)]
     words += ["--dir", folder] if folder is not None else []
     return [*words, "--json", json_file] if json_file is not None else words
 
 
-def _checked(json_file: str) -> str:
-    """The file's absolute path, checked before the program runs: it may change its directory.
+def _resolve_json(json_file: str) -> str:
+    """Resolve the file's path before the program runs, which may change its directory.
 
     Raises:
         OutputError: Its folder does not exist.
@@ -257,7 +258,7 @@ def _report(
 
 
 def _print_failure(error: Exception) -> None:
-    """Print why there is no report."""
+    """Print the reason for a missing report."""
     from profkit.errors import ProfkitError
 
     if isinstance(error, ProfkitError):
@@ -276,7 +277,7 @@ def _report_of_rank(
     *,
     is_killed: bool,
 ) -> None:
-    """Print the report on all ranks, if this one does so for the job."""
+    """Print the report on all ranks, if this rank reports for the job."""
     from profkit.capture.run.job_end import end_rank
 
     recorded = (*outcome.files, *outcome.flights)
@@ -295,24 +296,27 @@ def _print_report(
     """Print the report on a program, or on the ranks of a job.
 
     Args:
-        states: What the ranks have written.
+        states: The ranks with their files.
         workers: The files of each worker that the program has spawned.
     """
+    # The imports below are part of the report's cost.
     began_ns = time.process_time_ns()
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.present.renderer import options_of, renderer
 
     files = tuple(outcome.files)
-    report = _job_report(states, chosen) if states else None
+    report = _report_job(states, chosen) if states else None
     if report is None and workers:
-        files, report = _report_with_workers(files, workers, chosen)
+        files, report = _report_training(files, workers, chosen)
     if report is None and files:
-        report = _one_report(files, chosen)
+        report = _report_process(files, chosen)
     if report is None:
         return
+    # A worker's report has no cost: it would be a share of another process.
     if files == tuple(outcome.files):
-        report = _with_cost(report, outcome, began_ns)
+        report = _add_cost(report, outcome, began_ns)
+
     if sys.stderr is not None:
         module = renderer("text")
         text = module.render(report, options_of(module, stream_layout(sys.stderr)))
@@ -324,8 +328,8 @@ def _print_report(
     after_run(report, files)
 
 
-def _one_report(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
-    """The report on one process."""
+def _report_process(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
+    """Make the report on one process."""
     from profkit.analysis.study import study
     from profkit.cli._progress import progress
 
@@ -334,8 +338,8 @@ def _one_report(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
         return study(files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen).report
 
 
-def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
-    """The report over all ranks, or None if fewer than two have recorded at the same time."""
+def _report_job(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
+    """Make the report on all ranks; None if fewer than two have recorded at the same time."""
     from profkit.api import report_on_ranks
     from profkit.capture.run.job_end import files_of
 
@@ -343,13 +347,15 @@ def _job_report(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Re
     return report_on_ranks(files, chosen) if files else None
 
 
-def _report_with_workers(
+def _report_training(
     files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", chosen: Mapping[str, Any]
 ) -> "tuple[tuple[str, ...], Report]":
-    """The report on what trains: all workers if they are ranks of a job, the program, or a worker.
+    """Make the report on the training processes: all workers if they are ranks, or one process.
+
+    That is the program if it has steps, else its first worker.
 
     Args:
-        files: Those of the program that has spawned the workers.
+        files: The files of the program that has spawned the workers.
 
     Returns:
         The files of the process that is reported on, or of the first rank; the report.
@@ -358,15 +364,16 @@ def _report_with_workers(
 
     from profkit.readers.recordings import Recording, may_be_ranks
 
-    if all(may_be_ranks([Recording(each, is_member=True) for each in workers])):
+    if all(may_be_ranks([Recording(worker, is_member=True) for worker in workers])):
         from profkit.api import report_on_ranks
 
         job = report_on_ranks(workers, chosen)
         if job is not None:
             return workers[0], job
-    report = _one_report(files, chosen) if files else None
+
+    report = _report_process(files, chosen) if files else None
     if report is None or not report.summary.steps:
-        return workers[0], _one_report(workers[0], chosen)
+        return workers[0], _report_process(workers[0], chosen)
     cpu = report.source.cpu
     if cpu is not None:  # its child processes are recorded
         source = replace(report.source, cpu=replace(cpu, children_ns=None))
@@ -375,10 +382,10 @@ def _report_with_workers(
 
 
 class _Workers:
-    """The workers that the program spawns; those of a rank of a job record nothing.
+    """Records the workers that the program spawns, unless it is a rank of a job.
 
     Args:
-        plan: What each is to record.
+        plan: The plan of each worker's recording.
     """
 
     def __init__(self, plan: "Plan") -> None:
@@ -387,7 +394,7 @@ class _Workers:
         self._spawned: SpawnedWorkers | None = None
 
     def watch(self) -> None:
-        """Have them recorded from now on: the program has imported torch."""
+        """Record them from now on: the program has imported torch."""
         if "RANK" not in os.environ and (self._plan.record_trace or self._plan.monitor_memory):
             from profkit.capture.run.spawned import SpawnedWorkers
 
@@ -395,26 +402,26 @@ class _Workers:
             self._spawned.watch()
 
     def end(self) -> list[tuple[str, ...]]:
-        """The files of each that has recorded something; says how many are missing."""
+        """Return the files of each worker with a recording; say how many are missing."""
         if self._spawned is None:
             return []
         self._spawned.stop()
-        found, n_unknown = self._spawned.end()
-        if found and n_unknown:
+        files, n_unknown = self._spawned.end()
+        if files and n_unknown:
             workers = "1 spawned worker" if n_unknown == 1 else f"{n_unknown} spawned workers"
             echo(f"profkit: {workers} did not end before the report, and left no recording.")
-        return found
+        return files
 
 
 def _say_others(
     report: "Report", files: "Sequence[str]", recorded: "Sequence[tuple[str, ...]]"
 ) -> None:
-    """Say which processes besides the reported one were recorded."""
+    """Say which processes were recorded in addition to the reported one."""
     from profkit.names import short_path
 
-    others = [each[0] for each in recorded if each and each != tuple(files)]
-    if others and not report.ranks:
-        paths = shlex.join(short_path(path, str(working_folder())) for path in others)
+    first_files = [group[0] for group in recorded if group and group != tuple(files)]
+    if first_files and not report.ranks:
+        paths = shlex.join(short_path(path, str(working_folder())) for path in first_files)
         echo(f"profkit: other processes were recorded as well: profkit analyze {paths}")
 
 
@@ -432,8 +439,8 @@ def _write_json(product: bytes, json_file: str) -> None:
         raise OutputError(f"{json_file} cannot be written: {error.strerror}.") from error
 
 
-def _with_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report":
-    """The report with what recording and the report itself cost.
+def _add_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report":
+    """Add the cost of recording, and of the report itself, to the report.
 
     Args:
         began_ns: Processor time of this process when it began with the report.
@@ -448,18 +455,20 @@ def _with_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report
 
 
 def _show_error(error: BaseException | None) -> BaseException | None:
-    """Print the program's traceback as python does; returns what ends the program.
+    """Print the program's traceback as python does; return the exception that ends the program.
 
-    That is another exception if the program's own ``sys.excepthook`` exits.
+    This is another exception if the program's own ``sys.excepthook`` exits.
     """
     if error is None or isinstance(error, SystemExit):
         return error
+
     flush(sys.stdout)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as exit_:
         return exit_
     except BaseException as second:  # noqa: BLE001  (of the program's hook)
+        # CPython prints the hook's own error, without the frame that called the hook.
         second.__context__ = None
         trace = None if second.__traceback__ is None else second.__traceback__.tb_next
         echo("Error in sys.excepthook:")
@@ -473,8 +482,10 @@ class _InterruptedError(BaseException):
     """Ends this process, nothing else."""
 
 
-def _end_like(error: BaseException | None) -> BaseException:
-    """The program's own end, to be raised: Python then flushes its output, and says if that fails.
+def _exit_as(error: BaseException | None) -> BaseException:
+    """Return the exception that ends this process like the program.
+
+    Raised, it lets Python flush the output, and say if that fails.
 
     Args:
         error: The exception that it raised, or None.
@@ -482,13 +493,13 @@ def _end_like(error: BaseException | None) -> BaseException:
     if isinstance(error, SystemExit):
         return error
     if isinstance(error, KeyboardInterrupt):
-        _will_end_by_interrupt()
+        _end_by_interrupt()
         return _InterruptedError()
     return SystemExit(0 if error is None else 1)
 
 
-def _will_end_by_interrupt() -> None:
-    """Have Python end by SIGINT, since shells check the wait status to stop a script on Ctrl-C.
+def _end_by_interrupt() -> None:
+    """Let Python end by SIGINT, since shells check the wait status to stop a script on Ctrl-C.
 
     It does so at the end of its finalization, after threads, ``atexit`` and ``__del__``, if code
     that was run at the top level has raised KeyboardInterrupt.

@@ -1,4 +1,4 @@
-"""``profkit stacks``: where the threads of a running program are."""
+"""``profkit stacks``: shows where the threads of a running program are."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -26,48 +26,49 @@ def command(*, run: str) -> int:
     has printed: it was started with PROFKIT_LISTEN=1 or calls profkit.listen().
     """
     from profkit.capture.live.endpoint import Conversation
-    from profkit.cli._live import answers_of, processes_of
+    from profkit.cli._live import ask_processes, find_processes
 
-    with Conversation(processes_of(run)) as conversation:
-        answers = answers_of(conversation, {"ask": "stacks"}, run)
-    say("".join(f"{line}\n" for line in stack_lines(answers)))
+    with Conversation(find_processes(run)) as conversation:
+        answers = ask_processes(conversation, {"ask": "stacks"}, run)
+    say("".join(f"{line}\n" for line in format_stacks(answers)))
     return 0
 
 
-def stack_lines(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
-    """The stacks as lines: main threads first, then those that more threads share.
+def format_stacks(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
+    """Format stacks as lines: main threads first, then the stacks that most threads share.
 
     Args:
-        answers: Those of the processes.
+        answers: The answers of the processes.
     """
     from profkit.folders import working_folder
     from profkit.names import short_path, visible
 
-    at: dict[_Stack, dict[str, list[int | None]]] = {}
+    by_stack: dict[_Stack, dict[str, list[int | None]]] = {}
     pids: dict[int | None, int] = {}
     for answer in answers.values():
         rank = answer["rank"]
         pids[rank] = answer["pid"]
         for name, calls in answer["stacks"]:
             stack = tuple((str(file), int(line), str(function)) for file, line, function in calls)
-            at.setdefault(stack, {}).setdefault(visible(name), []).append(rank)
+            by_stack.setdefault(stack, {}).setdefault(visible(name), []).append(rank)
 
+    # Main threads run the program, and a stack that many threads share says most.
     def order(stack: _Stack) -> tuple[bool, int]:
-        return "MainThread" not in at[stack], -sum(map(len, at[stack].values()))
+        return "MainThread" not in by_stack[stack], -sum(map(len, by_stack[stack].values()))
 
     base = str(working_folder())
-    for stack in sorted(at, key=order):
-        yield "; ".join(_threads(name, ranks, pids) for name, ranks in at[stack].items())
+    for stack in sorted(by_stack, key=order):
+        yield "; ".join(_threads(name, ranks, pids) for name, ranks in by_stack[stack].items())
         for file, line, function in stack:
             yield f"  {visible(short_path(file, base))}:{line}  {visible(function)}"
         yield ""
 
 
 def _threads(name: str, ranks: list[int | None], pids: Mapping[int | None, int]) -> str:
-    """Whose thread it is: ``ranks 0 to 3: MainThread``."""
+    """Name the threads with their ranks: ``ranks 0 to 3: MainThread``."""
     from profkit.cli._live import the_ranks
 
     times = f" ({len(ranks)} threads)" if len(ranks) > len(set(ranks)) else ""
-    known = sorted({rank for rank in ranks if rank is not None})
-    who = the_ranks(known) if known else f"process {pids[None]}"
+    distinct_ranks = sorted({rank for rank in ranks if rank is not None})
+    who = the_ranks(distinct_ranks) if distinct_ranks else f"process {pids[None]}"
     return f"{who}: {name}{times}"

@@ -1,4 +1,4 @@
-"""``profkit top``: what a running program does, live."""
+"""``profkit top``: shows the step time and memory of a running program, live."""
 
 import itertools
 import sys
@@ -24,18 +24,18 @@ _ONCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Interval:
-    """What a process did between two samples at it.
+    """The steps and memory of a process between two samples.
 
     Attributes:
         n_steps: Steps since it began to listen.
         steps_ns: Times of the steps that ended in the interval, as far as they are remembered.
-        waits_ns: How long each of them waited for a DataLoader.
+        waits_ns: Times that each of these steps waited for a DataLoader.
         since_ns: Time since the last step ended, or None before the first.
         n_syncs: Syncs in the interval, or None where they are not counted.
         n_ended: Steps that ended in the interval.
         memory: Bytes by kind: resident memory of the host, allocated memory of each device.
-        grown: The same since the first sample, in bytes.
-        n_grown: Steps since then.
+        grown: Growth of ``memory`` since the first sample, in bytes.
+        n_grown: Steps since the first sample.
     """
 
     rank: int | None
@@ -68,29 +68,30 @@ def command(*, run: str, interval_s: float, once: bool) -> int:
     profkit.listen(). Syncs are counted on CUDA while anybody looks.
     """
     from profkit.capture.live.endpoint import Conversation
-    from profkit.cli._live import answers_of, processes_of
+    from profkit.cli._live import ask_processes, find_processes
     from profkit.errors import CaptureError
 
     is_drawn = sys.stdout.isatty() and not once
-    with Conversation(processes_of(run)) as conversation:
-        first = before = answers_of(conversation, {"ask": "figures", "after": 0}, run)
+    with Conversation(find_processes(run)) as conversation:
+        first = before = ask_processes(conversation, {"ask": "figures", "after": 0}, run)
         for n_looks in itertools.count(1):
             time.sleep(min(interval_s, _ONCE_S) if once else interval_s)
+            # A process that has not answered since keeps its last answer.
             after = min(answer["n_steps"] for answer in before.values())
             try:
                 question = {"ask": "figures", "after": after}
-                latest = answers_of(conversation, question, run, again=True)
+                latest = ask_processes(conversation, question, run, again=True)
             except CaptureError:
                 if conversation.processes:
                     raise
                 say(f"The program in {run} has ended.\n")
                 return 0
             intervals = [
-                interval(latest[each], before[each], first[each])
-                for each in latest
-                if each in before
+                measure_interval(latest[process], before[process], first[process])
+                for process in latest
+                if process in before
             ]
-            lines = view(intervals, with_title=is_drawn or n_looks == 1)
+            lines = format_table(intervals, with_title=is_drawn or n_looks == 1)
             say((_CLEAR if is_drawn else "") + "".join(f"{line}\n" for line in lines))
             before = {**before, **latest}
             if once:
@@ -98,15 +99,17 @@ def command(*, run: str, interval_s: float, once: bool) -> int:
     return 0
 
 
-def interval(now: "Message", before: "Message", first: "Message") -> Interval:
-    """What a process did between two answers.
+def measure_interval(now: "Message", before: "Message", first: "Message") -> Interval:
+    """Measure the steps and memory of a process between two answers.
 
     Args:
         first: The first answer.
     """
     n_ended = now["n_steps"] - before["n_steps"]
+    # One more end than steps, for the differences.
     ends_ns, waits_ns = (now[name][-(n_ended + 1) :] for name in ("ends_ns", "waits_ns"))
     are_syncs_known = None not in (now["n_syncs"], before["n_syncs"])
+
     return Interval(
         rank=now["rank"],
         pid=now["pid"],
@@ -123,35 +126,36 @@ def interval(now: "Message", before: "Message", first: "Message") -> Interval:
     )
 
 
-def view(intervals: list[Interval], *, with_title: bool) -> Iterator[str]:
-    """The table: a row for each process, with its mean step time and its range."""
+def format_table(intervals: list[Interval], *, with_title: bool) -> Iterator[str]:
+    """Format a table with a row for each process: its mean step time, its range and its memory."""
     rows: list[tuple[str, ...]] = [_COLUMNS] if with_title else []
-    rows += [_row(each) for each in intervals]
+    rows += [_format_row(interval) for interval in intervals]
     widths = (6, 9, 10, 20, 8, 7, 7, 24, 30)
     for row in rows:
         yield " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _row(one: Interval) -> tuple[str, ...]:
+def _format_row(interval: Interval) -> tuple[str, ...]:
     from profkit.engine.wording import counted
 
-    who = str(one.pid if one.rank is None else one.rank)
-    memory = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in one.memory.items())
-    growth = ", ".join(f"{kind} {_signed(size)}" for kind, size in one.grown.items())
-    growth += f" in {counted(one.n_grown, 'step')}"
-    step = format_count(one.n_steps) + ("*" if one.is_recording else "")
-    if not one.steps_ns:
-        since = "" if one.since_ns is None else f"none for {format_ns(one.since_ns)}"
+    who = str(interval.pid if interval.rank is None else interval.rank)
+    memory = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in interval.memory.items())
+    growth = ", ".join(f"{kind} {_signed(size)}" for kind, size in interval.grown.items())
+    growth += f" in {counted(interval.n_grown, 'step')}"
+    step = format_count(interval.n_steps) + ("*" if interval.is_recording else "")
+    # Without a step there is no mean, but the time since the last step shows a hang.
+    if not interval.steps_ns:
+        since = "" if interval.since_ns is None else f"none for {format_ns(interval.since_ns)}"
         return (who, step, "-", since, "0", "-", "-", memory, growth)
-    mean_ns = sum(one.steps_ns) / len(one.steps_ns)
+    mean_ns = sum(interval.steps_ns) / len(interval.steps_ns)
     return (
         who,
         step,
         format_ns(mean_ns),
-        f"{format_ns(min(one.steps_ns))} to {format_ns(max(one.steps_ns))}",
+        f"{format_ns(min(interval.steps_ns))} to {format_ns(max(interval.steps_ns))}",
         format_number(1e9 / mean_ns),
-        format_share(sum(one.waits_ns) / sum(one.steps_ns)),
-        "-" if one.n_syncs is None else format_number(one.n_syncs / one.n_ended),
+        format_share(sum(interval.waits_ns) / sum(interval.steps_ns)),
+        "-" if interval.n_syncs is None else format_number(interval.n_syncs / interval.n_ended),
         memory,
         growth,
     )

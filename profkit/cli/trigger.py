@@ -51,7 +51,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.cli import analyze
 
     check_target(output, force=force)
-    files = _recorded(run, steps, timeout_s, memory=memory)
+    files = _record(run, steps, timeout_s, memory=memory)
     code: int = context.invoke(
         analyze.command,
         paths=files,
@@ -63,18 +63,20 @@ def command(  # noqa: PLR0913  (one argument per option)
     return code
 
 
-def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[str, ...]:
-    """Have the next steps recorded.
+def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[str, ...]:
+    """Let the program record its next steps.
 
     Returns:
         The files of all ranks.
 
     Raises:
-        CaptureError: They were not.
+        CaptureError: They were not recorded.
     """
+    import uuid
+
     from profkit.capture.live.endpoint import Conversation
     from profkit.capture.recording.session import TIME_IS_UP
-    from profkit.cli._live import answers_of, processes_of
+    from profkit.cli._live import ask_processes, find_processes
     from profkit.engine.wording import counted
     from profkit.errors import CaptureError
     from profkit.folders import working_folder
@@ -84,17 +86,17 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
         if "error" in answer:
             raise CaptureError(f"Process {process.pid} records nothing: {answer['error']}.")
 
-    with Conversation(processes_of(run)) as conversation:
-        ranks = answers_of(conversation, {"ask": "identity"}, run)
+    with Conversation(find_processes(run)) as conversation:
+        ranks = ask_processes(conversation, {"ask": "identity"}, run)
         conversation.forget_all_but(ranks)
         processes = counted(len(ranks), "process", "processes")
         echo(f"profkit: recording the next {counted(n_steps, 'step')} of {processes}.")
-        import uuid
-
         question = {"ask": "record", "id": uuid.uuid4().hex, "steps": n_steps, "memory": memory}
         answers = conversation.ask(question, timeout_s, refused)
-        ended = [each for each in ranks if each in conversation.failed]
+        ended = [process for process in ranks if process in conversation.failed]
+        # Whether a step has ended at all tells a slow program from one without steps.
         figures = {} if answers else conversation.ask({"ask": "figures", "after": 0}, 1.0)
+
     if not answers:
         if ended:
             raise CaptureError(f"The program in {run} has ended before its steps were recorded.")
@@ -107,17 +109,19 @@ def _recorded(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tupl
             f"{_steps(n_steps)} not recorded within {timeout_s:g} s.",
             f"profkit stacks {run} shows where the program is; --timeout waits longer.",
         )
-    for each in ranks:
-        if each not in answers:
-            why = "has ended" if each in ended else f"did not record them within {timeout_s:g} s"
-            echo(f"profkit: process {each.pid} {why}; the report is without it.")
+    for process in ranks:
+        if process not in answers:
+            why = "has ended" if process in ended else f"did not record them within {timeout_s:g} s"
+            echo(f"profkit: process {process.pid} {why}; the report is without it.")
+    # Ranks stop for the same reason: it is printed once.
     for why in sorted({answer["stopped_by"] for answer in answers.values()} - {""}):
         is_late = why == TIME_IS_UP
         what = "the steps took too long" if is_late else "the program ended"
         echo(f"profkit: {what} before all of them were recorded.")
+
     folder = str(working_folder())
-    found = (file for each in ranks if each in answers for file in answers[each]["files"])
-    return tuple(short_path(file, folder) for file in found)
+    recorded = (answers[process] for process in ranks if process in answers)
+    return tuple(short_path(file, folder) for answer in recorded for file in answer["files"])
 
 
 def _steps(n: int) -> str:

@@ -58,7 +58,9 @@ def command(
             products.append(_page(read))
             names.append(read.name)
         product = together(renderer(_FORMAT), products)
-    target = Path(output) if output is not None else _cached(names[0], paths)
+
+    target = Path(output) if output is not None else _choose_page(names[0], paths)
+
     deliver(product, str(target), force=force or output is None)
     page = target.absolute()
     click.echo(str(page))
@@ -79,7 +81,7 @@ def _page(read: Input) -> bytes:
 
 
 def has_screen() -> bool:
-    """Whether a browser started here is visible to the user; over ssh it is not."""
+    """Tell whether a browser started here is visible to the user; over ssh it is not."""
     if os.environ.get("BROWSER"):
         return True
     if os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"):
@@ -96,8 +98,8 @@ def _open(page: Path) -> None:
         click.echo("profkit: no browser could be started; open the file yourself.", err=True)
 
 
-def _cached(name: str, paths: tuple[str, ...]) -> Path:
-    """The cached page of some paths; the oldest pages are removed.
+def _choose_page(name: str, paths: tuple[str, ...]) -> Path:
+    """Choose the file of a page in the cache, and remove the oldest pages.
 
     Raises:
         OutputError: The cache cannot be used.
@@ -107,12 +109,14 @@ def _cached(name: str, paths: tuple[str, ...]) -> Path:
     from profkit.errors import OutputError
 
     folder = cache_folder("pages")
+    # Recordings of different folders may have the same name.
     key = "\0".join(str(Path(path).absolute()) for path in paths)
     digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     try:
         # Not readable by other users, since a report shows source lines.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime)
+        # The new page needs a place too.
         for page in pages[: max(0, len(pages) - _MAX_PAGES + 1)]:
             page.unlink(missing_ok=True)
     except OSError as error:

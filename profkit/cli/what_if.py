@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._options import Size, chosen_rules, no_cache_option, output_options
+from profkit.cli._options import Size, choose_rules, no_cache_option, output_options
 from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, scale_options
 
@@ -44,7 +44,7 @@ class Factor(click.ParamType):  # type: ignore[type-arg]  # generic only from cl
 
 
 class Bandwidth(Factor):
-    """A factor for all collectives, or for those of a pattern: ``2``, ``all-gather=2``."""
+    """A factor for all collectives, or for a pattern of them: ``2``, ``all-gather=2``."""
 
     name = "bandwidth"
 
@@ -125,7 +125,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
-    thresholds = chosen_rules(no_cache=no_cache)["thresholds"]
+    thresholds = choose_rules(no_cache=no_cache)["thresholds"]
     of_job = RanksChoice(
         ranks, stages, even, not no_waiting, checked_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
@@ -136,28 +136,32 @@ def command(  # noqa: PLR0913  (one argument per option)
         "data_wait": not no_data_wait,
     }
     is_of_trace = bool(remove or scale or graph or no_data_wait)
+
+    # An archive turns out to be a job only when it is read.
     recordings = find_recordings(paths)
     is_job = len(recordings) > 1
     if not is_job and not of_job.is_any:
         try:
-            result: Prediction | JobPrediction = _of_trace(
+            result: Prediction | JobPrediction = _predict_trace(
                 recordings[0].paths[0], {**changes, "thresholds": thresholds}, max_bytes
             )
         except SeveralTracesError:
             is_job = True
+
     if is_job or of_job.is_any:
         if is_of_trace:
             raise UsageError(
                 "--remove, --scale, --graph and --no-data-wait change a single trace.",
                 "Give the trace of one rank, or an option of a job, such as --rank.",
             )
-        result = _of_job(recordings, of_job, place, max_bytes)
-    deliver(_product(result, format_, output), output, force=force)
+        result = _predict_job(recordings, of_job, place, max_bytes)
+
+    deliver(_render(result, format_, output), output, force=force)
     return 0
 
 
 def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str, float]:
-    """Factors by pattern.
+    """Collect factors by pattern.
 
     Raises:
         UsageError: A pattern is given twice.
@@ -172,7 +176,7 @@ def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str
     return dict(factors)
 
 
-def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
+def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
     from profkit.api import what_if
     from profkit.cli._progress import progress
 
@@ -186,7 +190,7 @@ def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "P
         )
 
 
-def _of_job(
+def _predict_job(
     recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
 ) -> "JobPrediction":
     from profkit.analysis.several import job_in
@@ -197,7 +201,7 @@ def _of_job(
         return predict_job(job_in(recordings, limit_bytes, scale, shown), choice)
 
 
-def _product(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
+def _render(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:
     import msgspec
 
     from profkit.model.what_if import JOB_SCHEMA, SCHEMA, JobPrediction
@@ -208,6 +212,7 @@ def _product(result: "Prediction | JobPrediction", format_: str, output: str) ->
         schema = JOB_SCHEMA if isinstance(result, JobPrediction) else SCHEMA
         tree = {"schema": schema, **msgspec.to_builtins(result)}
         return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
+
     style = layout(output)
     if isinstance(result, JobPrediction):
         text = job_what_if_text(result, style["base"])

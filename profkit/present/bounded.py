@@ -1,4 +1,4 @@
-"""A report in JSON, cut to a number of bytes: the rows that matter first, and how to go on.
+"""A report in JSON, cut to a number of bytes: the main rows first, with cursors of the next ones.
 
 For readers with little room, such as language models. A *table* is a list of the JSON report that
 is in no other list, named by the keys that lead to it: ``findings``, ``summary.top_kernels``.
@@ -16,11 +16,12 @@ from profkit.errors import UsageError
 PAGE_SCHEMA: Final = "profkit.page/1"
 _FIRST: Final = "findings"
 _FIRST_SHARE: Final = 0.6
-"""Of the room for rows, what findings take before any other table has a row."""
+"""The share of the room for rows that findings fill before any other table has a row."""
 _MAX_TEXT: Final = 400
 _MAX_ITEMS: Final = 8
+"""Texts and numbers of a list within a row."""
 _MAX_ROWS: Final = 2
-"""Of the lists within a row: texts and numbers, and rows."""
+"""Rows of a list within a row."""
 
 Tree = dict[str, Any]
 
@@ -31,7 +32,7 @@ class _Table:
 
     Attributes:
         rows: All its rows, shortened.
-        target: The list that those taken are appended to.
+        target: The list that its taken rows are appended to.
     """
 
     name: str
@@ -43,14 +44,16 @@ class _Table:
         return len(self.target) == len(self.rows)
 
     @property
-    def rest(self) -> Tree:
-        """How many rows there are, and the cursor of the first that was not taken."""
+    def cut(self) -> Tree:
+        """Return the number of rows, and the cursor of the first row that was not taken."""
         return {"n": len(self.rows), "next": f"{self.name}:{len(self.target)}"}
 
     def take(self, room: int) -> int:
         """Append the next row if there is room; return what it needs, or 0."""
         if self.is_complete:
             return 0
+
+        # A comma follows each row.
         size = _size(self.rows[len(self.target)]) + 1
         if size > room:
             return 0
@@ -58,11 +61,11 @@ class _Table:
         return size
 
 
-def bounded(tree: Tree, budget_bytes: int) -> Tree:
-    """A report in at most ``budget_bytes`` of JSON without blanks.
+def cut_report(tree: Tree, budget_bytes: int) -> Tree:
+    """Cut a report to at most ``budget_bytes`` of JSON without blanks.
 
-    All figures that are in no table stay. Of tables the first rows stay: findings first, then those
-    of each table in turn. ``cut`` has by table how many rows there are, and the cursor of the next.
+    All figures outside of tables stay. Of tables the first rows stay: findings first, then rows of
+    each table in turn. ``cut`` has by table the number of rows, and the cursor of the next row.
     Rows have an ``id``, and no unknown figures; their texts and lists are shortened, with the full
     numbers of items in ``cut``.
 
@@ -70,22 +73,25 @@ def bounded(tree: Tree, budget_bytes: int) -> Tree:
         UsageError: The figures alone need more.
     """
     tables: list[_Table] = []
-    skeleton = _skeleton(tree, "", tables)
+    skeleton = _empty_tables(tree, "", tables)
     tables.sort(key=lambda table: table.name != _FIRST)
-    skeleton["cut"] = {table.name: table.rest for table in tables}
-    # Numbers in cursors have at most as many digits as those of the tables' rows.
+    skeleton["cut"] = {table.name: table.cut for table in tables}
+
+    # Numbers in cursors have at most as many digits as the numbers of rows.
     digits = sum(len(str(len(table.rows))) for table in tables)
     room = budget_bytes - _size(skeleton) - digits
     if room < 0:
         raise _too_small(budget_bytes - room)
-    room = _filled(tables[:1], room, int(room * (1 - _FIRST_SHARE)))
-    room = _filled(tables[1:], room, 0)
-    _filled(tables[:1], room, 0)
-    skeleton["cut"] = {table.name: table.rest for table in tables if not table.is_complete}
+
+    # Findings come first, then the other tables, and findings again if they left room.
+    room = _fill(tables[:1], room, int(room * (1 - _FIRST_SHARE)))
+    room = _fill(tables[1:], room, 0)
+    _fill(tables[:1], room, 0)
+    skeleton["cut"] = {table.name: table.cut for table in tables if not table.is_complete}
     return skeleton
 
 
-def _filled(tables: list[_Table], room: int, reserve: int) -> int:
+def _fill(tables: list[_Table], room: int, reserve: int) -> int:
     """Take rows of each table in turn until nothing fits; return the room that is left."""
     open_ = list(tables)
     while open_:
@@ -99,7 +105,7 @@ def _filled(tables: list[_Table], room: int, reserve: int) -> int:
 
 
 def page(tree: Tree, cursor: str, budget_bytes: int) -> Tree:
-    """The rows of a table from a cursor on, as many as fit.
+    """Return the rows of a table from a cursor on, as many as fit.
 
     Args:
         cursor: The table's name, a colon, and the number of the first row from 0. Lists within rows
@@ -112,20 +118,21 @@ def page(tree: Tree, cursor: str, budget_bytes: int) -> Tree:
     name, _, number = cursor.rpartition(":")
     if not (name and number.isdecimal()):
         raise UsageError(f"{cursor} is not a cursor.", "Write TABLE:ROW, as in findings:5.")
-    rows, start = _list_at(tree, name), int(number)
+    rows, start = _find_list(tree, name), int(number)
     if start > len(rows):
         raise UsageError(f"{name} has {len(rows)} rows.", "Rows are counted from 0.")
-    found: Tree = {"schema": PAGE_SCHEMA, "table": name, "n": len(rows)}
-    # The longest that `next` can be.
-    room = budget_bytes - _size({**found, "next": f"{name}:{len(rows)}"}) if budget_bytes else None
+
+    head: Tree = {"schema": PAGE_SCHEMA, "table": name, "n": len(rows)}
+    # The longest cursor that `next` can be.
+    room = budget_bytes - _size({**head, "next": f"{name}:{len(rows)}"}) if budget_bytes else None
     named = (_with_id(row, f"{name}.{place}") for place, row in enumerate(rows[start:], start))
-    fitting = fitting_rows(named, room)
+    fitting = take_fitting_rows(named, room)
     end = start + len(fitting)
-    return {**found, "rows": fitting, "next": f"{name}:{end}" if end < len(rows) else None}
+    return {**head, "rows": fitting, "next": f"{name}:{end}" if end < len(rows) else None}
 
 
-def fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
-    """The first rows that fit; the first one is shortened if it has to be.
+def take_fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
+    """Return the first rows that fit; the first one is shortened if it has to be.
 
     Args:
         room: Bytes of JSON without blanks; None for all rows.
@@ -135,80 +142,86 @@ def fitting_rows(rows: Iterable[Any], room: int | None) -> list[Any]:
     """
     if room is None:
         return list(rows)
-    found: list[Any] = []
+
+    taken: list[Any] = []
     left = room - _size({"rows": []})
+    # A first row that does not fit is shortened, so that a page is never empty.
     for row in rows:
-        fitting = row if found or _size(row) + 1 <= left else _short(row)
+        fitting = row if taken or _size(row) + 1 <= left else _shorten(row)
         left -= _size(fitting) + 1
         if left < 0:
             break
-        found.append(fitting)
-    if left < 0 and not found:
+        taken.append(fitting)
+
+    if left < 0 and not taken:
         raise UsageError("The budget is too small.", f"{-left} more bytes are needed.")
-    return found
+    return taken
 
 
 def _too_small(needed: int) -> UsageError:
     return UsageError("The budget is too small.", f"At least {needed} bytes are needed.")
 
 
-def _skeleton(tree: Tree, path: str, tables: list[_Table]) -> Tree:
-    """A tree with all its tables empty; they are added to ``tables``."""
-    found: Tree = {}
+def _empty_tables(tree: Tree, path: str, tables: list[_Table]) -> Tree:
+    """Return a tree with all its tables empty; they are added to ``tables``."""
+    emptied: Tree = {}
     for key, value in tree.items():
         name = f"{path}{key}"
         if isinstance(value, dict):
-            found[key] = _skeleton(value, f"{name}.", tables)
+            emptied[key] = _empty_tables(value, f"{name}.", tables)
         elif isinstance(value, list) and value:
-            rows = [_short(_with_id(row, f"{name}.{place}")) for place, row in enumerate(value)]
+            rows = [_shorten(_with_id(row, f"{name}.{place}")) for place, row in enumerate(value)]
             tables.append(_Table(name, rows))
-            found[key] = tables[-1].target
+            emptied[key] = tables[-1].target
         else:
-            found[key] = _short(value)
-    return found
+            emptied[key] = _shorten(value)
+    return emptied
 
 
 def _with_id(row: Any, name: str) -> Any:  # noqa: ANN401  (a part of a JSON tree)
     return {"id": name, **row} if isinstance(row, dict) else row
 
 
-def _short(value: Any) -> Any:  # noqa: ANN401  (a part of a JSON tree)
-    """A part of a row without unknown figures, and with its texts and lists shortened."""
+def _shorten(value: Any) -> Any:  # noqa: ANN401  (a part of a JSON tree)
+    """Shorten the texts and lists of a part of a row, and leave out unknown figures."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_TEXT else f"{value[: _MAX_TEXT - 1]}…"
     if isinstance(value, list):
-        return [_short(each) for each in value]
+        return [_shorten(item) for item in value]
     if not isinstance(value, dict):
         return value
+
     cut = {}
-    found = {}
-    for key, each in value.items():
-        if isinstance(each, list) and each:
-            most = _MAX_ROWS if isinstance(each[0], dict | list) else _MAX_ITEMS
-            if len(each) > most:
-                cut[key] = len(each)
-            found[key] = [_short(one) for one in each[:most]]
-        elif each is not None:
-            found[key] = _short(each)
-    return {**found, "cut": cut} if cut else found
+    shortened = {}
+    for key, field_value in value.items():
+        if isinstance(field_value, list) and field_value:
+            limit = _MAX_ROWS if isinstance(field_value[0], dict | list) else _MAX_ITEMS
+            if len(field_value) > limit:
+                # A cut list is read from its cursor, such as findings.3.locations:2.
+                cut[key] = len(field_value)
+            shortened[key] = _shorten(field_value[:limit])
+        elif field_value is not None:
+            shortened[key] = _shorten(field_value)
+    return {**shortened, "cut": cut} if cut else shortened
 
 
-def _list_at(tree: Tree, name: str) -> list[Any]:
-    """The list of some name.
+def _find_list(tree: Tree, name: str) -> list[Any]:
+    """Find the list of some name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such list.
     """
-    found: Any = tree
+    part: Any = tree
     for key in name.split("."):
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(part, list) and key.isdecimal() and int(key) < len(part):
+            part = part[int(key)]
         else:
-            found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, list):
-        known = ", ".join(_names(tree, ""))
-        raise UsageError(f"The report has no table {name}.", f"It has {known}.")
-    return found
+            part = part.get(key) if isinstance(part, dict) else None
+
+    if not isinstance(part, list):
+        names = ", ".join(_names(tree, ""))
+        raise UsageError(f"The report has no table {name}.", f"It has {names}.")
+    return part
 
 
 def _names(tree: Tree, path: str) -> Iterator[str]:

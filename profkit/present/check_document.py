@@ -33,8 +33,8 @@ OUTCOMES: Final[dict[Outcome, str]] = {
 _REVISION_LENGTH: Final = 12
 
 
-def check_document(check: Check, options: ReadersOptions) -> Document:
-    """A check of budgets as a document."""
+def build_check_document(check: Check, options: ReadersOptions) -> Document:
+    """Build the document of a check of budgets."""
     revision = [check.revision[:_REVISION_LENGTH]] if check.revision else []
     origin = [*check.devices, *([f"torch {check.torch}"] if check.torch else []), *revision]
     return Document(
@@ -43,19 +43,21 @@ def check_document(check: Check, options: ReadersOptions) -> Document:
         paths=tuple(one_line(short_path(path, options.base)) for path in check.paths),
         origin=tuple(map(one_line, origin)),
         headline=check_headline(check),
-        sections=(*_budgets(check), *_causes(check, options), *_reasons(check)),
+        sections=(*_build_budgets(check), *_build_causes(check, options), *_build_reasons(check)),
     )
 
 
 def check_headline(check: Check) -> str:
-    """How many budgets are kept, and which are not."""
+    """Say how many budgets are kept, and which are not."""
     n = len(check.results)
     if not n:
         return "There is no budget."
     if check.is_ok:
         return f"The budget is kept: {check.results[0].title}." if n == 1 else _kept(check)
-    over = [each.title for each in check.failed if each.outcome == "over"]
-    unknown = [each.title for each in check.failed if each.outcome != "over"]
+
+    # A budget that could not be decided fails the check too.
+    over = [result.title for result in check.failed if result.outcome == "over"]
+    unknown = [result.title for result in check.failed if result.outcome != "over"]
     sentences = (
         f"{len(titles)} of {counted(n, 'budget')} {what}: {', '.join(titles)}."
         for what, titles in (("not kept", over), ("not decided", unknown))
@@ -65,48 +67,50 @@ def check_headline(check: Check) -> str:
 
 
 def _kept(check: Check) -> str:
-    n_compared = sum(each.outcome == "ok" for each in check.results)
+    # Budgets that could not be compared are neither kept nor exceeded.
+    n_compared = sum(result.outcome == "ok" for result in check.results)
     if n_compared == len(check.results):
         return f"All {n_compared} budgets are kept."
     return f"{n_compared} of {counted(len(check.results), 'budget')} kept, none exceeded."
 
 
-def _budgets(check: Check) -> Iterator[DocumentSection]:
-    has_baseline = any(each.baseline is not None for each in check.results)
+def _build_budgets(check: Check) -> Iterator[DocumentSection]:
+    has_baseline = any(result.baseline is not None for result in check.results)
     rows = (
         (
-            each.title,
-            figure_text(each),
-            amount(each.limit, each.unit) or "?",
-            *([amount(each.baseline, each.unit)] if has_baseline else []),
-            OUTCOMES[each.outcome],
+            result.title,
+            figure_text(result),
+            amount(result.limit, result.unit) or "?",
+            *([amount(result.baseline, result.unit)] if has_baseline else []),
+            OUTCOMES[result.outcome],
         )
-        for each in check.results
+        for result in check.results
     )
+
     figures = ("figure", "limit", *(["baseline"] if has_baseline else []))
     columns = columns_of("budget", figures, ["outcome"], "text")
     yield from table_section(("Budgets", ""), columns, rows)
 
 
 def figure_text(result: BudgetResult) -> str:
-    """The figure with its error, as in ``12.3 ms ± 0.2 ms``; a question mark if unknown."""
+    """Return the figure with its error, as in ``12.3 ms ± 0.2 ms``; a question mark if unknown."""
     text = amount(result.value, result.unit) or "?"
     return f"{text} ± {amount(result.error, result.unit)}" if result.error else text
 
 
-def _causes(check: Check, options: ReadersOptions) -> Iterator[DocumentSection]:
+def _build_causes(check: Check, options: ReadersOptions) -> Iterator[DocumentSection]:
     for result in check.results:
         lines = cause_texts(result, options.base)
         yield from list_section(f"Why {result.title} is over", lines, is_detail=False)
 
 
 def cause_texts(result: BudgetResult, base: str = "") -> tuple[str, ...]:
-    """Why a figure is beyond its limit, one sentence for each line or finding."""
+    """Say why a figure is beyond its limit, one sentence for each line or finding."""
     peak = amount(result.value, result.unit)
     return (
-        *(f"{_line(each.location, base)}: {_held(each)} of the {peak}." for each in result.sites),
-        *(cause_text(each, base) for each in result.causes),
-        *(f"{_line(each.location, base)}: {_syncs(each)}" for each in result.sync_lines),
+        *(f"{_line(site.location, base)}: {_held(site)} of the {peak}." for site in result.sites),
+        *(cause_text(finding, base) for finding in result.causes),
+        *(f"{_line(line.location, base)}: {_syncs(line)}" for line in result.sync_lines),
     )
 
 
@@ -127,14 +131,14 @@ def _line(where: Location, base: str) -> str:
 
 
 def cause_text(finding: Finding, base: str = "") -> str:
-    """A finding with its line: ``train.py:12: … (SYN001 item-sync)``."""
+    """Return a finding with its line: ``train.py:12: … (SYN001 item-sync)``."""
     place = next((where for where in finding.locations if where.file), None)
     line = "" if place is None else f"{_line(place, base)}: "
     return f"{line}{finding.message} ({finding.rule} {finding.name})"
 
 
-def _reasons(check: Check) -> Iterator[DocumentSection]:
-    lines = (f"{each.title}: {each.reason}" for each in check.results if each.reason)
+def _build_reasons(check: Check) -> Iterator[DocumentSection]:
+    lines = (f"{result.title}: {result.reason}" for result in check.results if result.reason)
     yield from list_section("Not decided", lines, is_detail=False)
 
 
@@ -143,6 +147,7 @@ def outcome_text(result: BudgetResult) -> str:
     subject = f"{result.title[:1].upper()}{result.title[1:]}"
     if result.value is None:
         return f"{subject} is not known. {result.reason}"
+
     limit = amount(result.limit, result.unit)
     baseline = amount(result.baseline, result.unit)
     text = f"{subject}: {figure_text(result)}"

@@ -1,4 +1,4 @@
-"""How the critical path of the steps reads: labels, the main kinds, and what is unexplained."""
+"""Texts on the critical path of the steps: labels, main kinds, and unexplained waits."""
 
 from typing import Final
 
@@ -36,11 +36,11 @@ _MAX_KINDS: Final = 3
 _MIN_SHARE: Final = 0.01
 _NEARLY_ALL: Final = 0.95
 _MOST: Final = 0.5
-"""A name with less of a line's time is its longest one, and not what the line mostly is."""
+"""A name with a smaller share of a line's time is called its longest, not its main one."""
 
 
 def path_label(kind: PathKindName) -> str:
-    """The label of a kind of segments, such as ``waiting for data``."""
+    """Return the label of a kind of segments, such as ``waiting for data``."""
     return _LABELS[kind]
 
 
@@ -58,6 +58,7 @@ def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:
     """
     shown = [part for part in path.parts if everything or part.share >= _MIN_SHARE]
     limit = None if everything else _MAX_KINDS
+    # A path of small parts alone shows the largest of them.
     return ", ".join(
         f"{path_label(part.kind)} {format_share(part.share)}"
         for part in (shown or path.parts)[:limit]
@@ -65,9 +66,10 @@ def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:
 
 
 def entry_name(kind: PathKindName, name: str) -> str:
-    """The name of a segment, kernels without their arguments; of a gap, what it is before."""
+    """Return a segment's name, kernels without their arguments; for a gap, the work after it."""
     if not name:
         return _NO_NAME.get(kind, "")
+    # A gap has no name: the work that starts after it shows where it is.
     is_work = kind in WITH_KERNEL_NAMES or kind in _AFTER_WHICH_WORK_STARTS
     shown = visible(short_kernel(name) if is_work else _host_name(name))
     if kind == "unrecorded":
@@ -76,7 +78,7 @@ def entry_name(kind: PathKindName, name: str) -> str:
 
 
 def _host_name(name: str) -> str:
-    """The name of a host event, builtins as they are called: ``Tensor.div()``."""
+    """Return the name of a host event, builtins as they are called: ``Tensor.div()``."""
     builtin = _BUILTIN.match(name)
     if builtin is None:
         return name.removeprefix(_LOADER)
@@ -85,13 +87,13 @@ def _host_name(name: str) -> str:
 
 
 def main_name(line: PathLine) -> str:
-    """The main name as shown; empty for the function that the source line is in."""
+    """Return the main name as shown; empty for the function that the source line is in."""
     is_place = line.location.file is not None and line.main_name == line.location.place
     return "" if is_place else entry_name(line.kind, line.main_name)
 
 
 def main_share(line: PathLine) -> str:
-    """The share of the main name, or empty where it is nearly all of the line."""
+    """Return the share of the main name, or empty where it is nearly all of the line."""
     is_all = line.main_share >= _NEARLY_ALL * line.share
     return "" if is_all else format_share(line.main_share)
 
@@ -107,12 +109,12 @@ def main_word(line: PathLine) -> str:
 
 
 def large_lines(path: CriticalPathSummary) -> tuple[PathLine, ...]:
-    """The lines with at least a hundredth of the path."""
+    """Return the lines with at least a hundredth of the path."""
     return tuple(line for line in path.lines if line.share >= _MIN_SHARE)
 
 
 def unexplained_text(path: CriticalPathSummary) -> str:
-    """A sentence about unexplained waits, or empty where they are few."""
+    """Return a sentence about unexplained waits, or empty where they are few."""
     if path.is_explained:
         return ""
     share = format_share(path.unexplained_share)

@@ -14,8 +14,8 @@ _MIN_ROUNDING_SHARE: Final = 0.01
 """Less rounding, as a share of active memory, occurs with any allocator."""
 
 
-def device_facts(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
-    """The figures of one device, a line each.
+def describe_device(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
+    """Yield the figures of one device, a line each.
 
     Args:
         everything: Whether to include regions, all lines that cause fragmentation, and little
@@ -30,6 +30,7 @@ def device_facts(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
         f"{counted(device.n_segments, 'segment')}, {format_bytes(device.active_bytes)} active, "
         f"largest free block {format_bytes(device.largest_free_block_bytes)}, {history}"
     )
+
     if device.inactive_bytes:
         yield f"{name}: {_free(device, everything=everything)}"
     if device.rounding_bytes and (
@@ -39,6 +40,7 @@ def device_facts(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
             f"{name}: {format_bytes(device.rounding_bytes)} of active memory is rounding: blocks "
             "are larger than the requested sizes"
         )
+
     if device.peak_pending_free_bytes:
         pending = format_bytes(device.active_bytes - device.allocated_bytes)
         yield (
@@ -52,10 +54,11 @@ def device_facts(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
 
 
 def _free(device: SnapshotDevice, *, everything: bool) -> str:
-    """Free memory by whether it can be released, and the line that prevents that."""
+    """Say how much free memory can be released, and which line prevents more."""
     private = ""
     if device.private_free_bytes:
         private = f", {format_bytes(device.private_free_bytes)} in private pools"
+
     by = ""
     first = next(iter(device.fragmentation_sites), None)
     # With everything, all of these lines follow below.
@@ -69,14 +72,14 @@ def _free(device: SnapshotDevice, *, everything: bool) -> str:
 
 
 def _owners(driver: DeviceBytes) -> str:
-    """The device's memory by owner when the snapshot was taken, as the driver reports it."""
+    """Divide the device's memory at the snapshot among its owners, as the driver reports it."""
     parts = [f"{format_bytes(driver.torch_bytes)} PyTorch"]
-    own, others = driver.non_torch_bytes, driver.others_bytes
-    if own is None or others is None:
+    program_bytes, others_bytes = driver.non_torch_bytes, driver.others_bytes
+    if program_bytes is None or others_bytes is None:
         parts.append(f"{format_bytes(driver.outside_torch_bytes)} outside PyTorch")
     else:
-        parts.append(f"{format_bytes(own)} this program outside PyTorch")
-        parts.append(f"{format_bytes(others)} other programs")
+        parts.append(f"{format_bytes(program_bytes)} this program outside PyTorch")
+        parts.append(f"{format_bytes(others_bytes)} other programs")
     return (
         f"of the device's {format_bytes(driver.total_bytes)}: {', '.join(parts)}, "
         f"{format_bytes(driver.free_bytes)} free"

@@ -42,7 +42,7 @@ from profkit.present.memory_text import (
     no_memory_findings,
     no_problems,
 )
-from profkit.present.ranks import job_headline
+from profkit.present.ranks import describe_job
 from profkit.units import format_count, format_ns, format_share
 
 _IDLE: Final = "idle-"
@@ -152,10 +152,10 @@ def headline_sentences(report: Report) -> list[str]:
     if nothing is not None:
         return [visible(nothing.message), visible(nothing.fix)]
     if report.summary.breakdown is None and (on_memory := memory_sentences(report)):
-        return [*job_headline(report), *on_memory, *_memory_cure(report), *_faults(report)]
+        return [*describe_job(report), *on_memory, *_memory_cure(report), *_faults(report)]
 
     limiters = choose(find_candidates(report))
-    sentences = [*job_headline(report), *(limiter.sentence for limiter in limiters)]
+    sentences = [*describe_job(report), *(limiter.sentence for limiter in limiters)]
     if not limiters:
         sentences.append(_without_times(report))
     sentences += _coverage(report)

@@ -12,9 +12,7 @@ from profkit.comparison.messages import (
     subject_of,
     tone,
 )
-from profkit.comparison.messages import (
-    headline as difference_headline,
-)
+from profkit.comparison.messages import headline as difference_headline
 from profkit.model.difference import Change, Difference, Figure
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.names import short_path
@@ -40,9 +38,10 @@ from profkit.units import format_count
 _MAX_FIGURES: Final = 9
 
 
-def difference_document(difference: Difference, options: ReadersOptions) -> Document:
-    """A comparison of two recordings as a document."""
+def build_difference_document(difference: Difference, options: ReadersOptions) -> Document:
+    """Build the document of a comparison of two recordings."""
     sides = (difference.before, difference.after)
+
     return Document(
         title="profkit diff",
         program=f"profkit {one_line(difference.profkit)}",
@@ -50,61 +49,68 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
         origin=(),
         headline=one_line(difference_headline(difference)),
         sections=(
-            *_compared_figures(difference, options),
-            *_changes(difference, options),
-            *list_section("Not compared: checks skipped on one side", _not_compared(difference)),
+            *_build_figures(difference, options),
+            *_build_changes(difference, options),
+            *list_section(
+                "Not compared: checks skipped on one side", _list_not_compared(difference)
+            ),
             *list_section("Notes", difference.notes, is_detail=False),
         ),
         path_labels=("before", "after"),
     )
 
 
-def _not_compared(difference: Difference) -> Iterator[str]:
-    """A line for each reason, with the rules that were skipped for it."""
+def _list_not_compared(difference: Difference) -> Iterator[str]:
+    """Yield a line for each reason, with the rules that were skipped for it."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for each in difference.not_compared:
-        groups.setdefault((each.side, each.reason), []).append(each.rule)
+    for check in difference.not_compared:
+        groups.setdefault((check.side, check.reason), []).append(check.rule)
     for (side, reason), rules in groups.items():
         yield f"{side}: {reason} ({id_ranges(dict.fromkeys(rules))})"
 
 
-def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
-    every = _distinct(difference.figures)
-    shown = every if options.verbose else every[:_MAX_FIGURES]
+def _build_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
+    figures = _distinct(difference.figures)
+    shown = figures if options.verbose else figures[:_MAX_FIGURES]
     rows = (
         TableRow(
             (
-                label(each),
-                amount(each.before, each.unit) or "?",
-                amount(each.after, each.unit) or "?",
-                signed(each),
-                share_of(each),
+                label(figure),
+                amount(figure.before, figure.unit) or "?",
+                amount(figure.after, figure.unit) or "?",
+                signed(figure),
+                share_of(figure),
             ),
-            tone=tone(each),
+            tone=tone(figure),
         )
-        for each in shown
+        for figure in shown
     )
     columns = (
         *columns_of("figure", ("before", "after")),
         TableColumn("change", "change"),
         TableColumn("%", "change"),
     )
-    hidden = remainder(len(every) - len(shown), "--verbose")
+
+    hidden = remainder(len(figures) - len(shown), "--verbose")
     if shown:
         yield DocumentSection("Figures", (TableBlock(columns, tuple(rows)), *hidden))
 
 
 def _distinct(figures: Sequence[Figure]) -> list[Figure]:
-    """The figures without those of a device that are the same of all devices together."""
-    known = {each.name: (each.before, each.after) for each in figures if each.device is None}
+    """Drop the figures of a device that equal the figures of all devices together."""
+    # With a single device, its figures equal the figures of all devices.
+    of_all = {
+        figure.name: (figure.before, figure.after) for figure in figures if figure.device is None
+    }
     return [
-        each
-        for each in figures
-        if each.device is None or known.get(f"gpu_{each.name}") != (each.before, each.after)
+        figure
+        for figure in figures
+        if figure.device is None
+        or of_all.get(f"gpu_{figure.name}") != (figure.before, figure.after)
     ]
 
 
-def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
+def _build_changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
     columns = (
         TableColumn("what", "name"),
         TableColumn("status", "text"),
@@ -112,19 +118,25 @@ def _changes(difference: Difference, options: ReadersOptions) -> Iterator[Docume
         TableColumn("source line", "name"),
     )
     for kind, title in TITLES:
-        every = difference.of_kind(kind)
-        shown = every[: options.limit]
+        changes = difference.of_kind(kind)
+        shown = changes[: options.limit]
         rows = tuple(
             TableRow(
-                (_subject(each), each.status, signed(each), _changed_place(each, options.base)),
-                _stack(each, options.base) if options.verbose else (),
-                "better" if each.status in {"better", "fixed"} else "worse",
+                (
+                    _subject(change),
+                    change.status,
+                    signed(change),
+                    _changed_place(change, options.base),
+                ),
+                _stack(change, options.base) if options.verbose else (),
+                "better" if change.status in {"better", "fixed"} else "worse",
             )
-            for each in shown
+            for change in shown
         )
+
         if rows:
-            hidden = remainder(len(every) - len(shown), f"--top {len(every)}")
-            figures = f"{format_count(len(every))} changed"
+            hidden = remainder(len(changes) - len(shown), f"--top {len(changes)}")
+            figures = f"{format_count(len(changes))} changed"
             yield DocumentSection(title, (TableBlock(columns, rows), *hidden), figures)
 
 

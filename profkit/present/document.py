@@ -1,10 +1,10 @@
 """The document that the terminal, Markdown and notebook formats lay out: its blocks.
 
-:func:`~profkit.present.report_document.report_document` and
-:func:`~profkit.present.difference_document.difference_document` decide what is shown, in which
-order, under which labels, with which figures, and what ``--top`` cuts. A format decides how a block
-looks and may shorten names to the width that it has. A screen of text shows sentences for tables,
-where they have one; the others add and hide nothing.
+:func:`~profkit.present.report_document.build_report_document` and
+:func:`~profkit.present.difference_document.build_difference_document` decide the content: its
+order, labels and figures, and what ``--top`` cuts. A format decides how a block looks, and may
+shorten names to the width that it has. A screen of text shows sentences for tables, where they have
+one; the other formats add and hide nothing.
 
 All text in a document is on one line, and safe for a terminal: see :func:`~profkit.names.visible`.
 Markup is up to the formats; code in sentences is between backticks.
@@ -19,19 +19,12 @@ from profkit.engine.wording import counted
 from profkit.model.finding import Severity
 from profkit.model.location import numbered_line
 from profkit.names import middle_cut, short_kernel, tail_cut, visible
-from profkit.present.memory_text import (
-    MemorySeriesRow,
-)
+from profkit.present.memory_text import MemorySeriesRow
 from profkit.units import format_count
 
 PartKind = Literal["compute", "communication", "copy", "idle", "host"]
-
-
 ColumnKind = Literal["name", "text", "figure", "change", "trend"]
-
-
 Tone = Literal["better", "worse", ""]
-
 
 _SMALL_SHARE: Final = 0.01
 """Parts of the step time below this share one line."""
@@ -45,7 +38,7 @@ class Name:
     is_kernel: bool = False
 
     def fitted(self, width: int) -> str:
-        """The name in at most ``width`` characters; kernels lose their template arguments."""
+        """Fit the name into ``width`` characters; kernels lose their template arguments."""
         return short_kernel(self.text, width) if self.is_kernel else middle_cut(self.text, width)
 
 
@@ -79,11 +72,11 @@ class SourceLine:
 
     @property
     def short(self) -> str:
-        """The same without the file's folders."""
+        """Return the place without the file's folders."""
         return self._with(posixpath.basename(self.path), self.function)
 
     def fitted(self, width: int) -> str:
-        """The place in ``width`` characters: the function gives way first, then folders."""
+        """Fit the place into ``width`` characters: the function gives way first, then folders."""
         for text in (str(self), "" if self.is_function else self._with(self.path, "")):
             if text and len(text) <= width:
                 return text
@@ -104,7 +97,7 @@ class TableColumn:
 
     @property
     def is_figure(self) -> bool:
-        """Whether its cells are never cut and are aligned to the right."""
+        """Return whether the column's cells are never cut and are aligned to the right."""
         return self.kind in {"figure", "change"}
 
 
@@ -161,7 +154,7 @@ class Part:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is named in a line with other small parts instead of having its own."""
+        """Return whether the part shares a line with other small parts."""
         return self.share < _SMALL_SHARE
 
 
@@ -177,14 +170,15 @@ class TimeParts:
 
     @property
     def large(self) -> tuple[Part, ...]:
-        """The parts with a line of their own."""
+        """Return the parts with a line of their own."""
         return tuple(part for part in self.parts if not part.is_small)
 
     @property
     def small(self) -> str:
-        """The other parts with their times, or empty."""
+        """Return the small parts with their times, or an empty text."""
         small = [part for part in self.parts if part.is_small]
         named = sorted(small, key=lambda part: -part.share)[: self.n_small]
+        # The parts keep the order of the report, work before idle time.
         texts = [f"{part.label} {part.time}" for part in small if part in named]
         return ", ".join((*texts, *(["…"] if len(named) < len(small) else ())))
 
@@ -266,9 +260,10 @@ class CodeBlock:
 
     @property
     def numbered(self) -> tuple[str, ...]:
-        """The lines with their numbers, and ``>`` before the marked one."""
+        """Return the lines with their numbers, and ``>`` before the marked one."""
         if self.first is None:
             return self.lines
+
         width = len(str(self.first + len(self.lines)))
         return tuple(
             f"{'>' if number == self.marked else ' '} {number:{width}}  {line}".rstrip()
@@ -294,10 +289,10 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartBlock:
-    """A line; a table beside it has its figures, for formats that cannot draw.
+    """A line; a table next to it has its figures, for formats that cannot draw.
 
     Attributes:
-        title: The figure, with that at the upper end of the axis; its lower end is 0.
+        title: The figure, with its value at the upper end of the axis; the lower end is 0.
         points: From left to right.
     """
 
@@ -336,13 +331,13 @@ class DocumentSection:
 
     @property
     def heading(self) -> str:
-        """The title with its figures."""
+        """Return the title with its figures."""
         return f"{self.title}: {self.figures}" if self.figures else self.title
 
 
 @dataclass(frozen=True)
 class Document:
-    """What the formats lay out.
+    """A document for formats to lay out.
 
     Attributes:
         title: The document's title, for formats that have one.
@@ -363,22 +358,22 @@ class Document:
 
     @property
     def path_separator(self) -> str:
-        """What is between the recordings: an arrow from one that is compared to the other."""
+        """Return what separates the recordings: an arrow if they are compared."""
         return " → " if self.path_labels else ", "
 
 
 def one_line(text: str) -> str:
-    """A text on one line, safe for a terminal."""
+    """Return a text on one line, safe for a terminal."""
     return visible(" ".join(text.split()))
 
 
 def name_of(text: str) -> Name:
-    """A name that is no kernel's."""
+    """Return the name of something that is not a kernel."""
     return Name(one_line(text))
 
 
 def remainder(n_hidden: int, option: str) -> Iterator[Remainder]:
-    """What is not shown, if anything is."""
+    """Yield a line on the hidden rows, if any are."""
     if n_hidden > 0:
         yield Remainder(f"… and {format_count(n_hidden)} more ({option} shows all)")
 
@@ -386,7 +381,7 @@ def remainder(n_hidden: int, option: str) -> Iterator[Remainder]:
 def columns_of(
     name: str, figures: Iterable[str], ends: Iterable[str] = (), kind: ColumnKind = "name"
 ) -> tuple[TableColumn, ...]:
-    """The columns of a table: names, figures, and at the end columns of one kind."""
+    """Return the columns of a table: names, figures, and at the end columns of one kind."""
     return (
         TableColumn(name, "name"),
         *(TableColumn(title) for title in figures),
@@ -404,7 +399,7 @@ def table_section(
     sentence: tuple[str, ...] = (),
     sentence_if_full: tuple[str, ...] = (),
 ) -> Iterator[DocumentSection]:
-    """A section with a table, unless it is empty; ``heading`` is its title and figures."""
+    """Yield a section with a table, unless it is empty; ``heading`` is its title and figures."""
     title, figures = heading
     table = TableBlock(
         columns,
@@ -412,6 +407,7 @@ def table_section(
         sentence=sentence,
         sentence_if_full=sentence_if_full,
     )
+
     if table.rows:
         yield DocumentSection(title, (table, *hidden), figures, is_detail)
 
@@ -424,7 +420,7 @@ def list_section(
     sentence: tuple[str, ...] = (),
     sentence_if_full: tuple[str, ...] = (),
 ) -> Iterator[DocumentSection]:
-    """A section with a list, unless it is empty."""
+    """Yield a section with a list, unless it is empty."""
     items = tuple(ListItem(one_line(line)) for line in lines)
     if items:
         block = ListBlock(items, sentence, sentence_if_full)

@@ -1,4 +1,4 @@
-"""The arguments of recorded events, and which call launched what, as columns."""
+"""The arguments and launches of recorded events, as columns."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,15 +37,18 @@ class EventArguments:
     launch: Int64s
 
 
-def event_arguments(ctx: Context, rows: Rows) -> EventArguments:
-    """The arguments of the events in some rows of a recording. Shape ``(k,)``."""
+def find_event_arguments(ctx: Context, rows: Rows) -> EventArguments:
+    """Return the arguments of the events in some rows of a recording. Shape ``(k,)``."""
     events, launches = ctx.events, ctx.launches
+    # The last element stands for NO_ROW, which is -1.
     place = np.full(len(events) + 1, NO_ROW, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     place[NO_ROW] = NO_ROW
+
     launch = np.full(len(events), NO_ROW, dtype=np.int64)
     launch[launches.work] = place[launches.launch]
-    sets, of_event = _sets(events, rows)
+
+    sets, of_event = _find_sets(events, rows)
     return EventArguments(
         sets=sets,
         of_event=of_event,
@@ -55,37 +58,43 @@ def event_arguments(ctx: Context, rows: Rows) -> EventArguments:
     )
 
 
-def _sets(events: EventTable, rows: Rows) -> tuple[tuple[tuple[tuple[str, str], ...], ...], Int64s]:
-    """The sets of arguments, and the set of each row."""
+def _find_sets(
+    events: EventTable, rows: Rows
+) -> tuple[tuple[tuple[tuple[str, str], ...], ...], Int64s]:
+    """Find the distinct sets of arguments, and the set of each row."""
+    # Each column refines the sets of the columns before it.
     key = np.zeros(len(rows), dtype=np.int64)
     shown: list[tuple[str, Callable[[float], str], SparseColumn]] = []
-    for label, column, text in _columns(events):
+    for label, column, to_text in _list_columns(events):
         if not len(column.rows):
             continue
         values, number = numbered_values(column.values)
         of_row = np.zeros(len(events), dtype=np.int64)
         of_row[column.rows] = number + 1
-        distinct, found = numbered(key * (len(values) + 1) + of_row[rows])
+        distinct, refined_key = numbered(key * (len(values) + 1) + of_row[rows])
+        # An argument that differs in almost every event would make the page large.
         if len(distinct) > MAX_SETS:
             continue
-        key = found
-        shown.append((label, text, column))
+        key = refined_key
+        shown.append((label, to_text, column))
+
+    # The first event of each set has the texts of all.
     first = np.zeros(int(key.max(initial=0)) + 1, dtype=np.intp)
     first[key[::-1]] = np.arange(len(rows))[::-1]
-    some = rows[first] if len(rows) else rows
-    sets: list[list[tuple[str, str]]] = [[] for _ in range(len(some))]
-    for label, text, column in shown:
-        values = column.figures_at(some)
+    first_rows = rows[first] if len(rows) else rows
+    sets: list[list[tuple[str, str]]] = [[] for _ in range(len(first_rows))]
+    for label, to_text, column in shown:
+        values = column.figures_at(first_rows)
         for place in np.flatnonzero(~np.isnan(values)).tolist():
-            if found_text := text(values[place]):
-                sets[place].append((label, found_text))
+            if text := to_text(values[place]):
+                sets[place].append((label, text))
     return tuple(map(tuple, sets)), key
 
 
-def _columns(
+def _list_columns(
     events: EventTable,
 ) -> Iterator[tuple[str, SparseColumn, Callable[[float], str]]]:
-    """Label, values and text of the arguments; those that vary most come last."""
+    """Yield label, values and text of the arguments; the arguments that vary most come last."""
 
     def number(value: float) -> str:
         return format_count(int(value))
@@ -118,18 +127,18 @@ def _columns(
 def _sizes(text: str) -> str:
     """``256 x 1 x 1`` of ``[256, 1, 1]``."""
     try:
-        return " x ".join(format_count(int(each)) for each in json.loads(text))
+        return " x ".join(format_count(int(size)) for size in json.loads(text))
     except (TypeError, ValueError):
         return text
 
 
 def _inputs(text: str) -> str:
-    """The inputs of an operator without those that the argument says nothing about."""
+    """Return the inputs of an operator, without tensors of which the argument has nothing."""
     try:
-        listed = json.loads(text)
+        inputs = json.loads(text)
     except ValueError:
         return text
-    if not isinstance(listed, list):
+    if not isinstance(inputs, list):
         return text
-    shown = [each if isinstance(each, str) else json.dumps(each) for each in listed]
-    return ", ".join(each for each in shown if each not in _NO_TENSOR)
+    shown = [entry if isinstance(entry, str) else json.dumps(entry) for entry in inputs]
+    return ", ".join(entry for entry in shown if entry not in _NO_TENSOR)

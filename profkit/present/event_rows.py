@@ -10,8 +10,8 @@ from profkit.model.events import MISSING, Category, Rows
 from profkit.model.explanation import EventRow
 
 
-def event_rows(ctx: Context, rows: Rows) -> Iterator[EventRow]:
-    """Some events of a trace, in their order.
+def build_event_rows(ctx: Context, rows: Rows) -> Iterator[EventRow]:
+    """Build the rows of some events of a trace, in their order.
 
     Args:
         rows: Rows of the trace's events. Shape ``(n,)``.
@@ -20,6 +20,7 @@ def event_rows(ctx: Context, rows: Rows) -> Iterator[EventRow]:
     devices, streams = events.device.at(rows), events.stream.at(rows)
     places = zip(rows.tolist(), ctx.step_of(rows).tolist(), devices.tolist(), streams.tolist(),
                  strict=True)  # fmt: skip
+
     for row, step, device, stream in places:
         category = Category(int(events.category[row]))
         location = ctx.location(row)
@@ -45,9 +46,10 @@ def _thread(ctx: Context, row: int) -> str:
     lane = ctx.events.lanes[ctx.events.lane[row]]
     if not lane.thread:
         return f"thread {lane.tid}"
+    # The names of some threads contain their number.
     return lane.thread if lane.tid in lane.thread else f"{lane.thread} {lane.tid}"
 
 
-def rows_at(ctx: Context, positions: list[int]) -> Rows:
-    """The rows of events by their positions in the file, ascending."""
+def find_rows(ctx: Context, positions: list[int]) -> Rows:
+    """Find the rows of events by their positions in the file, ascending."""
     return np.flatnonzero(np.isin(ctx.events.position, positions))

@@ -16,13 +16,13 @@ _LABELS: Final = {"events": "event_ids"}
 
 
 def evidence_texts(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Each label with its figure, such as ``device idle`` and ``68.7 ms``; no unknown figures.
+    """Yield each label with its figure, such as ``device idle`` and ``68.7 ms``, where known.
 
     Of a long list the first values are shown; the JSON report has all.
     """
     for key, value in finding.evidence.items():
         name = _UNIT.sub("", key)
-        if name != key and name in finding.evidence:  # `loader_ns` beside `loader`
+        if name != key and name in finding.evidence:  # `loader_ns` with `loader`
             name = f"{name}_{_QUANTITIES[key.rpartition('_')[2]]}"
         label = _cut(_LABELS.get(name, name).replace("_", " ").removeprefix("n ")) or "value"
         if value is not None:
@@ -38,7 +38,8 @@ def _formatted(key: str, value: EvidenceValue) -> str:
         if key.endswith("_bytes"):
             return format_bytes(value)
         return format_share(value) if key.endswith("_share") else f"{value:,}"
-    shown = ", ".join(_formatted(key, each) for each in value[:_MAX_VALUES])
+
+    shown = ", ".join(_formatted(key, item) for item in value[:_MAX_VALUES])
     n_more = len(value) - _MAX_VALUES
     return _cut(shown) + (f" and {n_more} more" if n_more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""One finding with all that is known of it."""
+"""One finding with its events, calls, source lines and rule."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,9 +8,9 @@ from profkit.model.explanation import EventRow, Explanation, RuleSection
 from profkit.model.finding import Finding
 from profkit.model.location import Location, SourceSnippet
 from profkit.model.report import Report
-from profkit.present.event_rows import event_rows, rows_at
-from profkit.present.finding_events import call_path, event_positions
-from profkit.present.finding_ids import finding_ids, numbered_finding, selector
+from profkit.present.event_rows import build_event_rows, find_rows
+from profkit.present.finding_events import event_positions, find_call_path
+from profkit.present.finding_ids import find_finding, finding_ids, selector
 from profkit.present.headline import cost_text
 from profkit.present.renderer import LoadedRecording
 from profkit.present.rule_page import rule_page
@@ -23,7 +23,7 @@ CODE_INDENT: Final = "    "
 def explain(
     report: Report, recording: LoadedRecording | None, word: str, base: str = ""
 ) -> Explanation:
-    """All that is known of a finding.
+    """Explain a finding with its events, calls, source lines and rule.
 
     Args:
         recording: What the report was made from; without it there are no events.
@@ -33,25 +33,28 @@ def explain(
     Raises:
         UsageError: There is no such finding, or there are several.
     """
-    every = (*report.findings, *report.health)
-    number = numbered_finding(report, word)
-    finding, own_id = every[number], finding_ids(every)[number]
+    findings = (*report.findings, *report.health)
+    number = find_finding(report, word)
+    finding, finding_id = findings[number], finding_ids(findings)[number]
+
     ctx = recording.context if recording is not None else None
     events: tuple[EventRow, ...] = ()
+    # A saved report and a snapshot have no events.
     if ctx is not None and ctx.has_trace:
-        events = tuple(event_rows(ctx, rows_at(ctx, event_positions(finding))))
+        events = tuple(build_event_rows(ctx, find_rows(ctx, event_positions(finding))))
+
     return Explanation(
         profkit=report.profkit,
         path=report.source.path,
-        id=own_id,
+        id=finding_id,
         number=number + 1,
         finding=finding,
         cost=cost_text(report, finding),
         events=events,
-        calls=call_path(report, recording, finding),
+        calls=find_call_path(report, recording, finding),
         source=_source(finding, base),
         rule=tuple(_sections(finding.rule)),
-        change=selector(own_id) if finding.change is not None else None,
+        change=selector(finding_id) if finding.change is not None else None,
     )
 
 
@@ -61,11 +64,14 @@ def _source(finding: Finding, base: str) -> SourceSnippet | None:
 
 
 def _sections(rule_id: str) -> Iterator[RuleSection]:
-    """The page of a rule; of an unknown one, as in a report of a plugin's rule, nothing."""
+    """Yield the page of a rule; nothing for an unknown rule, as in a report of a plugin's rule."""
     for rule in rules():
         if rule.INFO.id == rule_id:
             for title, passages in rule_page(rule).items():
-                texts = (_indented(each.text) if each.is_code else each.text for each in passages)
+                texts = (
+                    _indented(passage.text) if passage.is_code else passage.text
+                    for passage in passages
+                )
                 yield RuleSection(title, "\n\n".join(texts).replace("``", "`"))
 
 

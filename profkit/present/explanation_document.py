@@ -1,4 +1,4 @@
-"""One finding with all that is known of it, as a document."""
+"""The explanation of a finding as a document."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,8 +31,8 @@ _NOT_ABOUT_THE_PROGRAM: Final = ("Reads", "Source")
 """Sections for those who check or write rules."""
 
 
-def explanation_document(explanation: Explanation, options: ReadersOptions) -> Document:
-    """A finding with all that is known of it, as a document."""
+def build_explanation_document(explanation: Explanation, options: ReadersOptions) -> Document:
+    """Build the document of an explanation."""
     finding = explanation.finding
     cost = f" It costs {explanation.cost}." if explanation.cost else ""
     head = f"{finding.rule} {finding.name}, {finding.severity}"
@@ -44,13 +44,11 @@ def explanation_document(explanation: Explanation, options: ReadersOptions) -> D
         ),
         origin=(one_line(head), f"{finding.confidence} confidence"),
         headline=f"{one_line(finding.message)}{cost}",
-        sections=tuple(_document_sections(explanation, options)),
+        sections=tuple(_build_sections(explanation, options)),
     )
 
 
-def _document_sections(
-    explanation: Explanation, options: ReadersOptions
-) -> Iterator[DocumentSection]:
+def _build_sections(explanation: Explanation, options: ReadersOptions) -> Iterator[DocumentSection]:
     finding = explanation.finding
     if finding.fix:
         yield DocumentSection("Fix", (Paragraph(one_line(finding.fix)),))
@@ -60,27 +58,31 @@ def _document_sections(
         lines = tuple(map(visible, source.lines))
         code = CodeBlock(lines, source.first, source.marked)
         yield DocumentSection(one_line(short_path(place.file or "", options.base)), (code,))
-    yield from _places(finding, options.base)
+
+    yield from _build_places(finding, options.base)
     chains = ("".join(chain) for chain in finding.holders)
     yield from list_section("Held by", chains, is_detail=False)
-    calls = (str(SourceLine(each.file, each.line, each.function)) for each in explanation.calls)
+    calls = (str(SourceLine(frame.file, frame.line, frame.function)) for frame in explanation.calls)
     yield from list_section("Called from", calls)
-    yield from _events(explanation)
+    yield from _build_events(explanation)
+
     # The events have a table.
     figures = {key: value for key, value in finding.evidence.items() if key != "events"}
     texts = evidence_texts(replace(finding, evidence=figures))
     evidence = (f"{label}: {figure}" for label, figure in texts)
     yield from list_section("Evidence", evidence)
+
     for section in explanation.rule:
         if section.title not in _NOT_ABOUT_THE_PROGRAM:
-            yield DocumentSection(section.title, tuple(_blocks(section.text)))
+            yield DocumentSection(section.title, tuple(_split_blocks(section.text)))
+
     if explanation.change is not None:
         command = f"profkit what-if PATH --remove {explanation.change}"
         text = f"`{one_line(command)}` predicts the step time without it."
         yield DocumentSection("What if", (Paragraph(text),))
 
 
-def _places(finding: Finding, base: str) -> Iterator[DocumentSection]:
+def _build_places(finding: Finding, base: str) -> Iterator[DocumentSection]:
     lines = (
         ", ".join(filter(None, (_line(where, base), where.op, where.module, where.step)))
         for where in finding.locations
@@ -98,7 +100,7 @@ def _line(where: Location, base: str) -> str:
     )
 
 
-def _events(explanation: Explanation) -> Iterator[DocumentSection]:
+def _build_events(explanation: Explanation) -> Iterator[DocumentSection]:
     rows: list[tuple[Cell, ...]] = [
         (
             Name(one_line(event.name), is_kernel=event.category == "kernel"),
@@ -114,7 +116,7 @@ def _events(explanation: Explanation) -> Iterator[DocumentSection]:
     yield from table_section(("Events", ""), columns, rows)
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def _split_blocks(text: str) -> Iterator[Block]:
     for part in text.split("\n\n"):
         if part.startswith(CODE_INDENT):
             lines = (line.removeprefix(CODE_INDENT) for line in part.split("\n"))

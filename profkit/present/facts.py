@@ -1,4 +1,4 @@
-"""What every renderer shows beside the findings: devices, counts, skipped checks, remarks."""
+"""Facts that every renderer shows with the findings: devices, counts, skipped checks, remarks."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -17,25 +17,22 @@ from profkit.model.report import (
     SyncSummary,
 )
 from profkit.names import visible
-from profkit.present.memory_text import (
-    memory_facts,
-)
+from profkit.present.memory_text import memory_facts
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 _NOTABLE_OVERHEAD: Final = 0.05
 _MIN_TOLD_SHARE: Final = 0.5
-"""The share of the time of matmuls whose FLOPs have to be known, so that their sum says something.
-"""
+"""With FLOPs of a smaller share of the time of matmuls, their sum says little."""
 _MIN_KNOWN_SHARE: Final = 0.99
 _MAX_SYNC_SITES: Final = 5
 """Lines with syncs that are listed without ``--verbose``."""
 _MIN_DELAYED_SHARE: Final = 0.1
-"""If the thread was without a core for less, that is not among the facts."""
+"""A shorter time without a core is not reported."""
 _NUMBER_DIGITS: Final = 3
 
 
 def origin(report: Report) -> list[str]:
-    """Devices, torch version and rank of a recording."""
+    """Return the devices, torch version and rank of a recording."""
     source = report.source
     parts = sorted({name for name in source.devices if name})
     if source.torch:
@@ -46,7 +43,7 @@ def origin(report: Report) -> list[str]:
 
 
 def facts(report: Report, *, everything: bool) -> list[str]:
-    """Figures on devices and memory, a line each.
+    """List figures on devices and memory, a line each.
 
     Args:
         everything: Whether to include all syncs, copies, regions and single devices.
@@ -54,34 +51,39 @@ def facts(report: Report, *, everything: bool) -> list[str]:
     summary = report.summary
     derived = report.source.step_origin not in {None, "profiler", "entry"}
     lines = [f"steps are {visible(report.source.step_definition)}"] if derived else []
+    # The breakdown has the figures of a single device.
     lines += [
         _device_fact(device)
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1)
     ]
-    lines += flop_facts(report, everything=everything)
+
+    lines += _describe_flops(report, everything=everything)
     lines += memory_facts(report, everything=everything)
-    lines += _sync_sites(summary, None if everything else _MAX_SYNC_SITES)
+    lines += _list_sync_sites(summary, None if everything else _MAX_SYNC_SITES)
     return [*lines, *_counts(report)] if everything else lines
 
 
-def flop_facts(report: Report, *, everything: bool) -> Iterator[str]:
-    """FLOP utilization, or FLOPs alone and how to state a device's peak."""
+def _describe_flops(report: Report, *, everything: bool) -> Iterator[str]:
+    """Yield the FLOP utilization, or FLOPs alone and how to state a device's peak."""
     flops = report.summary.flops
     if flops is None:
         return
-    known = flops.known_share
-    if known is not None and known < _MIN_TOLD_SHARE and not everything:
+    share_known = flops.known_share
+    if share_known is not None and share_known < _MIN_TOLD_SHARE and not everything:
         return
-    rest = ""
-    if known is not None and known < _MIN_KNOWN_SHARE:
-        rest = f", at least: FLOPs are known of {format_share(known)} of the time of matmuls"
+
+    # FLOPs of some matmuls alone are a lower bound.
+    bound = ""
+    if share_known is not None and share_known < _MIN_KNOWN_SHARE:
+        bound = f", at least: FLOPs are known of {format_share(share_known)} of the time of matmuls"
     achieved = f"{format_number(flops.tflops_per_s)} TFLOP/s"
     if flops.utilization_share is not None:
         share = format_share(flops.utilization_share)
-        yield f"FLOP utilization: {share} of the {flops.precision} peak, {achieved}{rest}"
+        yield f"FLOP utilization: {share} of the {flops.precision} peak, {achieved}{bound}"
     elif flops.flops and (everything or flops.unknown_devices):
-        yield f"FLOPs of matmuls: {achieved} of step time{rest}"
+        yield f"FLOPs of matmuls: {achieved} of step time{bound}"
+
     if flops.model_utilization_share is not None:
         share = format_share(flops.model_utilization_share)
         yield f"model FLOP utilization (MFU): {share} of the {flops.precision} peak"
@@ -90,13 +92,14 @@ def flop_facts(report: Report, *, everything: bool) -> Iterator[str]:
             "model FLOP utilization (MFU) is not known: it needs steps, the shapes of inputs and "
             "the device's peak"
         )
+
     if flops.unknown_devices:
         devices = ", ".join(map(visible, flops.unknown_devices))
         yield f"The peak of {devices} is not known: state it in `[tool.profkit.peaks]`"
 
 
-def _processor_time(report: Report, *, everything: bool) -> Iterator[str]:
-    """Whether the recorded thread ran, waited, or was ready to run without a core."""
+def _describe_processor_time(report: Report, *, everything: bool) -> Iterator[str]:
+    """Say whether the recorded thread ran, waited, or was ready to run without a core."""
     cpu = report.source.cpu
     if cpu is None or cpu.waiting_ns is None or cpu.delayed_ns is None or not cpu.window_ns:
         return
@@ -120,17 +123,18 @@ def _device_fact(device: DeviceSummary) -> str:
     return f"{device.device}: busy {busy} of the {span} from its first to its last work: {shares}"
 
 
-def _sync_sites(summary: Summary, limit: int | None) -> Iterator[str]:
-    """The lines with syncs that were recorded while the program ran."""
+def _list_sync_sites(summary: Summary, limit: int | None) -> Iterator[str]:
+    """Yield the lines with syncs that were recorded while the program ran."""
     sites = summary.sync_sites or ()
     for site in sites[:limit]:
         place = "library code" if not site.location else site.location.place
         allowed = "" if site.allowed_reason is None else f", allowed: {site.allowed_reason}"
         yield f"{place}: {counted(site.n_calls, 'sync')} in {site.operation}{allowed}"
-    rest = sites[limit:] if limit is not None else ()
-    if rest:
-        n_calls = sum(site.n_calls for site in rest)
-        yield f"{counted(len(rest), 'more line')}: {counted(n_calls, 'sync')}"
+
+    hidden = sites[limit:] if limit is not None else ()
+    if hidden:
+        n_calls = sum(site.n_calls for site in hidden)
+        yield f"{counted(len(hidden), 'more line')}: {counted(n_calls, 'sync')}"
 
 
 def _counts(report: Report) -> Iterator[str]:
@@ -153,61 +157,54 @@ def _times(of: CopySummary | RegionSummary | SyncSummary) -> str:
 
 
 def busiest_kernels(report: Report) -> tuple[bool, list[KernelSummary]]:
-    """Kernels by their time per step, or where that is not known in total.
+    """Sort kernels by their time per step, or by their total time without steps.
 
     Returns:
         Whether times per step are known, and the kernels.
     """
-    every = report.summary.top_kernels
-    per_step = any(each.per_step_ns is not None for each in every)
+    kernels = report.summary.top_kernels
+    per_step = any(kernel.per_step_ns is not None for kernel in kernels)
     return per_step, sorted(
-        every, key=lambda each: (-(each.per_step_ns or 0), -each.total_ns, each.name)
+        kernels, key=lambda kernel: (-(kernel.per_step_ns or 0), -kernel.total_ns, kernel.name)
     )
 
 
 def busiest_ops(report: Report) -> tuple[bool, bool, list[OpSummary]]:
-    """Operators by the device time that they launch themselves, else by their self time.
+    """Sort operators by the device time that they launch themselves, else by their self time.
 
-    These are times per step, or where none is known in total. The report has operators by total
-    time, which includes the operators that they call.
+    These are times per step, or total times without steps. The report has operators by total time,
+    which includes the operators that they call.
 
     Returns:
         Whether times per step are known, whether operators are ranked by device time, and the
         operators.
     """
-    every = report.summary.top_ops
-    per_step = any(each.per_step_ns is not None for each in every)
-    launching = [op for op in every if op.device_ns]
+    ops = report.summary.top_ops
+    per_step = any(op.per_step_ns is not None for op in ops)
+
+    launching = [op for op in ops if op.device_ns]
     if launching:
-        return (
-            per_step,
-            True,
-            sorted(
-                launching, key=lambda op: (-(op.device_per_step_ns or 0), -op.device_ns, op.name)
-            ),
-        )
-    return (
-        per_step,
-        False,
-        sorted(every, key=lambda op: (-(op.self_per_step_ns or 0), -op.self_ns, op.name)),
-    )
+        launching.sort(key=lambda op: (-(op.device_per_step_ns or 0), -op.device_ns, op.name))
+        return per_step, True, launching
+    by_self_time = sorted(ops, key=lambda op: (-(op.self_per_step_ns or 0), -op.self_ns, op.name))
+    return per_step, False, by_self_time
 
 
 def unchecked_by_reason(report: Report, *, everything: bool = False) -> list[tuple[str, str]]:
-    """The skipped checks by reason: the reason with its remedy, and the ids of the rules.
+    """Group skipped checks by reason: the reason with its remedy, and the ids of the rules.
 
     Args:
         everything: Whether to list each id, instead of ranges such as ``MEM003 to MEM005``.
     """
     groups: dict[str, list[str]] = {}
-    for each in report.unchecked:
-        groups.setdefault(f"{each.reason} {each.remedy}", []).append(each.rule)
+    for check in report.unchecked:
+        groups.setdefault(f"{check.reason} {check.remedy}", []).append(check.rule)
     joined = ", ".join if everything else id_ranges
     return [(reason, joined(dict.fromkeys(rules))) for reason, rules in groups.items()]
 
 
 def id_ranges(rules: Iterable[str]) -> str:
-    """Ids, with three or more consecutive ones as a range: ``MEM003 to MEM005, SYN001``."""
+    """Join ids, with three or more consecutive ones as a range: ``MEM003 to MEM005, SYN001``."""
     runs: list[list[str]] = []
     for rule in rules:
         if runs and _is_next(runs[-1][-1], rule):
@@ -215,21 +212,21 @@ def id_ranges(rules: Iterable[str]) -> str:
         else:
             runs.append([rule])
     return ", ".join(
-        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run)  # noqa: PLR2004  (two are no range)
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run)  # noqa: PLR2004  (two ids stay separate)
         for run in runs
     )
 
 
 def _is_next(before: str, rule: str) -> bool:
-    """Whether two ids are of one family and consecutive."""
+    """Tell whether two ids are of one family and consecutive."""
     first, second = before[-_NUMBER_DIGITS:], rule[-_NUMBER_DIGITS:]
     if before[:-_NUMBER_DIGITS] != rule[:-_NUMBER_DIGITS] or not (first + second).isdecimal():
         return False
     return int(second) == int(first) + 1
 
 
-def remarks(report: Report, *, everything: bool) -> Iterator[str]:
-    """How recording affects the figures, a sentence each.
+def describe_recording(report: Report, *, everything: bool) -> Iterator[str]:
+    """Yield how recording affects the figures, a sentence each.
 
     Args:
         everything: Whether to include little overhead, work without a recorded launch, and why
@@ -242,9 +239,11 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     cost = source.run_cost
     if cost is not None and (cost.share >= _NOTABLE_OVERHEAD or everything):
         yield _run_cost_text(cost, source.cpu)
-    yield from _processor_time(report, everything=everything)
+
+    yield from _describe_processor_time(report, everything=everything)
     if report.summary.memory is not None:
         yield from report.summary.memory.not_measured
+
     if source.lines_from == "other-step":
         yield "Times are from steps without stacks; source lines are from another step."
     if report.summary.n_gpu_events_without_launch and everything:

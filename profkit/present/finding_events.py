@@ -15,11 +15,11 @@ from profkit.present.renderer import LoadedRecording
 
 
 def event_positions(finding: Finding) -> list[int]:
-    """The positions in the file of the events that a finding refers to."""
-    given = finding.evidence.get("events")
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    """Return the positions in the file of the events that a finding refers to."""
+    positions = finding.evidence.get("events")
+    if not isinstance(positions, Sequence) or isinstance(positions, str):
         return []
-    return [number for number in given if isinstance(number, int)]
+    return [number for number in positions if isinstance(number, int)]
 
 
 def times_of(ctx: Context, finding: Finding) -> tuple[Int64s, Int64s]:
@@ -31,20 +31,22 @@ def times_of(ctx: Context, finding: Finding) -> tuple[Int64s, Int64s]:
     return ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
 
 
-def call_path(
+def find_call_path(
     report: Report, recording: LoadedRecording | None, finding: Finding
 ) -> tuple[Frame, ...]:
-    """The frames that lead to a finding, outermost first; empty if unknown.
+    """Find the frames that lead to a finding, outermost first; empty if unknown.
 
-    They are those of the first event in the finding's evidence, or of the stack that allocated most
+    These are the frames of the first event in the finding's evidence, or of the stack with most
     bytes at its line in a snapshot.
     """
     place = finding.locations[0] if finding.locations else Location()
+    # A snapshot has the stacks of its allocations, a trace the calls around its events.
     for site in _sites(report):
         if _is_there(site.location, place) and site.stack:
             return site.stack[::-1]
+
     events = event_positions(finding)
-    return _of_event(recording.context, events[0]) if recording is not None and events else ()
+    return _find_calls(recording.context, events[0]) if recording is not None and events else ()
 
 
 def _is_there(site: Location, place: Location) -> bool:
@@ -58,23 +60,25 @@ def _sites(report: Report) -> tuple[AllocationSite, ...]:
     return tuple(site for device in memory.devices for site in device.peak_sites)
 
 
-def _of_event(ctx: Context, position: int) -> tuple[Frame, ...]:
-    """The Python calls around an event, or around the launch of device work."""
+def _find_calls(ctx: Context, position: int) -> tuple[Frame, ...]:
+    """Find the Python calls around an event, or around the launch of device work."""
     if not ctx.has_trace:
         return ()
     events, launches = ctx.events, ctx.launches
     row = next(iter((events.position == position).nonzero()[0].tolist()), NO_ROW)
+    # Device work has no calls around it, but its launch has.
     launched = (launches.work == row).nonzero()[0].tolist()
     if launched:
         row = int(launches.launch[launched[0]])
+
     paths = ctx.trace.capture.paths if ctx.trace.capture else {}
-    found: list[Frame] = []
+    calls: list[Frame] = []
     while row != NO_ROW:
         frame = None
         if events.category[row] == Category.PYTHON:
             frame = parse_frame(events.name_of(row))
         if frame is not None:
             file = paths.get(frame.file, frame.file)
-            found.append(Frame(file, frame.line, frame.function, frame.precision))
+            calls.append(Frame(file, frame.line, frame.function, frame.precision))
         row = int(ctx.tree.parent[row])
-    return tuple(reversed(found))
+    return tuple(reversed(calls))

@@ -1,4 +1,4 @@
-"""Ids of findings: what names one finding of a report on a command line.
+"""Ids that name one finding of a report on a command line.
 
 ``SYN001@train.py:41`` is the finding of rule ``SYN001`` at that line; without a line it is
 ``DAT001``. Where several findings of a report would have the same id, the second is
@@ -19,7 +19,7 @@ _NUMBER: Final = regex(r"#\d+$")
 
 
 def finding_ids(findings: Sequence[Finding]) -> list[str]:
-    """The id of each finding of a report."""
+    """Return the id of each finding of a report."""
     seen: Counter[str] = Counter()
     ids = []
     for finding in findings:
@@ -28,18 +28,19 @@ def finding_ids(findings: Sequence[Finding]) -> list[str]:
             if where.file is not None:
                 file = where.file.replace("\\", "/").rpartition("/")[2]
                 word = f"{word}@{numbered_line(file, where.line)}"
+        # A rule can have several findings at one line.
         seen[word] += 1
         ids.append(f"{word}#{seen[word]}" if seen[word] > 1 else word)
     return ids
 
 
 def selector(finding_id: str) -> str:
-    """What selects the finding in a prediction: the id without its number."""
+    """Return the name of a finding in a prediction: the id without its number."""
     return _NUMBER.sub("", finding_id)
 
 
-def numbered_finding(report: Report, word: str) -> int:
-    """The place of a finding among those of a report and its faults, from 0.
+def find_finding(report: Report, word: str) -> int:
+    """Find the place of a finding among the findings and faults of a report, from 0.
 
     Args:
         word: Its id; its number in the report, from 1; or the id or name of its rule, if that has
@@ -48,22 +49,24 @@ def numbered_finding(report: Report, word: str) -> int:
     Raises:
         UsageError: There is none, or there are several.
     """
-    every = (*report.findings, *report.health)
-    ids = finding_ids(every)
+    findings = (*report.findings, *report.health)
+    ids = finding_ids(findings)
     if word in ids and selector(word) != word:
         return ids.index(word)
-    if word.isdecimal() and 1 <= int(word) <= len(every):
+    if word.isdecimal() and 1 <= int(word) <= len(findings):
         return int(word) - 1
+
     wanted = word.casefold()
-    found = [
+    numbers = [
         number
-        for number, (each, own) in enumerate(zip(every, ids, strict=True))
-        if wanted in {selector(own).casefold(), each.rule.casefold(), each.name.casefold()}
+        for number, (finding, id_) in enumerate(zip(findings, ids, strict=True))
+        if wanted in {selector(id_).casefold(), finding.rule.casefold(), finding.name.casefold()}
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        known = ", ".join(ids[number] for number in found)
-        raise UsageError(f"{word} is the name of {len(found)} findings.", f"Choose one of {known}.")
+    if len(numbers) == 1:
+        return numbers[0]
+    if numbers:
+        choices = ", ".join(ids[number] for number in numbers)
+        message = f"{word} is the name of {len(numbers)} findings."
+        raise UsageError(message, f"Choose one of {choices}.")
     hint = f"It has {', '.join(ids)}." if ids else "It has no findings."
     raise UsageError(f"The report has no finding {word}.", hint)

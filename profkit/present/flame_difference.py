@@ -1,4 +1,4 @@
-"""Flame graphs of two recordings as one: what takes more or less than before."""
+"""Flame graphs of two recordings as one, with the weights before and after."""
 
 from collections import defaultdict
 from typing import Final
@@ -31,47 +31,51 @@ class FlameDifference:
 
 
 def flame_differences(before: Context, after: Context) -> tuple[FlameDifference, ...]:
-    """The flame graphs that both recordings have."""
+    """Compare the flame graphs that both recordings have."""
     earlier = {flame.name: flame for flame in flames(before, COMPARED)}
-    found = []
+    differences = []
     for flame in flames(after, COMPARED):
         if flame.name in earlier:
             has_steps = flame.unit == "ns" and bool(len(before.steps)) and bool(len(after.steps))
             n_steps = (len(before.steps), len(after.steps)) if has_steps else (1, 1)
-            found.append(_joined((earlier[flame.name], flame), n_steps, is_per_step=has_steps))
-    return tuple(found)
+            pair = (earlier[flame.name], flame)
+            differences.append(_join_flames(pair, n_steps, is_per_step=has_steps))
+    return tuple(differences)
 
 
-def _joined(
+def _join_flames(
     both: tuple[Flame, Flame], n_steps: tuple[int, int], *, is_per_step: bool
 ) -> FlameDifference:
-    """The nodes of both graphs; equal paths are one node."""
+    """Join the nodes of both graphs; equal paths are one node."""
     sites: dict[FlameSite, int] = {}
     numbers: dict[tuple[int, object], int] = {}
     parent, site = list[int](), list[int]()
-    # Own, total and number of the first recording, then of the second one.
+    # Self weight, total and number of the first recording, then of the second one.
     weights: tuple[dict[int, list[int]], ...] = (
         defaultdict(lambda: [0, 0, 0]), defaultdict(lambda: [0, 0, 0]),
     )  # fmt: skip
-    for flame, of_side in zip(both, weights, strict=True):
-        keys = _keys(flame)
-        node_of: list[int] = []
+    for flame, side_weights in zip(both, weights, strict=True):
+        keys = _site_keys(flame)
+        # Parents precede their children, so that the joined node of a parent is known.
+        joined_node: list[int] = []
         columns = (flame.parent, flame.site, flame.own, flame.total, flame.n)
-        for above, at, *values in zip(*(each.tolist() for each in columns), strict=True):
-            over = NO_ROW if above == NO_ROW else node_of[above]
-            node = numbers.setdefault((over, keys[at]), len(numbers))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for flame_parent, flame_site, *values in rows:
+            above = NO_ROW if flame_parent == NO_ROW else joined_node[flame_parent]
+            node = numbers.setdefault((above, keys[flame_site]), len(numbers))
             if node == len(parent):
-                parent.append(over)
-                site.append(sites.setdefault(flame.sites[at], len(sites)))
-            node_of.append(node)
+                parent.append(above)
+                site.append(sites.setdefault(flame.sites[flame_site], len(sites)))
+            joined_node.append(node)
             for place, value in enumerate(values):
-                of_side[node][place] += value
+                side_weights[node][place] += value
+
     n = len(parent)
-    (_, was, _), (own, total, count) = (
-        np.array([of_side[node] for node in range(n)], dtype=np.int64).reshape(n, 3).T
-        for of_side in weights
+    (_, total_before, _), (self_weight, total, count) = (
+        np.array([side_weights[node] for node in range(n)], dtype=np.int64).reshape(n, 3).T
+        for side_weights in weights
     )
-    old, new = n_steps
+    n_steps_before, n_steps_after = n_steps
     return FlameDifference(
         Flame(
             name=both[1].name,
@@ -81,28 +85,29 @@ def _joined(
             site=np.array(site, dtype=np.int32),
             parent=np.array(parent, dtype=np.int32),
             n=count,
-            own=own // new,
-            total=total // new,
+            own=self_weight // n_steps_after,
+            total=total // n_steps_after,
         ),
-        was // old,
+        total_before // n_steps_before,
         is_per_step,
     )
 
 
-def _keys(flame: Flame) -> list[object]:
-    """What makes sites of two recordings the same: lines and numbers of threads change.
+def _site_keys(flame: Flame) -> list[object]:
+    """Return what makes sites of two recordings the same: lines and thread numbers change.
 
-    The thread with most time is compared with the one with most time.
+    The thread with most time is compared with the thread with most time of the other recording.
     """
-    found: list[object] = [
-        (each.kind, each.name, each.frame.file.replace("\\", "/").rsplit("/", 1)[-1])
-        if each.frame is not None
-        else (each.kind, each.name)
-        for each in flame.sites
+    # The folders of a file differ between machines.
+    keys: list[object] = [
+        (site.kind, site.name, site.frame.file.replace("\\", "/").rsplit("/", 1)[-1])
+        if site.frame is not None
+        else (site.kind, site.name)
+        for site in flame.sites
     ]
     roots = np.flatnonzero(flame.parent == NO_ROW)
     by_weight = roots[np.argsort(-flame.total[roots], kind="stable")]
     for place, root in enumerate(by_weight.tolist()):
         if flame.sites[flame.site[root]].kind in {"thread", "device"}:
-            found[flame.site[root]] = place
-    return found
+            keys[flame.site[root]] = place
+    return keys

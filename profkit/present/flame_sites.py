@@ -36,35 +36,35 @@ class FlameSiteTable:
         self._numbers: dict[FlameSite, int] = {}
 
     def number(self, site: FlameSite) -> int:
-        """The number of a site."""
+        """Return the number of a site."""
         return self._numbers.setdefault(site, len(self._numbers))
 
     def unknown(self, what: str) -> int:
-        """The number of a site for data that the recording does not have."""
+        """Return the number of a site for data that the recording does not have."""
         return self.number(FlameSite("unknown", what))
 
     def threads(self, ctx: Context) -> Int64s:
-        """A site for each lane of the events, by lane."""
-        found = [
+        """Return a site for each lane of the events, by lane."""
+        numbers = [
             self.number(FlameSite("thread", thread_label(ctx.events, lane)))
             for lane in range(len(ctx.events.lanes))
         ]
-        return np.array(found, dtype=np.int64)
+        return np.array(numbers, dtype=np.int64)
 
     def lines(self, ctx: Context) -> Int64s:
-        """A site for each frame of the source map and, last, for library code."""
-        found = [
+        """Return a site for each frame of the source map and, last, for library code."""
+        numbers = [
             self.number(FlameSite("line", frame.function, frame)) for frame in ctx.source.frames
         ]
-        return np.array([*found, self.unknown("library code")], dtype=np.int64)
+        return np.array([*numbers, self.unknown("library code")], dtype=np.int64)
 
     def modules(self, ctx: Context) -> Int64s:
-        """A site for each module of the source map and, last, for none."""
-        found = [self.number(FlameSite("module", name)) for name in ctx.source.modules]
-        return np.array([*found, self.unknown("outside modules")], dtype=np.int64)
+        """Return a site for each module of the source map and, last, for none."""
+        numbers = [self.number(FlameSite("module", name)) for name in ctx.source.modules]
+        return np.array([*numbers, self.unknown("outside modules")], dtype=np.int64)
 
     def names(self, ctx: Context, kinds: Int64s, names: Int32s, wanted: Mask) -> Int64s:
-        """A site for each name of an event.
+        """Return a site for each name of an event.
 
         Args:
             kinds: Index into :data:`KINDS`. Shape ``(k,)``.
@@ -75,16 +75,18 @@ class FlameSiteTable:
             Sites, 0 where not wanted. Shape ``(k,)``.
         """
         n_names = len(ctx.events.names)
+        # Names repeat: a site is made for each distinct one.
         key, place = numbered(kinds[wanted] * n_names + names[wanted])
         numbers = [
             self.number(_site(ctx, KINDS[kind], name))
-            for kind, name in (divmod(each, n_names) for each in key.tolist())
+            for kind, name in (divmod(number, n_names) for number in key.tolist())
         ]
-        found = np.zeros(len(names), dtype=np.int64)
-        found[wanted] = np.array(numbers, dtype=np.int64)[place]
-        return found
 
-    def flame(
+        sites = np.zeros(len(names), dtype=np.int64)
+        sites[wanted] = np.array(numbers, dtype=np.int64)[place]
+        return sites
+
+    def build_flame(
         self,
         name: str,
         unit: FlameUnit,
@@ -95,7 +97,7 @@ class FlameSiteTable:
         at_ns: Int64s | None = None,
         lives: Mapping[str, LiveGroups] = MappingProxyType({}),
     ) -> Flame:
-        """The flame graph of weights at nodes.
+        """Build the flame graph of weights at nodes.
 
         Args:
             of: What the weights add up to, in one sentence.
@@ -105,36 +107,40 @@ class FlameSiteTable:
             lives: Blocks by node in ``paths``, whose nodes are in the graph too.
         """
         parent, site = paths.columns()
-        own = np.zeros(len(paths), dtype=np.int64)
-        np.add.at(own, node, weight)
+        self_weight = np.zeros(len(paths), dtype=np.int64)
+        np.add.at(self_weight, node, weight)
         n = np.bincount(node, minlength=len(paths))
+
+        # Nodes stay that have weights, or blocks of the history, and the nodes above them.
         is_end = n > 0
-        for each in lives.values():
-            is_end[each.group] = True
+        for live_groups in lives.values():
+            is_end[live_groups.group] = True
         used = over_subtrees(np.logical_or, is_end, parent)
         number = np.cumsum(used) - 1
         above = np.where(parent == NO_ROW, NO_ROW, number[parent])[used].astype(np.int32)
+
         used_sites, site_index = np.unique(site[used], return_inverse=True)
-        every = tuple(self._numbers)
+        all_sites = tuple(self._numbers)
         return Flame(
             name=name,
             unit=unit,
             of=of,
-            sites=tuple(every[each] for each in used_sites.tolist()),
+            sites=tuple(all_sites[used_site] for used_site in used_sites.tolist()),
             site=site_index.astype(np.int32),
             parent=above,
             n=n[used],
-            own=own[used],
-            total=over_subtrees(np.add, own[used], above),
+            own=self_weight[used],
+            total=over_subtrees(np.add, self_weight[used], above),
             first_ns=None if at_ns is None else _first_ns(node, at_ns, len(paths), used, above),
             lives={
-                device: replace(each, group=number[each.group]) for device, each in lives.items()
+                device: replace(live_groups, group=number[live_groups.group])
+                for device, live_groups in lives.items()
             },
         )
 
 
 def _first_ns(node: Int64s, at_ns: Int64s, n: int, used: Mask, parent: Int32s) -> Int64s:
-    """When each used node or one of its descendants first began."""
+    """Return the first start of each used node or one of its descendants."""
     first = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(first, node, at_ns)
     return over_subtrees(np.minimum, first[used], parent)
@@ -143,12 +149,14 @@ def _first_ns(node: Int64s, at_ns: Int64s, n: int, used: Mask, parent: Int32s) -
 _Values = TypeVar("_Values", Int64s, Mask)
 
 
-def over_subtrees(join: np.ufunc, own: _Values, parent: Int32s) -> _Values:
-    """A value of each node joined with those of its descendants; parents precede children."""
-    total: _Values = own.copy()
+def over_subtrees(join: np.ufunc, values: _Values, parent: Int32s) -> _Values:
+    """Join the value of each node with the values of its descendants; parents precede children."""
+    total: _Values = values.copy()
     depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1
+
+    # From the deepest level up, so that a node is complete before its parent uses it.
     for level in np.split(order, bounds):
         below = level[parent[level] != NO_ROW]
         join.at(total, parent[below], total[below])
@@ -156,12 +164,13 @@ def over_subtrees(join: np.ufunc, own: _Values, parent: Int32s) -> _Values:
 
 
 def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
-    """The site of a name of events."""
+    """Return the site of a name of events."""
     text = ctx.events.names[name]
     if kind != "python":
         return FlameSite(kind, text)
     if text.startswith(MODULE_PREFIX):
         return FlameSite("module", text.removeprefix(MODULE_PREFIX))
+
     frame = parse_frame(text)
     if frame is None:
         return FlameSite("python", text)
@@ -173,28 +182,33 @@ def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
 
 
 def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
-    """The site of each host row; all steps share one. Shape ``(n,)``."""
+    """Return the site of each host row; all steps share one. Shape ``(n,)``."""
     events = ctx.events
     on_host = np.zeros(len(events), dtype=np.bool_)
     on_host[ctx.tree.rows] = True
-    by_category = [KINDS.index(_CALLS.get(each, "unknown")) for each in range(len(Category))]
+    by_category = [
+        KINDS.index(_CALLS.get(category, "unknown")) for category in range(len(Category))
+    ]
     kinds = np.array(by_category, dtype=np.int64)[events.category]
-    found = sites.names(ctx, kinds, events.name, on_host)
+    host_site = sites.names(ctx, kinds, events.name, on_host)
     if len(ctx.steps):
-        found[ctx.steps.annotations] = sites.number(FlameSite("step", "steps"))
-    return found
+        # The names of steps are numbered: under one site their times add up.
+        host_site[ctx.steps.annotations] = sites.number(FlameSite("step", "steps"))
+    return host_site
 
 
 def devices_of_work(ctx: Context, sites: FlameSiteTable) -> Int64s:
-    """The site of the device of each piece of work. Shape of ``launches.work``."""
+    """Return the site of the device of each piece of work. Shape of ``launches.work``."""
     device = device_of(ctx.events, ctx.launches.work)
     numbers, inverse = np.unique(device, return_inverse=True)
-    found = [sites.number(FlameSite("device", ctx.device_label(each))) for each in numbers]
-    return np.array(found, dtype=np.int64)[inverse]
+    device_sites = [
+        sites.number(FlameSite("device", ctx.device_label(number))) for number in numbers
+    ]
+    return np.array(device_sites, dtype=np.int64)[inverse]
 
 
 def thread_label(events: EventTable, lane: int) -> str:
-    """The name of a host thread, or its number if the recording has no name."""
+    """Return the name of a host thread, or its number if the recording has no name."""
     place = events.lanes[lane]
     name = place.thread.removesuffix("()").strip()
     if name:

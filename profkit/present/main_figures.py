@@ -42,7 +42,7 @@ class MainFigures:
 
 
 def main_figures(report: Report) -> MainFigures:
-    """The main figures of a report."""
+    """Return the main figures of a report."""
     breakdown, saving_ns = report.summary.breakdown, report.summary.recoverable_ns
     if breakdown is None or not breakdown.total_ns:
         return MainFigures(None, None, saving_ns, None)

@@ -22,14 +22,15 @@ class Piece:
 
 
 def marked(text: str) -> tuple[Piece, ...]:
-    """A sentence split into code, which is between single or double backticks, and prose."""
+    """Split a sentence into code, which is between single or double backticks, and prose."""
     parts = _CODE.split(text)
-    found = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
-    return tuple(each for each in found if each.text)
+    # The pattern has one group, so that code is at odd places.
+    pieces = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
+    return tuple(piece for piece in pieces if piece.text)
 
 
 def environment(package: str) -> Environment:
-    """The environment of the templates in a package's folder ``templates``.
+    """Return the environment of the templates in a package's folder ``templates``.
 
     Undefined values are errors. Filters format numbers with units (``ns``, ``bytes``, ``share``,
     ``count``, ``times``) and split sentences at their backticks (``marked``).
@@ -42,6 +43,7 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
     made.filters |= {
         "ns": format_ns,
         "bytes": format_bytes,
@@ -54,5 +56,5 @@ def environment(package: str) -> Environment:
 
 
 def _shown(value: object) -> object:
-    """A value with its control characters made visible, if it is text."""
+    """Make the control characters of a value visible, if it is text."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -26,31 +26,31 @@ _OF_TRACE: Final = (
 
 
 def memory_by_stack(ctx: Context, *, over_time: bool = False) -> Flame | None:
-    """Memory at its peak, along the stacks that allocated it.
+    """Build the graph of memory at its peak, along the stacks that allocated it.
 
     Args:
         over_time: Whether the graph of a snapshot has the nodes of all blocks of the history too.
     """
     if not ctx.device_memories:
-        return _of_trace(ctx)
-    return _of_snapshot(ctx, "memory-stack", _by_stack, over_time=over_time)
+        return _build_of_trace(ctx)
+    return _build_of_snapshot(ctx, "memory-stack", _add_stacks, over_time=over_time)
 
 
 def memory_by_use(ctx: Context, *, over_time: bool = False) -> Flame | None:
-    """Memory at its peak by use, then by line; only of a snapshot.
+    """Build the graph of memory at its peak by use, then by line; only of a snapshot.
 
     Args:
         over_time: As in :func:`memory_by_stack`.
     """
     if not ctx.device_memories:
         return None
-    return _of_snapshot(ctx, "memory-use", _by_use, over_time=over_time)
+    return _build_of_snapshot(ctx, "memory-use", _add_uses, over_time=over_time)
 
 
-def _of_snapshot(
+def _build_of_snapshot(
     ctx: Context,
     name: str,
-    nodes_of: Callable[[DeviceMemory, FlameSiteTable, Paths, int], Int64s],
+    add_nodes: Callable[[DeviceMemory, FlameSiteTable, Paths, int], Int64s],
     *,
     over_time: bool,
 ) -> Flame:
@@ -61,76 +61,85 @@ def _of_snapshot(
         blocks, peak = memory.lifetimes, memory.replay.peak
         device = sites.number(FlameSite("device", memory.label))
         top = int(paths.children(np.array([TOP]), np.array([device]))[0])
-        node, is_live = nodes_of(memory, sites, paths, top), blocks.live_at(peak)
+        node, is_live = add_nodes(memory, sites, paths, top), blocks.live_at(peak)
         nodes.append(node[is_live])
         weights.append(blocks.n_bytes[is_live])
         if over_time and memory.replay.end:
             lives[memory.label] = live_groups(node, blocks, moments_of(memory))
-        active = int(memory.replay.active_bytes[peak])
-        if unattributed := max(0, active - int(weights[-1].sum())):
-            rest = sites.unknown("rounding and unrecorded allocations")
-            nodes.append(paths.children(np.array([top]), np.array([rest])))
+
+        # Active memory exceeds the blocks by their rounding, and by what the history missed.
+        active_bytes = int(memory.replay.active_bytes[peak])
+        if unattributed := max(0, active_bytes - int(weights[-1].sum())):
+            unknown = sites.unknown("rounding and unrecorded allocations")
+            nodes.append(paths.children(np.array([top]), np.array([unknown])))
             weights.append(np.array([unattributed]))
+
     node, weight = np.concatenate(nodes), np.concatenate(weights)
-    return sites.flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight, lives=lives)
+    return sites.build_flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight, lives=lives)
 
 
-def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
-    """The node of each block: its use, then its source line."""
+def _add_uses(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
+    """Add a node for each block: its use, then its source line."""
     blocks = memory.lifetimes
     uses = np.array([sites.number(FlameSite("use", label)) for label in USE_LABELS], dtype=np.int64)
     frames = memory.lines.stacks.frames
     lines = [sites.number(FlameSite("line", frame.function, frame)) for frame in frames]
     by_line = np.array([*lines, sites.unknown(NO_SOURCE_LINE)], dtype=np.int64)
+
     node = paths.children(np.full(len(blocks.use), top), uses[blocks.use])
     return paths.children(node, by_line[blocks.line])
 
 
-def _by_stack(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
-    """The node of each block: the Python frames of its stack, or all frames without Python ones."""
+def _add_stacks(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: int) -> Int64s:
+    """Add a node for each block: its stack's Python frames, or all frames without Python ones."""
     stacks, stack = memory.lines.stacks, memory.lifetimes.stack
     numbers = np.array(
         [sites.number(FlameSite("python", frame.function, frame)) for frame in stacks.frames],
         dtype=np.int64,
     )
     python = np.array([is_python(frame) for frame in stacks.frames], dtype=np.bool_)
+
     is_known = stack != NO_STACK
     node: Int64s = np.full(len(stack), top, dtype=np.int64)
     unknown = np.full(int((~is_known).sum()), sites.unknown(NO_SOURCE_LINE))
     node[~is_known] = paths.children(node[~is_known], unknown)
+
+    # Blocks share stacks: each stack is added once.
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
     wanted, inverse = np.unique(stack[is_known], return_inverse=True)
     if len(wanted):
         above = np.full(len(wanted), top, dtype=np.int64)
-        found = paths_of_stacks(paths, stacks, numbers, keep, above, wanted)
-        node[is_known] = found[inverse]
+        stack_node = paths_of_stacks(paths, stacks, numbers, keep, above, wanted)
+        node[is_known] = stack_node[inverse]
     return node
 
 
-def _of_trace(ctx: Context) -> Flame | None:
+def _build_of_trace(ctx: Context) -> Flame | None:
     peaks = window_peaks(ctx.allocations)
     if not peaks:
         return None
+
     sites, paths = FlameSiteTable(), Paths()
-    nodes = [_by_call(ctx, sites, paths, peak) for peak in peaks]
+    nodes = [_add_calls(ctx, sites, paths, peak) for peak in peaks]
     weights = [ctx.allocations.n_bytes[peak.live] for peak in peaks]
     node, weight = np.concatenate(nodes), np.concatenate(weights)
-    return sites.flame("memory-stack", "bytes", _OF_TRACE, paths, node, weight)
+    return sites.build_flame("memory-stack", "bytes", _OF_TRACE, paths, node, weight)
 
 
-def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak) -> Int64s:
-    """The source line if known, then the open calls on the allocating thread."""
+def _add_calls(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak) -> Int64s:
+    """Add the source line if known, then the open calls on the allocating thread."""
     row = ctx.rows_of_memory[ctx.allocations.alloc[peak.live]]
     label = device_label(peak.device_type, peak.device)
     device = sites.number(FlameSite("device", label))
     top = int(paths.children(np.array([TOP]), np.array([device]))[0])
+
     site = host_sites(ctx, sites)
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
-    everywhere = np.full(len(site), top, dtype=np.int64)
-    node = paths_of_tree(paths, ctx.tree, everywhere, site, lines)
+    tree_node = paths_of_tree(paths, ctx.tree, np.full(len(site), top, dtype=np.int64), site, lines)
+
     outside = sites.unknown("no enclosing call recorded")
-    found = np.full(len(row), top, dtype=np.int64)
-    has = row != NO_ROW
-    found[has] = node[row[has]]
-    found[~has] = paths.children(found[~has], np.full((~has).sum(), outside))
-    return found
+    node = np.full(len(row), top, dtype=np.int64)
+    has_call = row != NO_ROW
+    node[has_call] = tree_node[row[has_call]]
+    node[~has_call] = paths.children(node[~has_call], np.full((~has_call).sum(), outside))
+    return node

@@ -14,41 +14,44 @@ from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import bytes_over_time, representative_places
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.trace_memory.live_bytes import device_label
-from profkit.model.events import MISSING, NO_ROW, Int64s, Mask, Rows
+from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
 from profkit.model.location import NO_SOURCE_LINE, numbered_line
 from profkit.model.memory_series import Clock, Layer, LiveGroups, MemorySeries
 from profkit.present.memory_text import use_label
 
 MAX_LAYERS: Final = 8
-"""As many as can be distinguished by color; the rest is one more layer."""
+"""As many as can be distinguished by color; the other groups share one more layer."""
 MAX_MOMENTS: Final = 300
 _MAX_CANDIDATES: Final = 8192
-"""Of more groups, only those with the most bytes are considered."""
+"""If there are more groups, only the groups with the most bytes are considered."""
 _OTHERS: Final = "all others"
 _EARLIER: Final = "allocated before recording"
 USE_LABELS: Final = tuple(use_label(use) or "unknown use" for use in USES)
-"""By number."""
+"""Labels of the uses, by number."""
 REST_LAYERS: Final = (_OTHERS, _EARLIER)
-"""Names of layers that are no line, use or operator of their own."""
+"""Names of layers that stand for several lines, uses or operators."""
 _EARLIER_LINE: Final = -2
 _WITHOUT_LINE: Final = {NO_LINE: NO_SOURCE_LINE, _EARLIER_LINE: _EARLIER}
 
 
 def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
-    """The memory of each device over time; empty if the recording has no memory events."""
-    every = [_snapshot_series(memory) for memory in ctx.device_memories if memory.replay.end]
-    return tuple(each for each in every if each.allocated_bytes.any()) or _trace_series(ctx)
+    """Return each device's memory over time; empty if the recording has no memory events."""
+    series = [_build_snapshot_series(memory) for memory in ctx.device_memories if memory.replay.end]
+    return tuple(found for found in series if found.allocated_bytes.any()) or _build_trace_series(
+        ctx
+    )
 
 
-def _snapshot_series(memory: DeviceMemory) -> MemorySeries:
+def _build_snapshot_series(memory: DeviceMemory) -> MemorySeries:
     replay, lines, blocks = memory.replay, memory.lines, memory.lifetimes
     moments = moments_of(memory)
     line = blocks.line.astype(np.int64)
+    # The stacks of earlier blocks are incomplete: they share one layer.
     line[blocks.is_before_recording] = _EARLIER_LINE
     use = blocks.use.astype(np.int64)
 
     def layers(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
-        return _layers(group, blocks.n_bytes, blocks.begin, blocks.end, moments, name)
+        return _build_layers(group, blocks.n_bytes, blocks.begin, blocks.end, moments, name)
 
     times, clock = clock_of(memory)
     return MemorySeries(
@@ -67,12 +70,12 @@ def _snapshot_series(memory: DeviceMemory) -> MemorySeries:
 
 
 def moments_of(memory: DeviceMemory) -> Rows:
-    """The moments of a device's chart: indices in its history, the peak among them."""
+    """Return the moments of a device's chart: indices in its history, the peak among them."""
     return representative_places(memory.replay.active_bytes, MAX_MOMENTS)
 
 
 def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGroups:
-    """All blocks by group and by the moments between which they were live.
+    """Group all blocks, also by the moments between which they were live.
 
     Args:
         group: Group of each block, 0 or more. Shape ``(b,)``.
@@ -80,7 +83,9 @@ def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGro
     """
     n_places = len(moments) + 1
     first, last = np.searchsorted(moments, blocks.begin), np.searchsorted(moments, blocks.end)
+    # One integer stands for a group and both moments.
     key, place = numbered((group * n_places + first) * n_places + last)
+
     n_bytes = np.zeros(len(key), dtype=np.int64)
     np.add.at(n_bytes, place, blocks.n_bytes)
     return LiveGroups(
@@ -93,7 +98,7 @@ def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGro
 
 
 def clock_of(memory: DeviceMemory) -> tuple[Int64s, Clock]:
-    """The time before each entry of the history, which is that of the entry before, and its end.
+    """Return the time before each entry of the history, which is the entry before, and its end.
 
     Returns:
         Times. Shape ``(n+1,)``; and their unit.
@@ -102,62 +107,69 @@ def clock_of(memory: DeviceMemory) -> tuple[Int64s, Clock]:
     times = memory.snapshot.history.time_us[replay.rows]
     if int(times.min(initial=0)) == MISSING or bool((np.diff(times) < 0).any()) or not replay.end:
         return np.arange(replay.end + 1), "entries"
+
+    # The first entry has no entry before it, and begins the time.
     return np.concatenate((times[:1], times)) - times[0], "us"
 
 
-def _trace_series(ctx: Context) -> tuple[MemorySeries, ...]:
+def _build_trace_series(ctx: Context) -> tuple[MemorySeries, ...]:
     table = ctx.allocations.table
-    known = table.total_allocated != MISSING
-    found = []
-    for kind, number in sorted(
-        set(zip(table.device_type[known].tolist(), table.device[known].tolist(), strict=True))
-    ):
-        here = known & (table.device_type == kind) & (table.device == number)
-        found.append(_device_series(ctx, here, device_label(kind, number)))
-    return tuple(found)
+    has_total = table.total_allocated != MISSING
+    devices = zip(
+        table.device_type[has_total].tolist(), table.device[has_total].tolist(), strict=True
+    )
+    series = []
+    for kind, number in sorted(set(devices)):
+        is_device = (table.device_type == kind) & (table.device == number)
+        rows = np.flatnonzero(has_total & is_device)
+        series.append(_build_device_series(ctx, rows, device_label(kind, number)))
+    return tuple(series)
 
 
-def _device_series(ctx: Context, here: Mask, label: str) -> MemorySeries:
+def _build_device_series(ctx: Context, rows: Rows, label: str) -> MemorySeries:
     table = ctx.allocations.table
-    places = np.flatnonzero(here)
-    allocated = table.total_allocated[places]
+    allocated = table.total_allocated[rows]
     moments = representative_places(allocated, MAX_MOMENTS)
-    reserved = table.total_reserved[places][moments]
+
+    reserved = table.total_reserved[rows][moments]
     # Host memory has no reserve in a trace: it is always 0.
     has_reserve = bool((reserved > 0).any()) and int(reserved.min()) != MISSING
+
     return MemorySeries(
         device=label,
         clock="ns",
-        at=table.ts_ns[places][moments],
+        at=table.ts_ns[rows][moments],
         allocated_bytes=allocated[moments],
         reserved_bytes=reserved if has_reserve else None,
-        layers=_window_layers(ctx, places, moments, allocated[moments]),
+        layers=_build_window_layers(ctx, rows, moments, allocated[moments]),
     )
 
 
-def _window_layers(
-    ctx: Context, places: Rows, moments: Rows, allocated: Int64s
+def _build_window_layers(
+    ctx: Context, rows: Rows, moments: Rows, allocated: Int64s
 ) -> dict[str, tuple[Layer, ...]]:
-    """The layers of allocations in the window, and one of all allocated before."""
-    every = ctx.allocations
-    if not every.has_addresses:
+    """Build the layers of allocations in the window, and one layer of all memory from before."""
+    pairs = ctx.allocations
+    if not pairs.has_addresses:
         return {}
-    own = np.isin(every.alloc, places)
-    alloc, free, n_bytes = every.alloc[own], every.free[own], every.n_bytes[own]
-    begin = np.searchsorted(places, alloc)
-    end = np.where(free == NO_ROW, len(places), np.searchsorted(places, free))
+    is_device = np.isin(pairs.alloc, rows)
+    alloc, free, n_bytes = pairs.alloc[is_device], pairs.free[is_device], pairs.n_bytes[is_device]
+    begin = np.searchsorted(rows, alloc)
+    end = np.where(free == NO_ROW, len(rows), np.searchsorted(rows, free))
+
+    # NO_ROW, which is -1, selects the appended entry: there may be no others.
     row = ctx.rows_of_memory[alloc]
-    # NO_ROW is the entry appended: there may be no others.
     frame = np.append(ctx.source.frame, NO_FRAME).astype(np.int64)[row]
     op = np.append(ctx.innermost_op, NO_ROW)[row]
     name = np.append(ctx.events.name, -1).astype(np.int64)[op]
-    one = np.zeros(len(alloc), dtype=np.int64)
-    in_window = bytes_over_time(one, n_bytes, begin, end, moments, 1)[0]
-    before = Layer(_EARLIER, np.maximum(allocated - in_window, 0))
+
+    one_group = np.zeros(len(alloc), dtype=np.int64)
+    in_window = bytes_over_time(one_group, n_bytes, begin, end, moments, 1)[0]
+    earlier = Layer(_EARLIER, np.maximum(allocated - in_window, 0))
 
     def layers(group: Int64s, label: Callable[[int], str]) -> tuple[Layer, ...]:
-        found = _layers(group, n_bytes, begin, end, moments, label)
-        return (*found, before) if before.bytes.any() else found
+        window_layers = _build_layers(group, n_bytes, begin, end, moments, label)
+        return (*window_layers, earlier) if earlier.bytes.any() else window_layers
 
     by_op = layers(name, lambda i: "operator not recorded" if i < 0 else ctx.events.names[i])
     if not ctx.has_lines:
@@ -172,7 +184,7 @@ def _line_label(ctx: Context, frame: int) -> str:
     return numbered_line(place.file.replace(chr(92), "/").rpartition("/")[2], place.line)
 
 
-def _layers(
+def _build_layers(
     group: Int64s,
     n_bytes: Int64s,
     begin: Rows,
@@ -180,27 +192,33 @@ def _layers(
     moments: Rows,
     name: Callable[[int], str],
 ) -> tuple[Layer, ...]:
-    """A layer for each of the largest groups of blocks, and one for all others."""
+    """Build a layer for each of the largest groups of blocks, and one for all others."""
     values, of_block = np.unique(group, return_inverse=True)
     if not len(values):
         return ()
-    heavy = _heaviest(of_block, n_bytes, begin, end, moments, len(values))
+    heavy = _find_heaviest(of_block, n_bytes, begin, end, moments, len(values))
     rank = np.full(len(values), len(heavy), dtype=np.intp)
     rank[heavy] = np.arange(len(heavy))
     live_bytes = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(heavy) + 1)
+
     names = [*(name(int(values[i])) for i in heavy), _OTHERS]
-    return tuple(Layer(each, live_bytes[i]) for i, each in enumerate(names) if live_bytes[i].any())
+    return tuple(
+        Layer(label, live_bytes[i]) for i, label in enumerate(names) if live_bytes[i].any()
+    )
 
 
-def _heaviest(
+def _find_heaviest(
     of_block: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n: int
 ) -> Sequence[int]:
-    """The groups with the most bytes at any moment, the most first."""
+    """Find the groups with the most bytes at any moment, the most first."""
     total = np.zeros(n, dtype=np.int64)
     np.add.at(total, of_block, n_bytes)
+    # The bytes of all groups at all moments would need too much memory.
     candidates = np.argsort(-total, kind="stable")[:_MAX_CANDIDATES]
+
     rank = np.full(n, len(candidates), dtype=np.intp)
     rank[candidates] = np.arange(len(candidates))
     live_bytes = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(candidates) + 1)
+
     order = np.argsort(-live_bytes[:-1].max(axis=1), kind="stable")
-    return [int(each) for each in candidates[order[:MAX_LAYERS]]]
+    return [int(candidate) for candidate in candidates[order[:MAX_LAYERS]]]

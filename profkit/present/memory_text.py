@@ -1,4 +1,4 @@
-"""Sentences and rows on memory: of a snapshot, and over a monitored program's steps."""
+"""Sentences and rows on the memory of a snapshot and over a monitored program's steps."""
 
 import posixpath
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from profkit.model.memory_summary import (
 )
 from profkit.model.report import Report
 from profkit.names import visible
-from profkit.present.device_facts import device_facts
+from profkit.present.device_facts import describe_device
 from profkit.units import format_bytes, format_count, format_share
 
 _SERIES: Final = (
@@ -73,17 +73,17 @@ class MemorySeriesRow:
 
     @property
     def first_bytes(self) -> int:
-        """The first value."""
+        """Return the first value."""
         return self.values_bytes[0]
 
     @property
     def last_bytes(self) -> int:
-        """The last value."""
+        """Return the last value."""
         return self.values_bytes[-1]
 
     @property
     def highest_bytes(self) -> int:
-        """The maximum."""
+        """Return the maximum."""
         return max(self.values_bytes)
 
     @property
@@ -96,15 +96,17 @@ class MemorySeriesRow:
         return f"{self.name} {verb} from {first} to {last}"
 
     def trend(self, width: int) -> str:
-        """A line of ``width`` bars over the steps, from the minimum to the maximum."""
+        """Draw a line of ``width`` bars over the steps, from the minimum to the maximum."""
         low, high = min(self.values_bytes), self.highest_bytes
+        # Drawn from minimum to maximum, small variations would look like growth.
         if high - low <= high * _FLAT_SHARE:
             return _BARS[0] * width
-        top = len(_BARS) - 1
-        return "".join(_BARS[round((n - low) / (high - low) * top)] for n in self._resampled(width))
 
-    def _resampled(self, width: int) -> Iterator[int]:
-        """The last known value at each of ``width`` evenly spaced steps."""
+        top = len(_BARS) - 1
+        return "".join(_BARS[round((n - low) / (high - low) * top)] for n in self._resample(width))
+
+    def _resample(self, width: int) -> Iterator[int]:
+        """Yield the last known value at each of ``width`` evenly spaced steps."""
         first, last, place = self.steps[0], self.steps[-1], 0
         for column in range(width):
             step = first + (last - first) * (column + 1) / width
@@ -128,12 +130,12 @@ class AllocationTable:
     sites: tuple[AllocationSite, ...]
 
     def share(self, site: AllocationSite) -> float:
-        """A site's share of all bytes."""
+        """Return a site's share of all bytes."""
         return site.bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 def use_label(category: str) -> str:
-    """The label of a use, such as ``optimizer state``; empty if unknown.
+    """Return the label of a use, such as ``optimizer state``; empty if unknown.
 
     Args:
         category: As in :class:`~profkit.model.memory_summary.MemoryUse`.
@@ -142,23 +144,23 @@ def use_label(category: str) -> str:
 
 
 def place_of(site: AllocationSite) -> str:
-    """The label of a site without a source line."""
+    """Return the label of a site without a source line."""
     if site.is_before_recording:
         return "allocated before recording"
     return visible(site.location.function or "") or NO_SOURCE_LINE
 
 
 def series_rows(report: Report) -> list[MemorySeriesRow]:
-    """The memory of a monitored program over its steps; figures that stay 0 are left out."""
+    """Return a monitored program's memory over its steps; figures that stay 0 are left out."""
     memory = report.summary.memory
-    rows = [] if memory is None else [_series(memory, *each) for each in _SERIES]
+    rows = [] if memory is None else [_series(memory, name, figure) for name, figure in _SERIES]
     return [row for row in rows if len(row.steps) > 1 and row.highest_bytes]
 
 
 def _series(memory: MemorySummary, name: str, figure: str) -> MemorySeriesRow:
-    known = [(each.step, n) for each in memory.steps if (n := getattr(each, figure)) is not None]
-    steps = tuple(step for step, _ in known)
-    return MemorySeriesRow(name + _until(memory, steps), steps, tuple(n for _, n in known))
+    values = [(step.step, n) for step in memory.steps if (n := getattr(step, figure)) is not None]
+    steps = tuple(step for step, _ in values)
+    return MemorySeriesRow(name + _until(memory, steps), steps, tuple(n for _, n in values))
 
 
 def _until(memory: MemorySummary, steps: Sequence[int]) -> str:
@@ -171,22 +173,24 @@ def _until(memory: MemorySummary, steps: Sequence[int]) -> str:
 
 def monitored_steps(memory: MemorySummary) -> str:
     """``98 monitored steps``, and the last step that was measured if it is well before the end."""
-    until = _until(memory, [each.step for each in memory.steps])
+    until = _until(memory, [step.step for step in memory.steps])
     return f"{counted(memory.n_monitored_steps or 0, 'monitored step')}{until}"
 
 
 def device_series_rows(report: Report) -> list[MemorySeriesRow]:
-    """The memory of a snapshot's devices over its history.
+    """Return the memory of a snapshot's devices over its history.
 
     A device without memory, or with a history of one entry, has no row.
     """
     memory = report.summary.memory
-    devices = [each for each in memory.devices if _has_series(each)] if memory else []
+    devices = [device for device in memory.devices if _has_series(device)] if memory else []
+
     rows = []
     for device in devices:
         entries = tuple(point.entry for point in device.timeline)
         active = tuple(point.active_bytes for point in device.timeline)
         rows.append(MemorySeriesRow(f"{device.device} active", entries, active))
+        # With several devices, one row for each keeps the table short.
         if len(devices) == 1:
             reserved = tuple(point.reserved_bytes for point in device.timeline)
             rows.append(MemorySeriesRow(f"{device.device} reserved", entries, reserved))
@@ -199,7 +203,7 @@ def _has_series(device: SnapshotDevice) -> bool:
 
 
 def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTable]:
-    """The live blocks of each device when an allocation failed, else at its peak, else at the end.
+    """List each device's live blocks when an allocation failed, else at its peak, else at the end.
 
     Args:
         everything: Whether to include all three.
@@ -207,6 +211,7 @@ def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTab
     memory = report.summary.memory
     tables: list[AllocationTable] = []
     for device in memory.devices if memory else ():
+        # Peak and end often have the same blocks: a table is shown once.
         distinct: dict[tuple[AllocationSite, ...], AllocationTable] = {}
         for table in _tables(device):
             distinct.setdefault(table.sites, table)
@@ -226,12 +231,13 @@ def _tables(device: SnapshotDevice) -> Iterator[AllocationTable]:
 
 
 def memory_sentences(report: Report) -> list[str]:
-    """The headline of a report without times; empty if nothing is known of memory."""
+    """Return the headline of a report without times; empty if it has no memory."""
     memory = report.summary.memory
     if report.source.kind == "snapshot" and (memory is None or not memory.devices):
         return ["The snapshot contains no device memory."]
     if memory is None:
         return []
+
     if memory.devices:
         return list(_snapshot_sentences(memory))
     changes = " and ".join(row.change for row in series_rows(report)[:2])
@@ -240,40 +246,43 @@ def memory_sentences(report: Report) -> list[str]:
 
 
 def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
+    # The fullest device is the first to run out of memory.
     fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
     name = f"{fullest.device} has"
     if len(memory.devices) > 1:
         name = f"Of {len(memory.devices)} devices {fullest.device} has the most memory:"
+
     active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.at_peak_bytes)
     at_peak = f" ({peak} at the peak)" if peak != active else ""
     yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} active{at_peak}."
-    if uses := _uses_sentence(fullest):
+    if uses := _describe_uses(fullest):
         yield uses
+
     for device in memory.devices:
         if device.oom:
             yield _oom_sentence(device, device.oom[-1])
 
 
-def _uses_sentence(device: SnapshotDevice) -> str:
-    """What the live memory is used for, with the lines of the largest use; empty if unknown.
-
-    Most blocks from before the history have no stack, so that their use is not known. Some have
-    one, of an earlier history: they count for their use and not a second time as earlier blocks.
-    """
+def _describe_uses(device: SnapshotDevice) -> str:
+    """Say what the live memory is used for, with the lines of the largest use; empty if unknown."""
     total = sum(use.bytes for use in device.peak_uses)
+    uses = [(use.bytes, use_label(use.category), use.category) for use in device.peak_uses]
+    uses = [use for use in uses if use[1] and use[0] >= _MIN_USE_SHARE * total]
+    if not total or not uses:
+        return ""
+    parts = [f"{format_share(n_bytes / total)} {label}" for n_bytes, label, _ in uses]
+    parts[0] += _lines_of(device, uses[0][2])
+
+    # Most blocks from before the history have no stack, and so no known use. Blocks with a stack
+    # of an earlier history count for their use, and not a second time as earlier blocks.
     earlier = sum(
         site.bytes
         for site in device.peak_sites
         if site.is_before_recording and not use_label(site.category)
     )
-    known = [(use.bytes, use_label(use.category), use.category) for use in device.peak_uses]
-    known = [each for each in known if each[1] and each[0] >= _MIN_USE_SHARE * total]
-    if not total or not known:
-        return ""
-    parts = [f"{format_share(n_bytes / total)} {label}" for n_bytes, label, _ in known]
-    parts[0] += _lines_of(device, known[0][2])
     if earlier >= _MIN_USE_SHARE * total:
         parts.append(f"{format_share(min(earlier / total, 1.0))} allocated before recording")
+
     moment = "the peak" if device.has_peak else "the end"
     shares = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"By use, inferred from stacks, the {format_bytes(total)} at {moment} are {shares}."
@@ -286,6 +295,7 @@ def _lines_of(device: SnapshotDevice, category: str) -> str:
         for site in device.peak_sites
         if site.category == category and site.location.file and site.location.line is not None
     ]
+    # The name of a file is written once for consecutive lines.
     shown = [
         f":{line}" if n and places[n - 1][0] == file else f"{visible(file)}:{line}"
         for n, (file, line) in enumerate(places[:_MAX_USE_LINES])
@@ -298,6 +308,7 @@ def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
     free = ""
     if oom.device_free_bytes is not None:
         free = f" with {format_bytes(oom.device_free_bytes)} free on the device"
+
     reason = _OOM_REASONS.get(oom.reason or "", "")
     if oom.reason == "fragmentation" and oom.largest_usable_block_bytes is not None:
         reason += f" of at most {format_bytes(oom.largest_usable_block_bytes)}"
@@ -305,13 +316,13 @@ def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
 
 
 def has_oom(report: Report) -> bool:
-    """Whether an allocation failed in a snapshot; the headline then says nothing else."""
+    """Tell whether an allocation failed in a snapshot; the headline then says nothing else."""
     memory = report.summary.memory
     return memory is not None and any(device.oom for device in memory.devices)
 
 
 def no_problems(report: Report) -> str:
-    """The sentence for a report without findings."""
+    """Return the sentence for a report without findings."""
     return f"{NO_PROBLEMS}{_skipped_checks(report)}"
 
 
@@ -329,7 +340,7 @@ def _skipped_checks(report: Report) -> str:
 
 
 def no_memory_findings(report: Report) -> str:
-    """The sentence for a report on memory whose findings have no cost."""
+    """Return the sentence for a report on memory whose findings have no cost."""
     if report.findings:
         return "All findings are notes."
     memory = report.summary.memory
@@ -340,10 +351,10 @@ def no_memory_findings(report: Report) -> str:
 
 
 def no_leak_text(memory: MemorySummary) -> str:
-    """The text on a monitored program without a leak."""
+    """Return the text on a monitored program without a leak."""
     unexplained = memory.unexplained_per_step_bytes or 0
     if unexplained < _MIN_UNEXPLAINED_BYTES:
-        until = _until(memory, [each.step for each in memory.steps])
+        until = _until(memory, [step.step for step in memory.steps])
         return f"no memory grows with every step{until}"
     return (
         f"the process grows by {format_bytes(unexplained)} per step; it is not known whether "
@@ -352,7 +363,7 @@ def no_leak_text(memory: MemorySummary) -> str:
 
 
 def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
-    """Figures on memory, a line each.
+    """Yield figures on memory, a line each.
 
     Args:
         everything: Whether to include regions and all lines that cause fragmentation.
@@ -360,17 +371,20 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
     memory = report.summary.memory
     if memory is None:
         return
+
     if memory.peak:
         peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
         yield f"peak memory {', '.join(peaks)}"
     for device in memory.devices:
-        yield from device_facts(device, everything=everything)
+        yield from describe_device(device, everything=everything)
+
     if memory.n_monitored_steps:
         yield "; ".join(_monitoring(report, memory))
 
 
 def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
     steps = counted(memory.n_monitored_steps or 0, "step")
+    # A table of the series has these figures already.
     rows = [] if shows_series(report) else series_rows(report)
     changes = ", ".join(row.change for row in rows)
     yield f"memory over {steps}: {changes}" if changes else f"memory monitored over {steps}"
@@ -383,7 +397,7 @@ def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
 
 
 def shows_series(report: Report) -> bool:
-    """Whether to show memory over time in rows: if it leaks, or if the report has no times."""
+    """Tell whether memory over time is shown in rows: it leaks, or the report has no times."""
     memory = report.summary.memory
     if memory is None or not memory.steps:
         return False

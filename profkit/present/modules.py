@@ -1,6 +1,7 @@
 """Modules as text: names in a tree, and the ones that a sentence names."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from profkit.engine.wording import counted
@@ -11,35 +12,29 @@ _MAIN_SHARE: Final = 0.9
 
 
 def module_label(module: ModuleSummary) -> str:
-    """The name with its depth: ``· · Linear_3``."""
+    """Return the name with its depth: ``· · Linear_3``."""
     name = module.name or counted(module.n_modules, "other")
     return "· " * module.depth + name
 
 
-def main_modules(every: Sequence[ModuleSummary]) -> list[ModuleSummary]:
-    """The first modules side by side of which no one takes nearly all the time, largest first."""
-    found = [each for each in every if each.depth == 0]
-    while len(found) > 0:
-        largest = max(found, key=lambda each: each.share)
-        below = _below(every, largest)
-        if (
-            min(
-                largest.share / (sum(each.share for each in found) or 1),
-                sum(each.share for each in below) / (largest.share or 1),
-            )
-            < _MAIN_SHARE
-        ):
+def main_modules(modules: Sequence[ModuleSummary]) -> list[ModuleSummary]:
+    """Find the outermost siblings of which none takes nearly all the time, largest first."""
+    siblings = [module for module in modules if module.depth == 0]
+    while len(siblings) > 0:
+        largest = max(siblings, key=lambda module: module.share)
+        below = _children(modules, largest)
+        share_of_siblings = largest.share / (sum(module.share for module in siblings) or 1)
+        share_of_children = sum(module.share for module in below) / (largest.share or 1)
+        if min(share_of_siblings, share_of_children) < _MAIN_SHARE:
             break
-        found = below
-    return sorted((each for each in found if each.name), key=lambda each: -each.share)
+        siblings = below
+    named = (module for module in siblings if module.name)
+    return sorted(named, key=lambda module: -module.share)
 
 
-def _below(every: Sequence[ModuleSummary], module: ModuleSummary) -> list[ModuleSummary]:
-    """The modules that it called itself."""
-    found = []
-    for each in every[next(i for i, other in enumerate(every) if other is module) + 1 :]:
-        if each.depth <= module.depth:
-            break
-        if each.depth == module.depth + 1:
-            found.append(each)
-    return found
+def _children(modules: Sequence[ModuleSummary], parent: ModuleSummary) -> list[ModuleSummary]:
+    """Return the modules that a module called itself."""
+    place = next(i for i, module in enumerate(modules) if module is parent)
+    # The modules are in depth-first order: those within the parent follow it.
+    within = takewhile(lambda module: module.depth > parent.depth, modules[place + 1 :])
+    return [module for module in within if module.depth == parent.depth + 1]

@@ -20,15 +20,15 @@ _NUMBERS: Final = {
 
 
 def color_number(kind: str) -> int:
-    """The number of a part's colour in :data:`SERIES`, from 1."""
+    """Return the number of a part's colour in :data:`SERIES`, from 1."""
     return _NUMBERS.get(kind, len(SERIES))
 
 
 def color_of(kind: str) -> str:
-    """The CSS custom property of a part's colour, such as ``--series-3``."""
+    """Return the CSS custom property of a part's colour, such as ``--series-3``."""
     return f"--series-{color_number(kind)}"
 
 
 def is_idle(kind: str) -> bool:
-    """Whether a part is drawn hatched: no device, or no operator, ran in it."""
+    """Tell whether a part is drawn hatched: no device, or no operator, ran in it."""
     return kind.startswith("idle-") or kind in {"data", "python"}

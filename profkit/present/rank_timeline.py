@@ -14,23 +14,26 @@ from profkit.present.ranks import WHY_LATE
 from profkit.present.step_heat import distinct_names
 
 MAX_RANKS: Final = 256
-"""Lanes; of more ranks those are shown for which the others waited longest."""
+"""Lanes. Of more ranks, those that the others waited for longest are shown."""
 _KINDS: Final[dict[str, SliceKind]] = {"python": "outside"}
-"""Kinds of slices that are named differently than the part of the step time."""
+"""Kinds of slices whose name differs from the part of the step time."""
 
 
 def rank_timeline(report: Report) -> Timeline | None:
-    """The timeline of the ranks, or None in a report without their lanes."""
+    """Build the timeline of the ranks; None in a report without their lanes."""
     job = report.lanes
     lanes = [] if job is None else _shown(job, report)
     if job is None or not any(len(lane.slices) for lane in lanes):
         return None
+
+    # A lane has a row for each level of calls, and begins below the lane before.
     parts, shown, first_row = [], [], 0
     for lane in lanes:
         n_rows = int(lane.slices.row.max(initial=0)) + 1
         shown.append(TimelineLane("rank", lane_label(lane), first_row, n_rows, lane.n, 0))
         parts.append(replace(lane.slices, row=lane.slices.row + np.int32(first_row)))
         first_row += n_rows
+
     slices = joined(parts)
     start, end = int(slices.start_ns.min()), int(slices.end_ns.max())
     return Timeline(
@@ -44,7 +47,7 @@ def rank_timeline(report: Report) -> Timeline | None:
 
 
 def _shown(job: JobLanes, report: Report) -> list[RankLane]:
-    late_ns = {each.rank: each.late_ns for each in report.ranks}
+    late_ns = {rank.rank: rank.late_ns for rank in report.ranks}
     by_delay = sorted(job.lanes, key=lambda lane: -late_ns[lane.rank])
     return sorted(by_delay[:MAX_RANKS], key=lambda lane: lane.rank)
 
@@ -68,11 +71,13 @@ def _site(site: LaneSite) -> TimelineSite:
 
 
 def step_ranges(report: Report) -> list[tuple[str, int, int]]:
-    """Each step with its first start and its last end on any rank, from the start of the lanes."""
-    found: dict[str, tuple[int, int]] = {}
-    names = {each.rank: distinct_names(each.step_names) for each in report.ranks}
+    """Return each step's first start and last end on any rank, from the start of the lanes."""
+    ranges: dict[str, tuple[int, int]] = {}
+    names = {rank.rank: distinct_names(rank.step_names) for rank in report.ranks}
     for lane in report.lanes.lanes if report.lanes is not None else ():
         for name, (start, end) in zip(names[lane.rank], lane.steps, strict=True):
-            first, last = found.get(name, (start, end))
-            found[name] = (min(first, start), max(last, end))
-    return sorted(((name, *times) for name, times in found.items()), key=lambda each: each[1])
+            # Ranks begin and end a step at different times.
+            first, last = ranges.get(name, (start, end))
+            ranges[name] = (min(first, start), max(last, end))
+
+    return sorted(((name, *times) for name, times in ranges.items()), key=lambda step: step[1])

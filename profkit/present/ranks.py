@@ -51,30 +51,33 @@ _REMEDIES: Final = {
     "unknown-peer": ": record sends and receives with `record_shapes=True`",
 }
 _ENOUGH_MATCHED: Final = 0.8
-"""The share of calls below which a rank that is the last in the others is no cause."""
-_MOSTLY: Final = 0.5
+"""With a lower share of matched calls, the rank that is mostly the last is not reported."""
+_MOST: Final = 0.5
 _UNEVEN: Final = 1.2
-"""The longest computation of a rank divided by the median from which ranks are called uneven."""
+"""Ranks are uneven if the longest computation is this many times the median."""
 _SLOWER: Final = 1.02
-"""The slowdown by unequal ranks from which it is in the headline."""
+"""A smaller slowdown by unequal ranks is not in the headline."""
 _STRAGGLING: Final = "straggling-rank"
 _MAX_UNREAD: Final = 3
 _N_OF_PAIR: Final = 2
 """A send and its receive."""
 
 
-def job_headline(report: Report) -> Iterator[str]:
-    """Sentences on a job: who makes the others wait, and which ranks are missing."""
-    found = report.collectives
-    if found is None:
+def describe_job(report: Report) -> Iterator[str]:
+    """Yield sentences on a job: who makes the others wait, and which ranks are missing."""
+    collectives = report.collectives
+    if collectives is None:
         return
-    yield from _step_of_job(report, found)
-    worst = max(report.ranks, key=lambda each: each.late_ns)
-    n = sum(each.n for each in found.groups)
-    if found.matched_share is not None and found.matched_share < _ENOUGH_MATCHED:
-        yield _hardly_matched(found, found.matched_share)
-    elif n and worst.n_last > _MOSTLY * n:
-        why = _WHY[_mostly(found, worst.rank)]
+
+    yield from _step_of_job(report, collectives)
+
+    worst = max(report.ranks, key=lambda rank: rank.late_ns)
+    n = sum(group.n for group in collectives.groups)
+    # Waits in a few matched calls do not show who delays the job.
+    if collectives.matched_share is not None and collectives.matched_share < _ENOUGH_MATCHED:
+        yield _hardly_matched(collectives, collectives.matched_share)
+    elif n and worst.n_last > _MOST * n:
+        why = _WHY[_main_lateness(collectives, worst.rank)]
         late = format_ns(worst.late_ns // worst.n_last)
         yield (
             f"Rank {worst.rank} is the last in {format_count(worst.n_last)} of "
@@ -83,6 +86,7 @@ def job_headline(report: Report) -> Iterator[str]:
         )
     else:
         yield from _uneven(report)
+
     if missing := report.missing_ranks:
         verb = "was" if len(missing) == 1 else "were"
         total = len(missing) + len(report.ranks)
@@ -95,164 +99,175 @@ def job_headline(report: Report) -> Iterator[str]:
         yield f"Not read: {counted(more, 'other file')}."
 
 
-def _hardly_matched(found: CollectivesSummary, share: float) -> str:
-    """That little is known of who waits for whom, and what to record instead."""
-    main = max(found.unmatched, key=lambda each: each.n).reason
+def _hardly_matched(collectives: CollectivesSummary, share: float) -> str:
+    """Say that most waits are not known, and what to record instead."""
+    main = max(collectives.unmatched, key=lambda calls: calls.n).reason
     remedy = _REMEDIES.get(main, "")
     return f"Only {format_share(share)} of the calls of collectives could be matched{remedy}."
 
 
-def _step_of_job(report: Report, found: CollectivesSummary) -> Iterator[str]:
-    """What a step of all ranks takes, and would take if they were equal.
+def _step_of_job(report: Report, collectives: CollectivesSummary) -> Iterator[str]:
+    """Say how long a step of all ranks takes, and would take if they were equal.
 
-    Where a single rank is the cause, its finding says what it would take without that.
+    If a single rank is the cause, its finding has the time without its delay.
     """
-    slowdown = found.slowdown
+    slowdown = collectives.slowdown
     if slowdown is None:
         return
+
     what = "A step of the job" if slowdown.n_steps else "The job"
     equal = ""
-    if slowdown.ratio >= _SLOWER and all(each.name != _STRAGGLING for each in report.findings):
+    if slowdown.ratio >= _SLOWER and all(
+        finding.name != _STRAGGLING for finding in report.findings
+    ):
         equal = f", {format_ns(slowdown.ideal_ns)} with equal ranks and links"
     yield f"{what} takes {format_ns(slowdown.recorded_ns)}{equal}."
 
 
 def _uneven(report: Report) -> Iterator[str]:
-    """The rank that computes much longer than the others do."""
-    times = [(each.compute_ns or 0, each.rank) for each in report.ranks]
-    longest_ns, rank = max(times, key=lambda each: each[0])
+    """Name the rank that computes much longer than the median."""
+    times = [(rank.compute_ns or 0, rank.rank) for rank in report.ranks]
+    longest_ns, number = max(times, key=lambda time: time[0])
     usual_ns = statistics.median(ns for ns, _ in times)
+    # Times of ranks always differ a little: only a clear outlier is named.
     if usual_ns and longest_ns > _UNEVEN * usual_ns:
-        per = " per step" if any(each.steps_ns for each in report.ranks) else ""
+        per = " per step" if any(rank.steps_ns for rank in report.ranks) else ""
         yield (
-            f"Rank {rank} computes for {format_ns(longest_ns)}{per}, "
+            f"Rank {number} computes for {format_ns(longest_ns)}{per}, "
             f"{longest_ns / usual_ns:.2g} times the median of the ranks."
         )
 
 
-def _mostly(found: CollectivesSummary, rank: int) -> Lateness:
-    """Why a rank is late in most of the time that it is."""
-    late: dict[Lateness, int] = {}
-    for group in found.groups:
+def _main_lateness(collectives: CollectivesSummary, rank: int) -> Lateness:
+    """Return why a rank is late in most of its late time."""
+    late_ns: dict[Lateness, int] = {}
+    for group in collectives.groups:
         for last in group.last:
             if last.rank == rank:
-                late[last.why] = late.get(last.why, 0) + last.late_ns
-    return max(late, key=lambda why: late[why], default="unknown")
+                late_ns[last.why] = late_ns.get(last.why, 0) + last.late_ns
+    return max(late_ns, key=lambda why: late_ns[why], default="unknown")
 
 
-def group_name(each: CollectiveGroup) -> str:
-    """The name of a process group, or what it is for where PyTorch has only numbered it."""
-    is_named = each.group and not each.group.isdigit()
-    return each.group if is_named else each.description or each.group
+def group_name(group: CollectiveGroup) -> str:
+    """Return the name of a process group, or its purpose if PyTorch has only numbered it."""
+    is_named = group.group and not group.group.isdigit()
+    return group.group if is_named else group.description or group.group
 
 
-def mean_wait_ns(each: CollectiveGroup) -> int:
-    """How long a call waits until the last rank has started, on average."""
-    n_members = _N_OF_PAIR if each.kind in POINT_TO_POINT else len(each.ranks)
-    return each.wait_ns // max(1, each.n * n_members)
+def mean_wait_ns(group: CollectiveGroup) -> int:
+    """Return how long a call waits until the last rank has started, on average."""
+    # The waits of all members of a call are summed.
+    n_members = _N_OF_PAIR if group.kind in POINT_TO_POINT else len(group.ranks)
+    return group.wait_ns // max(1, group.n * n_members)
 
 
-def mean_transfer_ns(each: CollectiveGroup) -> int:
-    """How long a collective transfers, on average."""
-    return each.transfer_ns // max(1, each.n)
+def mean_transfer_ns(group: CollectiveGroup) -> int:
+    """Return how long a collective transfers, on average."""
+    return group.transfer_ns // max(1, group.n)
 
 
-def often_last(each: CollectiveGroup) -> str:
-    """``rank 2 in 8``, or nothing if none was last by more than the clocks' error."""
-    return f"rank {each.last[0].rank} in {format_count(each.last[0].n)}" if each.last else ""
+def often_last(group: CollectiveGroup) -> str:
+    """Return ``rank 2 in 8``, or nothing if no rank was last by more than the clocks' error."""
+    return f"rank {group.last[0].rank} in {format_count(group.last[0].n)}" if group.last else ""
 
 
-def why_last(each: CollectiveGroup) -> str:
-    """``launches late``, or nothing where that is not known."""
-    return WHY_LATE[each.last[0].why] if each.last else ""
+def why_last(group: CollectiveGroup) -> str:
+    """Return ``launches late``, or nothing if the reason is not known."""
+    return WHY_LATE[group.last[0].why] if group.last else ""
 
 
 def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    """The ranks, and the collectives between them."""
+    """Yield the ranks, and the collectives between them."""
     if report.collectives is None:
         return
-    yield _ranks(report, options)
-    yield _collectives(report.collectives, options)
+    yield _build_ranks(report, options)
+    yield _build_collectives(report.collectives, options)
 
 
-def _ranks(report: Report, options: ReadersOptions) -> DocumentSection:
-    every = sorted(report.ranks, key=lambda each: (-each.late_ns, each.rank))
-    shown = every if options.verbose else every[: options.limit]
-    shown = sorted(shown, key=lambda each: each.rank)
-    hosts = {each.host for each in report.ranks}
+def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:
+    ranks = sorted(report.ranks, key=lambda rank: (-rank.late_ns, rank.rank))
+    # The latest ranks are shown, in the order of their numbers.
+    shown = ranks if options.verbose else ranks[: options.limit]
+    shown = sorted(shown, key=lambda rank: rank.rank)
+
+    hosts = {rank.host for rank in report.ranks}
     end = ("host",) if len(hosts) > 1 else ()
     columns = columns_of(
         "rank", ("step", "compute", "data", "waits", "transfer", "last in", "late by"), end
     )
-    rows = tuple(TableRow(_rank(each)[: len(columns)]) for each in shown)
-    of = f"{len(shown)} of {len(every)}, the latest" if len(shown) < len(every) else ""
-    of_one = f"Below are the times of rank {report.source.rank}."
+    rows = tuple(TableRow(_rank_cells(rank)[: len(columns)]) for rank in shown)
+
+    n_shown = f"{len(shown)} of {len(ranks)}, the latest" if len(shown) < len(ranks) else ""
+    note = f"Below are the times of rank {report.source.rank}."
     if not options.verbose:
-        of_one = f"--verbose shows the times of rank {report.source.rank} with its kernels."
-    title = "Ranks, per step" if any(each.steps_ns for each in every) else "Ranks"
-    return DocumentSection(title, (TableBlock(columns, rows), ListBlock((ListItem(of_one),))), of)
+        note = f"--verbose shows the times of rank {report.source.rank} with its kernels."
+    title = "Ranks, per step" if any(rank.steps_ns for rank in ranks) else "Ranks"
+    blocks = (TableBlock(columns, rows), ListBlock((ListItem(note),)))
+    return DocumentSection(title, blocks, n_shown)
 
 
-def _rank(each: RankSummary) -> tuple[str, ...]:
+def _rank_cells(rank: RankSummary) -> tuple[str, ...]:
     def time(ns: int | None) -> str:
         return "" if ns is None else format_ns(ns)
 
     return (
-        str(each.rank),
-        time(each.step_ns),
-        time(each.compute_ns),
-        time(each.data_wait_ns),
-        time(each.collective_wait_ns),
-        time(each.transfer_ns),
-        format_count(each.n_last),
-        time(each.late_ns // each.n_last if each.n_last else 0),
-        one_line(each.host or ""),
+        str(rank.rank),
+        time(rank.step_ns),
+        time(rank.compute_ns),
+        time(rank.data_wait_ns),
+        time(rank.collective_wait_ns),
+        time(rank.transfer_ns),
+        format_count(rank.n_last),
+        time(rank.late_ns // rank.n_last if rank.n_last else 0),
+        one_line(rank.host or ""),
     )
 
 
-def _collectives(found: CollectivesSummary, options: ReadersOptions) -> DocumentSection:
+def _build_collectives(collectives: CollectivesSummary, options: ReadersOptions) -> DocumentSection:
     blocks: list[Block] = []
-    groups = found.groups if options.verbose else found.groups[: options.limit]
-    speed = ("bus GB/s",) if any(each.bus_bytes_per_s is not None for each in groups) else ()
+    groups = collectives.groups if options.verbose else collectives.groups[: options.limit]
+    speed = ("bus GB/s",) if any(group.bus_bytes_per_s is not None for group in groups) else ()
     if groups:
         columns = columns_of(
             "collective",
             ("n", "waiting", "transfer", *speed, "often last"),
             ("why", "ranks"),
         )
-        rows = tuple(_group(each, with_speed=bool(speed)) for each in groups)
+        rows = tuple(_group_row(group, with_speed=bool(speed)) for group in groups)
         blocks.append(TableBlock(columns, rows))
-    blocks += [ListBlock((ListItem(text),)) for text in unmatched_texts(found)]
-    of = f"{matched_text(found)}, means per call" if groups else matched_text(found)
-    return DocumentSection("Collectives", tuple(blocks), of)
+    blocks += [ListBlock((ListItem(text),)) for text in unmatched_texts(collectives)]
+
+    matched = matched_text(collectives)
+    figures = f"{matched}, means per call" if groups else matched
+    return DocumentSection("Collectives", tuple(blocks), figures)
 
 
-def matched_text(found: CollectivesSummary) -> str:
-    """``98% matched``, or that there was nothing to match."""
-    share = found.matched_share
+def matched_text(collectives: CollectivesSummary) -> str:
+    """Return ``98% matched``, or that there was nothing to match."""
+    share = collectives.matched_share
     return "none of several ranks" if share is None else f"{format_share(share)} of calls matched"
 
 
-def unmatched_texts(found: CollectivesSummary) -> list[str]:
-    """How many calls are in no figure, by reason."""
+def unmatched_texts(collectives: CollectivesSummary) -> list[str]:
+    """List how many calls are in no figure, by reason."""
     return [
-        f"{counted(each.n, 'call')} {_REASONS[each.reason]}: in no figure"
-        for each in found.unmatched
+        f"{counted(calls.n, 'call')} {_REASONS[calls.reason]}: in no figure"
+        for calls in collectives.unmatched
     ]
 
 
-def _group(each: CollectiveGroup, *, with_speed: bool) -> TableRow:
-    speed = each.bus_bytes_per_s
-    known = ("" if speed is None else format_number(speed / 1e9),) if with_speed else ()
+def _group_row(group: CollectiveGroup, *, with_speed: bool) -> TableRow:
+    speed = group.bus_bytes_per_s
+    speed_cells = ("" if speed is None else format_number(speed / 1e9),) if with_speed else ()
     return TableRow(
         (
-            one_line(" · ".join(filter(None, (each.kind, group_name(each))))),
-            format_count(each.n),
-            format_ns(mean_wait_ns(each)),
-            format_ns(mean_transfer_ns(each)),
-            *known,
-            often_last(each),
-            why_last(each),
-            f"ranks {rank_list(each.ranks)}",
+            one_line(" · ".join(filter(None, (group.kind, group_name(group))))),
+            format_count(group.n),
+            format_ns(mean_wait_ns(group)),
+            format_ns(mean_transfer_ns(group)),
+            *speed_cells,
+            often_last(group),
+            why_last(group),
+            f"ranks {rank_list(group.ranks)}",
         )
     )

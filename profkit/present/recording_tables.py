@@ -24,7 +24,7 @@ class ModuleTime:
     """The time of one ``nn.Module``.
 
     Attributes:
-        name: As torch names it, such as ``Linear_3``.
+        name: Its name in torch's events, such as ``Linear_3``.
         parent: The module that called it first; None at the top and where no calls are recorded.
         n_calls: Its calls in the window; None where no calls are recorded.
         total_ns: Sum of their lengths on the host; None where no calls are recorded.
@@ -44,14 +44,14 @@ class ModuleTime:
 
 @dataclass(frozen=True)
 class OperatorMemory:
-    """What one operator allocated on a device, as the innermost operator at that time.
+    """Memory that an operator allocated on a device as the innermost operator.
 
     Attributes:
         op: The operator.
         device: ``cpu``, ``cuda:0``.
         n_allocations: Allocations.
         allocated_bytes: Sum of their sizes.
-        net_bytes: ``allocated_bytes`` minus what was freed within this operator.
+        net_bytes: ``allocated_bytes`` minus the bytes freed within this operator.
     """
 
     op: str
@@ -80,89 +80,100 @@ class LargestAllocation:
     lifetime_ns: int | None
 
 
-def module_times(ctx: Context) -> tuple[ModuleTime, ...]:
-    """The time of every module, by time on devices, then on the host, then name."""
+def find_module_times(ctx: Context) -> tuple[ModuleTime, ...]:
+    """Find the time of every module; by time on devices, then on the host, then name."""
     events, source, launches = ctx.events, ctx.source, ctx.launches
     n = len(source.modules)
     if not n:
         return ()
     is_op: Mask = events.category == Category.OP
     ops = np.flatnonzero(is_op & (source.module != NO_FRAME))
-    op_ns = _sums(n, source.module[ops], ctx.op_self_ns[ops])
+    op_ns = _sum_by_key(n, source.module[ops], ctx.op_self_ns[ops])
     n_ops = np.bincount(source.module[ops], minlength=n)
+
+    # Device work belongs to the module around its operator, or without one around its launch.
     origin = np.where(launches.op != NO_ROW, launches.op, launches.launch)
-    known = origin != NO_ROW
-    known[known] = source.module[origin[known]] != NO_FRAME
-    device_ns = _sums(n, source.module[origin[known]], events.dur_ns[launches.work[known]])
-    calls = _module_calls(ctx)
-    found = []
+    in_module = origin != NO_ROW
+    in_module[in_module] = source.module[origin[in_module]] != NO_FRAME
+    work_ns = events.dur_ns[launches.work[in_module]]
+    device_ns = _sum_by_key(n, source.module[origin[in_module]], work_ns)
+
+    calls = _find_module_calls(ctx)
+    times = []
     for number, name in enumerate(source.modules):
         parent, n_calls, total_ns = calls.get(name, (None, None, None))
-        times = (int(n_ops[number]), int(op_ns[number]), int(device_ns[number]))
-        found.append(ModuleTime(name, parent, n_calls, total_ns, *times))
-    return tuple(sorted(found, key=lambda m: (-m.device_ns, -m.op_ns, m.name)))[:_MAX_ROWS]
+        figures = (int(n_ops[number]), int(op_ns[number]), int(device_ns[number]))
+        times.append(ModuleTime(name, parent, n_calls, total_ns, *figures))
+    return tuple(sorted(times, key=lambda m: (-m.device_ns, -m.op_ns, m.name)))[:_MAX_ROWS]
 
 
-def _module_calls(ctx: Context) -> dict[str, tuple[str | None, int, int]]:
-    """By module: the module that called it first, its calls, and the sum of their lengths."""
+def _find_module_calls(ctx: Context) -> dict[str, tuple[str | None, int, int]]:
+    """Find by module: the module that called it first, its calls, and the sum of their lengths."""
     events = ctx.events
     is_module = np.fromiter((name.startswith(MODULE_PREFIX) for name in events.names), np.bool_)
     is_call: Mask = (events.category == Category.PYTHON) & is_module[events.name]
     rows = np.flatnonzero(is_call)
     callers = ctx.tree.enclosing(is_call)[rows]
-    found: dict[str, tuple[str | None, int, int]] = {}
+
+    calls: dict[str, tuple[str | None, int, int]] = {}
     order = np.argsort(events.ts_ns[rows], kind="stable")
     for row, caller in zip(rows[order].tolist(), callers[order].tolist(), strict=True):
         name = events.name_of(row).removeprefix(MODULE_PREFIX)
         first = events.name_of(caller).removeprefix(MODULE_PREFIX) if caller != NO_ROW else None
-        parent, n_calls, total_ns = found.get(name, (first, 0, 0))
-        found[name] = (parent, n_calls + 1, total_ns + int(events.dur_ns[row]))
-    return found
+        parent, n_calls, total_ns = calls.get(name, (first, 0, 0))
+        calls[name] = (parent, n_calls + 1, total_ns + int(events.dur_ns[row]))
+    return calls
 
 
-def kernel_extremes(ctx: Context, kernels: Sequence[KernelSummary]) -> dict[str, tuple[int, int]]:
-    """The shortest and the longest call of each kernel, in nanoseconds, by its name."""
+def find_kernel_extremes(
+    ctx: Context, kernels: Sequence[KernelSummary]
+) -> dict[str, tuple[int, int]]:
+    """Find the shortest and the longest call of each kernel, in nanoseconds, by its name."""
     events = ctx.events
     rows = events.rows_of(Category.KERNEL)
     shortest = np.full(len(events.names), np.iinfo(np.int64).max, dtype=np.int64)
     longest = np.zeros(len(events.names), dtype=np.int64)
     np.minimum.at(shortest, events.name[rows], events.dur_ns[rows])
     np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
+
     numbers = {events.names[number]: number for number in distinct(events.name[rows]).tolist()}
     return {
-        each.name: (int(shortest[numbers[each.name]]), int(longest[numbers[each.name]]))
-        for each in kernels
+        kernel.name: (int(shortest[numbers[kernel.name]]), int(longest[numbers[kernel.name]]))
+        for kernel in kernels
     }
 
 
-def operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:
-    """What each operator allocated on each device, the most bytes first."""
+def find_operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:
+    """Find how much each operator allocated on each device, the most bytes first."""
     table, events = ctx.trace.memory, ctx.events
     size = len(events.names)
     devices = sorted({*zip(table.device_type.tolist(), table.device.tolist(), strict=True)})
-    found = []
+    memories = []
     for kind, number in devices:
         rows = np.flatnonzero((table.device_type == kind) & (table.device == number))
-        op = _innermost_op(ctx, rows)
-        known = op != NO_ROW
-        n_bytes, name = table.n_bytes[rows[known]], events.name[op[known]]
-        counts = np.bincount(name[n_bytes > 0], minlength=size)
-        allocated = _sums(size, name[n_bytes > 0], n_bytes[n_bytes > 0])
-        net = _sums(size, name, n_bytes)
+        op = _find_innermost_ops(ctx, rows)
+        in_op = op != NO_ROW
+        n_bytes, name = table.n_bytes[rows[in_op]], events.name[op[in_op]]
+
+        # Allocations have positive sizes, frees negative ones.
+        is_allocation = n_bytes > 0
+        counts = np.bincount(name[is_allocation], minlength=size)
+        allocated = _sum_by_key(size, name[is_allocation], n_bytes[is_allocation])
+        net = _sum_by_key(size, name, n_bytes)
         device = device_label(kind, number)
-        found += [
+        memories += [
             OperatorMemory(events.names[i], device, int(counts[i]), int(allocated[i]), int(net[i]))
             for i in distinct(name).tolist()
         ]
-    return tuple(sorted(found, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MAX_ROWS]
+    return tuple(sorted(memories, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MAX_ROWS]
 
 
-def largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
-    """The largest allocations of the window; of equal ones the earliest first."""
+def find_largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
+    """Find the largest allocations of the window; of equal ones the earliest first."""
     table, events, pairs = ctx.trace.memory, ctx.events, ctx.allocations
     chosen = np.lexsort((pairs.alloc, -pairs.n_bytes))[:_MAX_ALLOCATIONS]
     rows, frees = pairs.alloc[chosen], pairs.free[chosen]
-    ops = _innermost_op(ctx, rows)
+    ops = _find_innermost_ops(ctx, rows)
     return tuple(
         LargestAllocation(
             op=events.name_of(op) if op != NO_ROW else None,
@@ -175,12 +186,13 @@ def largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
     )
 
 
-def _innermost_op(ctx: Context, rows: Rows) -> Int32s:
-    """For some memory events the innermost operator at that time, or NO_ROW."""
+def _find_innermost_ops(ctx: Context, rows: Rows) -> Int32s:
+    """Return the innermost operator at the time of some memory events, or NO_ROW."""
+    # NO_ROW, which is -1, selects the appended element.
     return np.append(ctx.innermost_op, np.int32(NO_ROW))[ctx.rows_of_memory[rows]]
 
 
-def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:
+def _sum_by_key(n: int, keys: Int32s, weights: Int64s) -> Int64s:
     """Sum of weights by key, exact for integers. Shape ``(n,)``."""
     sums = np.zeros(n, dtype=np.int64)
     np.add.at(sums, keys, weights)

@@ -1,4 +1,4 @@
-"""What a renderer is: a module with a docstring, ``INFO``, ``Options`` and ``render``.
+"""The protocol of a renderer: a module with a docstring, ``INFO``, ``Options`` and ``render``.
 
 A renderer turns a report into the bytes of one format. Everything that it says about a program is
 in the report. Formats that also draw or contain the recording (a timeline, a flame graph, the
@@ -11,7 +11,7 @@ A module may have more functions:
   an array;
 - ``table_names(report, options)`` lists the tables, where an option ``table`` selects one;
 - ``remark(report, options)`` is a sentence that the product itself cannot contain;
-- ``render_document(document, options)`` lays out a document: what the formats for people do with
+- ``render_document(document, options)`` lays out a document, as the formats for people do with
   comparisons, checks, histories and explanations;
 - ``render_difference``, ``render_check``, ``render_explanation``, ``render_history`` do it for one
   of these.
@@ -62,7 +62,7 @@ class RendererInfo:
 
 @dataclass(frozen=True)
 class LoadedRecording:
-    """What a report was made from, for the formats that show more than the report.
+    """The recording behind a report, for the formats that show more than the report.
 
     Attributes:
         read: Returns the recording with its indexes.
@@ -74,7 +74,7 @@ class LoadedRecording:
 
     @cached_property
     def context(self) -> Context:
-        """The recording with its indexes. It is read on first use if the report was cached.
+        """Return the recording with its indexes, read on first use if the report was cached.
 
         Raises:
             LoadError: It can no longer be read.
@@ -87,7 +87,7 @@ class RecordingOptions:
     """Options of the formats that show or contain more than the report.
 
     Attributes:
-        recording: What the report was made from; without it a product has what the report has.
+        recording: The recording behind the report; without it a product has what the report has.
         base: An absolute folder; paths inside are given relative to it.
     """
 
@@ -125,31 +125,32 @@ class Renderer(Protocol):
 
     @staticmethod
     def render(report: Report, options: Any) -> bytes:  # noqa: ANN401  (each renderer has its own)
-        """The report in this format."""
+        """Render the report in this format."""
         ...
 
 
 @lru_cache(maxsize=1)
 def renderers() -> tuple[Renderer, ...]:
-    """Every renderer, profkit's own and third parties', by name.
+    """List all renderers, of profkit and of plugins, by name.
 
     Raises:
         PluginError: A module lacks a part of the protocol, or two have the same name.
     """
-    found: dict[str, Renderer] = {}
-    for module in map(_checked, discover(PACKAGE, GROUP)):
+    by_name: dict[str, Renderer] = {}
+    for module in map(_check_protocol, discover(PACKAGE, GROUP)):
         name = module.INFO.name
-        if name in found:
+        if name in by_name:
             raise PluginError(
-                f"Two renderers are called {name!r}: {found[name].__name__} and {module.__name__}.",
+                f"Two renderers are called {name!r}: "
+                f"{by_name[name].__name__} and {module.__name__}.",
                 "Uninstall one of them.",
             )
-        found[name] = module
-    return tuple(found[name] for name in sorted(found))
+        by_name[name] = module
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def renderer(name: str) -> Renderer:
-    """The renderer of a format; others are imported only if no module is named after it.
+    """Find the renderer of a format; others are imported only if no module is named after it.
 
     Raises:
         PluginError: Its module lacks a part of the protocol, or two have that name.
@@ -157,23 +158,24 @@ def renderer(name: str) -> Renderer:
     """
     named = [offer for offer in plugins(PACKAGE, GROUP) if _is_named(offer, name)]
     if len(named) == 1:
-        module = _checked(named[0].load())
+        module = _check_protocol(named[0].load())
         if module.INFO.name == name:
             return module
-    known = {each.INFO.name: each for each in renderers()}
-    if name not in known:
+
+    by_name = {module.INFO.name: module for module in renderers()}
+    if name not in by_name:
         raise UsageError(
-            f"There is no report format {name!r}.", f"The formats are {', '.join(sorted(known))}."
+            f"There is no report format {name!r}.", f"The formats are {', '.join(sorted(by_name))}."
         )
-    return known[name]
+    return by_name[name]
 
 
 def _is_named(offer: Plugin, name: str) -> bool:
     return offer.name == name or offer.name.startswith(f"{name}_")
 
 
-def _checked(module: ModuleType) -> Renderer:
-    """A module as a renderer.
+def _check_protocol(module: ModuleType) -> Renderer:
+    """Check that a module has the parts of a renderer, and return it.
 
     Raises:
         PluginError: It lacks a part of the protocol.
@@ -185,20 +187,20 @@ def _checked(module: ModuleType) -> Renderer:
 
 
 def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of some options, by name, that a renderer has.
+    """Filter options by name: return the ones that a renderer has.
 
     Raises:
         UsageError: One is of another type than its default.
     """
-    own = {field.name: field.default for field in fields(module.Options)}
-    found = {name: value for name, value in options.items() if name in own}
-    for name, value in found.items():
-        require(like(own[name]), value, f"The option {name} of {module.INFO.name}")
-    return found
+    defaults = {field.name: field.default for field in fields(module.Options)}
+    accepted_options = {name: value for name, value in options.items() if name in defaults}
+    for name, value in accepted_options.items():
+        require(like(defaults[name]), value, f"The option {name} of {module.INFO.name}")
+    return accepted_options
 
 
 def options_of(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN401  (each renderer has its own)
-    """A renderer's options from some options by name; those that it does not have are ignored.
+    """Build a renderer's options from options by name; options that it does not have are ignored.
 
     Raises:
         UsageError: One is of another type than its default.
@@ -207,43 +209,43 @@ def options_of(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN40
 
 
 def optional_function(module: Renderer, name: str) -> Callable[..., Any] | None:
-    """An optional function of a renderer; a module of that name within a package is none."""
-    found = getattr(module, name, None)
-    return found if callable(found) else None
+    """Return an optional function of a renderer, or None; a module of its name does not count."""
+    function = getattr(module, name, None)
+    return function if callable(function) else None
 
 
 def streams(module: Renderer) -> bool:
-    """Whether a format is rendered piece by piece, because a product may be large."""
+    """Tell whether a format is rendered piece by piece, because a product may be large."""
     return optional_function(module, "pieces") is not None
 
 
 def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterator[bytes]:
-    """A report in some format, piece by piece where the format can be larger than memory.
+    """Render a report piece by piece where the format can be larger than memory.
 
     Options that the renderer does not have are ignored.
     """
-    own = options_of(module, options)
+    module_options = options_of(module, options)
     make = optional_function(module, "pieces")
     if make is None:
-        yield module.render(report, own)
+        yield module.render(report, module_options)
     else:
-        yield from make(report, own)
+        yield from make(report, module_options)
 
 
 def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tuple[str, ...]:
-    """The tables that a format has of a report; none for formats that are no tables."""
+    """Return the tables that a format has of a report; none for formats without tables."""
     names = optional_function(module, "table_names")
     return tuple(names(report, options_of(module, options))) if names else ()
 
 
 def remark(module: Renderer, report: Report, options: dict[str, Any]) -> str:
-    """A sentence about a product that the product itself cannot contain; usually empty."""
+    """Return a sentence on a product that the product itself cannot contain; usually empty."""
     remarks = optional_function(module, "remark")
     return str(remarks(report, options_of(module, options))) if remarks else ""
 
 
 def together(module: Renderer, products: Sequence[bytes]) -> bytes:
-    """Several products of one renderer as one."""
+    """Join several products of one renderer."""
     if len(products) == 1:
         return products[0]
     join = optional_function(module, "together")

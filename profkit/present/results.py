@@ -18,38 +18,42 @@ _KINDS: Final[dict[type[Result], tuple[str, str]]] = {
     Explanation: ("explanation", "An explanation"),
     History: ("history", "A history"),
 }
-"""What names the functions of a result, and what it is."""
+"""The word for a result in names of functions, and its name in messages."""
 _DOCUMENT: Final = "render_document"
 
 
 def render_result(result: Result, name: str, options: dict[str, Any]) -> bytes:
-    """A result in some format; options that the renderer lacks are ignored.
+    """Render a result in some format; options that the renderer lacks are ignored.
 
     Raises:
         UsageError: There is no such format of it.
     """
-    kind, what = _KINDS[type(result)]
-    own = f"render_{kind}"
+    kind, title = _KINDS[type(result)]
+    function_name = f"render_{kind}"
+
     if name == "html" and options.get("graphs"):
         tables = render_result(result, "fragment", options)
-        make = optional_function(renderer(name), own)
+        make = optional_function(renderer(name), function_name)
         return bytes(make(result, tables, options["graphs"], options.get("base", "")))  # type: ignore[misc]
     if name == "html":  # the fragment as a page: there is no recording to draw
         name, options = "fragment", options | {"is_page": True}
+
     module = renderer(name)
     chosen = options_of(module, options)
-    if make := optional_function(module, own):
+    if make := optional_function(module, function_name):
         return bytes(make(result, chosen))
     if lay_out := optional_function(module, _DOCUMENT):
-        # Each is imported where it is needed: most commands render reports alone.
-        document = getattr(import_module(f"profkit.present.{kind}_document"), f"{kind}_document")
-        return bytes(lay_out(document(result, chosen), chosen))
+        # A document is imported when it is needed: most commands render reports alone.
+        documents = import_module(f"profkit.present.{kind}_document")
+        build_document = getattr(documents, f"build_{kind}_document")
+        return bytes(lay_out(build_document(result, chosen), chosen))
+
     names = {
-        each.INFO.name
-        for each in renderers()
-        if optional_function(each, own) or optional_function(each, _DOCUMENT)
+        offer.INFO.name
+        for offer in renderers()
+        if optional_function(offer, function_name) or optional_function(offer, _DOCUMENT)
     }
     raise UsageError(
-        f"{what} has no format {name!r}.",
+        f"{title} has no format {name!r}.",
         f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
     )

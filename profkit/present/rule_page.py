@@ -27,21 +27,22 @@ class Passage:
 
 
 def rule_page(rule: Rule) -> Mapping[str, tuple[Passage, ...]]:
-    """The sections of a rule's page by their headings, such as ``Use instead``."""
-    _, *found = _SECTION.split(inspect.cleandoc(rule.__doc__ or "") + "\n")
+    """Split a rule's page into sections by their headings, such as ``Use instead``."""
+    # The pattern has one group: titles and bodies alternate after the introduction.
+    _, *parts = _SECTION.split(inspect.cleandoc(rule.__doc__ or "") + "\n")
     return {
-        title: _passages(textwrap.dedent(body))
-        for title, body in zip(found[::2], found[1::2], strict=True)
+        title: _split_passages(textwrap.dedent(body))
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
     }
 
 
-def _passages(text: str) -> tuple[Passage, ...]:
-    pieces = _CODE.split(text)
-    found = []
+def _split_passages(body: str) -> tuple[Passage, ...]:
+    pieces = _CODE.split(body)
+    passages = []
     for place, piece in enumerate(pieces):
         if place % 2:
-            found.append(Passage(textwrap.dedent(piece).strip("\n"), is_code=True))
+            passages.append(Passage(textwrap.dedent(piece).strip("\n"), is_code=True))
         else:
-            paragraphs = (" ".join(each.split()) for each in piece.split("\n\n"))
-            found += [Passage(each, is_code=False) for each in paragraphs if each]
-    return tuple(found)
+            paragraphs = (" ".join(paragraph.split()) for paragraph in piece.split("\n\n"))
+            passages += [Passage(text, is_code=False) for text in paragraphs if text]
+    return tuple(passages)

@@ -48,39 +48,44 @@ class SegmentBlocks:
     until: int
 
 
-def segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
-    """The segments of a device, with their blocks."""
+def find_segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
+    """Find the segments of a device, with their blocks."""
     segments, blocks = memory.snapshot.segments, memory.snapshot.blocks
-    here = np.flatnonzero(segments.device == memory.replay.device)
-    here = here[np.argsort(segments.address[here], kind="stable")]
+    segment_rows = np.flatnonzero(segments.device == memory.replay.device)
+    segment_rows = segment_rows[np.argsort(segments.address[segment_rows], kind="stable")]
     rank = np.full(len(segments), NO_ROW, dtype=np.int64)
-    rank[here] = np.arange(len(here))
+    rank[segment_rows] = np.arange(len(segment_rows))
+
     of_block = rank[blocks.segment]
     row = np.flatnonzero(of_block != NO_ROW)
     row = row[np.lexsort((blocks.address[row], of_block[row]))]
     of_block, n_bytes = of_block[row], blocks.n_bytes[row]
-    begin = blocks.address[row] - segments.address[here][of_block]
-    before = np.zeros(len(row), dtype=np.int64)
+
+    # A gap is between the end of the block before, or the segment's start, and the block.
+    begin = blocks.address[row] - segments.address[segment_rows][of_block]
+    end_before = np.zeros(len(row), dtype=np.int64)
     same = of_block[1:] == of_block[:-1]
-    before[1:][same] = (begin + n_bytes)[:-1][same]
-    gap = begin - before
-    # Blocks that overlap or exceed their segment are beside each other.
-    gap[(gap < 0) | (begin + n_bytes > segments.total_bytes[here][of_block])] = 0
-    in_blocks = np.zeros(len(here), dtype=np.int64)
+    end_before[1:][same] = (begin + n_bytes)[:-1][same]
+    gap = begin - end_before
+    # Blocks that overlap or exceed their segment are drawn next to each other.
+    gap[(gap < 0) | (begin + n_bytes > segments.total_bytes[segment_rows][of_block])] = 0
+    in_blocks = np.zeros(len(segment_rows), dtype=np.int64)
     np.add.at(in_blocks, of_block, gap + n_bytes)
+
     times, clock = clock_of(memory)
     at = np.full(len(blocks), NO_ROW, dtype=np.int64)
     since = memory.replay.since
     at[memory.replay.block[since != NO_ROW]] = times[since[since != NO_ROW] + 1]
     stack, stacks = blocks.stack[row], memory.lines.stacks
     never_freed = np.zeros(len(row), dtype=np.bool_)
+
     return SegmentBlocks(
         device=memory.label,
-        segment_bytes=np.maximum(segments.total_bytes[here], in_blocks),
-        n_blocks=np.bincount(of_block, minlength=len(here)),
-        stream=np.unique(segments.stream[here], return_inverse=True)[1],
-        is_small=~segments.is_large[here],
-        is_private=segments.pool[here] != 0,
+        segment_bytes=np.maximum(segments.total_bytes[segment_rows], in_blocks),
+        n_blocks=np.bincount(of_block, minlength=len(segment_rows)),
+        stream=np.unique(segments.stream[segment_rows], return_inverse=True)[1],
+        is_small=~segments.is_large[segment_rows],
+        is_private=segments.pool[segment_rows] != 0,
         gap_bytes=gap,
         n_bytes=n_bytes,
         state=blocks.state[row],

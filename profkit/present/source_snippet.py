@@ -25,7 +25,7 @@ shared."""
 
 
 def source_snippet(location: Location, base: str = "", around: int = 3) -> SourceSnippet | None:
-    """The lines around a location as in the file now, or None if it cannot be read.
+    """Read the lines around a location in today's file; None if it cannot be read.
 
     Args:
         base: The folder of relative paths.
@@ -33,53 +33,60 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
     """
     if location.file is None or location.line is None:
         return None
-    lines = _lines_of(str(Path(base, location.file)))
+    lines = _read_lines(str(Path(base, location.file)))
     if not 1 <= location.line <= len(lines):
         return None
+
     first = max(1, location.line - around)
     shown = [line.expandtabs(4).rstrip() for line in lines[first - 1 : location.line + around]]
+    # The indent that all lines share is removed.
     indent = min((len(line) - len(line.lstrip()) for line in shown if line), default=0)
     cut = tuple(line[indent:][:MAX_LINE_CHARACTERS] for line in shown)
     return SourceSnippet(first, cut, location.line)
 
 
-def line_that_adds_to(name: str, location: Location, base: str = "") -> int | None:
-    """The line of a location's file that adds to a container, nearest to the location; or None.
+def find_adding_line(name: str, location: Location, base: str = "") -> int | None:
+    """Find the line of a location's file that adds to a container, nearest to the location.
 
-    Lines of the function of the location come before those of others.
+    Lines of the function of the location come before lines of other functions.
 
     Args:
         name: The container as the program calls it: ``history``, ``Net.seen``, ``self.log``.
         base: The folder of relative paths.
+
+    Returns:
+        The number of the line, or None if no line adds to the container.
     """
-    last = _LAST_NAME.search(name)
-    if location.file is None or location.line is None or last is None:
+    last_name = _LAST_NAME.search(name)
+    if location.file is None or location.line is None or last_name is None:
         return None
-    text = "\n".join(_lines_of(str(Path(base, location.file))))
-    if last[0] not in text:
+    text = "\n".join(_read_lines(str(Path(base, location.file))))
+    if last_name[0] not in text:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of the program
+            warnings.simplefilter("ignore")  # syntax warnings of the program
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
     at = location.line
-    every = list(ast.walk(tree))
-    around = [
+    nodes = list(ast.walk(tree))
+    functions = [
         node
-        for node in every
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.lineno <= at <= (node.end_lineno or at)
     ]
-    inner = max(around, key=lambda node: node.lineno, default=None)
+    inner = max(functions, key=lambda node: node.lineno, default=None)
     within = range(0) if inner is None else range(inner.lineno, (inner.end_lineno or at) + 1)
-    found = [line for node in every if (line := _adding_line(node, last[0])) is not None]
-    return min(found, key=lambda line: (line not in within, abs(line - at), line), default=None)
+
+    lines = [line for node in nodes if (line := _match_adding(node, last_name[0])) is not None]
+    return min(lines, key=lambda line: (line not in within, abs(line - at), line), default=None)
 
 
-def _adding_line(node: ast.AST, name: str) -> int | None:
-    """The line on which a node of a program adds to a container of a name, or None."""
+def _match_adding(node: ast.AST, name: str) -> int | None:
+    """Match a node that adds to a container of a name; return its line, or None."""
     match node:
         case ast.Call(func=ast.Attribute(value=container, attr=method)):
             adds = method in _ADDING and _is_named(container, name)
@@ -98,18 +105,18 @@ def _adding_line(node: ast.AST, name: str) -> int | None:
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
-    """Whether an expression is a container of a name, or an item of it."""
+    """Tell whether an expression is a container of a name, or an item of it."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return name in (getattr(node, "id", None), getattr(node, "attr", None))
 
 
 def _mentions(value: ast.AST, name: str) -> bool:
-    return any(_is_named(each, name) for each in ast.walk(value))
+    return any(_is_named(node, name) for node in ast.walk(value))
 
 
-def _lines_of(path: str) -> tuple[str, ...]:
-    """The lines of a regular source file of limited size; empty for any other file."""
+def _read_lines(path: str) -> tuple[str, ...]:
+    """Read the lines of a regular source file of limited size; empty for any other file."""
     if not path.endswith(_SUFFIXES):
         return ()
     try:
@@ -117,6 +124,7 @@ def _lines_of(path: str) -> tuple[str, ...]:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
         return ()
+
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_FILE_BYTES:

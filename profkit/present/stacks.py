@@ -1,4 +1,4 @@
-"""Weighted stacks, of a recording or of a report alone, for formats of flame graph programs."""
+"""Weighted stacks of a recording or of a report alone, for formats of flame graph programs."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -35,12 +35,12 @@ class WeightedStacks:
 
     @property
     def title(self) -> str:
-        """The title of the flame graph."""
+        """Return the title of the flame graph."""
         return FLAMES[self.name]
 
     @property
     def weight(self) -> int:
-        """Sum of the weights."""
+        """Return the sum of the weights."""
         return sum(weight for _, weight in self.rows)
 
 
@@ -57,13 +57,17 @@ class StackOptions(RecordingOptions):
 
 
 def all_stacks(report: Report, recording: LoadedRecording | None) -> Iterator[WeightedStacks]:
-    """All stacks, computed one by one; those of the report alone if there is no recording."""
+    """Yield all stacks, computed one by one; without a recording, the stacks of the report."""
     if recording is not None:
         for name in FLAMES:
             yield from _recorded_stacks(recording, name)
         return
-    of_report = (_operators(report), _kernels(report), _allocation_sites(report))
-    yield from (each for each in of_report if each.rows)
+    of_report = (
+        _operator_stacks(report),
+        _kernel_stacks(report),
+        _allocation_stacks(report),
+    )
+    yield from (stacks for stacks in of_report if stacks.rows)
 
 
 def _recorded_stacks(recording: LoadedRecording, name: str) -> Iterator[WeightedStacks]:
@@ -72,10 +76,10 @@ def _recorded_stacks(recording: LoadedRecording, name: str) -> Iterator[Weighted
     yield from map(_flame_stacks, flames(recording.context, (name,)))
 
 
-def chosen_stacks(
+def choose_stacks(
     report: Report, recording: LoadedRecording | None, weight: str
 ) -> WeightedStacks | None:
-    """The stacks of one kind, or None if there are no stacks at all.
+    """Choose the stacks of one kind; None if there are no stacks at all.
 
     Args:
         weight: ``host``, ``device``, ``memory``, or a key of
@@ -90,19 +94,21 @@ def chosen_stacks(
         raise UsageError(f"There are no stacks weighted by {weight!r}.", f"There are {names}.")
     if not weight:
         return next(all_stacks(report, recording), None)
-    if recording is not None:
-        found = tuple(_recorded_stacks(recording, name))
-    else:
-        found = tuple(each for each in all_stacks(report, None) if each.name == name)
-    if not found:
-        names = ", ".join(each.name for each in all_stacks(report, recording))
+
+    # Of a recording, only the flame graph of this name is computed.
+    candidates = (
+        _recorded_stacks(recording, name) if recording is not None else all_stacks(report, None)
+    )
+    chosen = next((stacks for stacks in candidates if stacks.name == name), None)
+    if chosen is None:
+        names = ", ".join(stacks.name for stacks in all_stacks(report, recording))
         hint = f"It has {names}." if names else "It has no stacks at all."
         raise UsageError(f"The recording has no data for {weight!r}.", hint)
-    return found[0]
+    return chosen
 
 
 def site_label(site: FlameSite, base: str = "") -> str:
-    """The name of a site, with its file, relative to ``base``, and line if it has one."""
+    """Return the name of a site, with its file, relative to ``base``, and line if it has one."""
     if site.frame is None:
         return visible(site.name) or "(no name)"
     line = numbered_line(short_path(site.frame.file, base), site.frame.line)
@@ -110,7 +116,7 @@ def site_label(site: FlameSite, base: str = "") -> str:
 
 
 def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as renderers have it)
-    """What replaces Python stacks, in a sentence; empty if the recording has stacks."""
+    """Say what replaces Python stacks; empty if the recording has stacks."""
     recording = options.recording
     if recording is None:
         return "A report has no stacks: lines, operators and kernels are shown instead."
@@ -121,18 +127,20 @@ def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as r
 
 
 def _flame_stacks(flame: Flame) -> WeightedStacks:
-    """The stacks of a flame graph's nodes that have a weight themselves."""
-    sites = [flame.sites[each] for each in flame.site.tolist()]
+    """Return the stacks of a flame graph's nodes that have a weight themselves."""
+    sites = [flame.sites[number] for number in flame.site.tolist()]
     parents = flame.parent.tolist()
-    above: list[tuple[FlameSite, ...]] = []
+    stacks: list[tuple[FlameSite, ...]] = []
+    # Parents precede their children.
     for site, parent in zip(sites, parents, strict=True):
-        above.append((*(above[parent] if parent != NO_ROW else ()), site))
-    own = flame.own.tolist()
-    rows = tuple((stack, weight) for stack, weight in zip(above, own, strict=True) if weight > 0)
+        stacks.append((*(stacks[parent] if parent != NO_ROW else ()), site))
+
+    weighted = zip(stacks, flame.own.tolist(), strict=True)
+    rows = tuple((stack, weight) for stack, weight in weighted if weight > 0)
     return WeightedStacks(flame.name, flame.unit, flame.of, rows)
 
 
-def _operators(report: Report) -> WeightedStacks:
+def _operator_stacks(report: Report) -> WeightedStacks:
     of = "Self time of operators, by the line with most of it."
     rows = tuple(
         ((*_line(op.location), FlameSite("op", op.name)), op.self_ns)
@@ -142,7 +150,7 @@ def _operators(report: Report) -> WeightedStacks:
     return WeightedStacks("host-line", "ns", of, rows)
 
 
-def _kernels(report: Report) -> WeightedStacks:
+def _kernel_stacks(report: Report) -> WeightedStacks:
     of = "Time in kernels, by the line and the operator with most of it."
     rows = []
     for kernel in report.summary.top_kernels:
@@ -153,7 +161,7 @@ def _kernels(report: Report) -> WeightedStacks:
     return WeightedStacks("device-line", "ns", of, tuple(rows))
 
 
-def _allocation_sites(report: Report) -> WeightedStacks:
+def _allocation_stacks(report: Report) -> WeightedStacks:
     of = "Active memory of each device at its peak, by the allocation sites with most of it."
     memory = report.summary.memory
     rows = tuple(

@@ -13,7 +13,7 @@ T = TypeVar("T")
 MAX_ROWS: Final = 40
 MAX_COLUMNS: Final = 60
 BOUNDS: Final = (0.9, 0.97, 1.03, 1.1, 1.25, 1.5)
-"""Times divided by the median, from which on cells have another colour."""
+"""Times divided by the median at which the colour of cells changes."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class HeatCell:
     """The longest time of some ranks in some steps.
 
     Attributes:
-        rank: The rank that it is of.
-        step: Its step.
+        rank: The rank with this time.
+        step: The step with this time.
         time_ns: Its step time.
-        wait_ns: The part of it in collectives until the last rank had started.
+        wait_ns: The part of the time in collectives until the last rank had started.
         level: How many of :data:`BOUNDS` it reaches.
     """
 
@@ -53,49 +53,53 @@ class HeatMap:
 
     @property
     def row_labels(self) -> tuple[str, ...]:
-        """Such as ``3``, or ``0 to 15``."""
+        """Return the ranks of each row, such as ``3``, or ``0 to 15``."""
         return tuple(rank_list(ranks) for ranks in self.rows)
 
     @property
     def column_labels(self) -> tuple[str, ...]:
-        """The numbers of steps, or their names where they have none."""
+        """Return the numbers of steps, or their names where they have none."""
         return tuple(
             _number(steps[0]) if len(steps) == 1 else f"{_number(steps[0])} to {_number(steps[-1])}"
             for steps in self.columns
         )
 
 
-def step_heat(report: Report, *, own: bool = False) -> HeatMap | None:
-    """The grid of a job, or None without steps.
+def build_step_heat(report: Report, *, own: bool = False) -> HeatMap | None:
+    """Build the grid of a job; None without steps.
 
     Args:
-        own: Leave out what ranks waited for others: who computes longest is then visible although
-            all take equally long.
+        own: Leave out the time that ranks waited for others. This shows which rank computes longest
+            although all take equally long.
     """
-    times = {each.rank: dict(_times(each.step_names, each.steps_ns, each.steps_wait_ns))
-             for each in report.ranks}  # fmt: skip
-    steps = _in_order([list(of_rank) for of_rank in times.values()])
-    every = [
+    times = {
+        rank.rank: dict(_times(rank.step_names, rank.steps_ns, rank.steps_wait_ns))
+        for rank in report.ranks
+    }
+    shown_times = [
         ns - wait if own else ns for of_rank in times.values() for ns, wait in of_rank.values()
     ]
-    if not every:
+    if not shown_times:
         return None
-    median_ns = median_low(every)
+    median_ns = median_low(shown_times)
+
+    # Rows have a power of two of ranks, as hosts have.
     size = 1
     while size * MAX_ROWS < len(times):
-        size *= 2  # as hosts have
-    rows = _parts(list(times), size)
-    columns = _parts(steps, -(-len(steps) // MAX_COLUMNS))
+        size *= 2
+    rows = _split(list(times), size)
+    steps = _sort_steps([list(of_rank) for of_rank in times.values()])
+    columns = _split(steps, -(-len(steps) // MAX_COLUMNS))
 
     def cell(ranks: Sequence[int], names: Sequence[str]) -> HeatCell | None:
-        known = (
+        recorded = (
             (ns - wait if own else ns, rank, name, ns, wait)
             for rank in ranks
             for name in names
             if name in times[rank]
             for ns, wait in (times[rank][name],)
         )
-        longest = max(known, key=lambda each: each[0], default=None)
+        longest = max(recorded, key=lambda time: time[0], default=None)
         if longest is None:
             return None
         shown_ns, rank, name, ns, wait = longest
@@ -114,14 +118,15 @@ def _times(
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """The names of steps, or their places where several have the same name."""
+    """Return the names of steps, or their places where several have the same name."""
     return list(names) if len(set(names)) == len(names) else [*map(str, range(len(names)))]
 
 
-def _in_order(of_ranks: Sequence[Sequence[str]]) -> list[str]:
-    """The steps of all ranks: by their number if all have one, else in order of appearance."""
+def _sort_steps(of_ranks: Sequence[Sequence[str]]) -> list[str]:
+    """Sort the steps of all ranks: by their number if all have one, else in order of appearance."""
     steps = list(dict.fromkeys(name for names in of_ranks for name in names))
     numbers = {name: _number(name) for name in steps}
+    # Ranks that record different steps would interleave them in order of appearance.
     if all(number.isascii() and number.isdigit() for number in numbers.values()):
         steps.sort(key=lambda name: int(numbers[name]))
     return steps
@@ -131,6 +136,6 @@ def _number(name: str) -> str:
     return name.rpartition("#")[2]
 
 
-def _parts(items: Sequence[T], n: int) -> tuple[tuple[T, ...], ...]:
-    """Neighbors, so many at a time."""
+def _split(items: Sequence[T], n: int) -> tuple[tuple[T, ...], ...]:
+    """Split items into groups of ``n`` neighbors."""
     return tuple(tuple(items[at : at + n]) for at in range(0, len(items), n))

@@ -78,10 +78,8 @@ _BY_PATH_KIND: Final[dict[int, SliceKind]] = {
     PathKind.GAP: "gap",
     PathKind.UNRECORDED: "unrecorded",
 }
-
-
 _NamedTimes = tuple[str, SliceKind, Int64s, Int64s, Frame | None]
-"""A site by its name, kind and source line, with the starts and ends of its slices."""
+"""The name, kind and source line of a site, with the starts and ends of its slices."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +99,26 @@ class EventLane:
     device: int | None = None
 
 
-def timeline(ctx: Context, report: Report) -> Timeline | None:
-    """The timeline of a recording, or None if it has no events."""
+def build_timeline(ctx: Context, report: Report) -> Timeline | None:
+    """Build the timeline of a recording; None if it has no events."""
     if not len(_shown_rows(ctx)):
         return None
-    site, sites = _sites_of_events(ctx)
+
+    site, sites = _find_sites(ctx)
     drawn = DrawnLanes(sites)
     _add_steps(drawn, ctx)
     _add_critical_path(drawn, ctx)
     _add_findings(drawn, ctx, report.findings)
+    # The idle causes of a device stand above the first of its streams.
     seen: set[int] = set()
-    for lane in lanes_of_events(ctx):
+    for lane in find_event_lanes(ctx):
         if lane.device is not None and lane.device not in seen:
             seen.add(lane.device)
             _add_idle(drawn, ctx.device_label(lane.device), _idle_of(ctx, lane.device))
         _add_events(drawn, ctx, lane, site)
-    named, number = _ranked(sites)
-    slices = drawn.slices(number)
+
+    ranked_sites, number = _rank_sites(sites)
+    slices = drawn.take_slices(number)
     start, end = int(slices.start_ns.min()), int(slices.end_ns.max())
     steps = ctx.steps
     ends = steps.ends_ns.tolist()
@@ -125,7 +126,7 @@ def timeline(ctx: Context, report: Report) -> Timeline | None:
         start_ns=start,
         end_ns=end,
         lanes=tuple(drawn.lanes),
-        sites=named,
+        sites=ranked_sites,
         levels=levels_of(slices, max(1, end - start)),
         steps=tuple(zip(steps.names, steps.starts_ns.tolist(), ends, strict=True)),
     )
@@ -133,7 +134,7 @@ def timeline(ctx: Context, report: Report) -> Timeline | None:
 
 @dataclass
 class DrawnLanes:
-    """The lanes so far.
+    """Lanes under construction, and the sites that their slices show.
 
     Attributes:
         sites: The sites of the slices.
@@ -157,10 +158,11 @@ class DrawnLanes:
             ends_ns: Shape ``(k,)``.
             site: Shape ``(k,)``.
             depth: Rows in the lane, or None to stack the slices. Shape ``(k,)``.
-            event: The rows of recorded events, or None for slices of none. Shape ``(k,)``.
+            event: The rows of recorded events, or None for other slices. Shape ``(k,)``.
         """
         if not len(starts_ns):
             return
+
         row = np.zeros(len(starts_ns), dtype=np.int32) if depth is None else depth
         lengths = ends_ns - starts_ns
         ones = np.ones(len(row), dtype=np.int64)
@@ -169,6 +171,8 @@ class DrawnLanes:
         else:
             rows = event.astype(np.int32)
         slices = Slices(row, starts_ns, ends_ns, lengths, ones, lengths, site, rows)
+
+        # Slices of one row ascend; stacking, which changes the rows, relies on that.
         order = order_of(row, starts_ns, ends_ns)
         if order is not None:
             slices = slices.of(order)
@@ -176,9 +180,11 @@ class DrawnLanes:
             slices = replace(slices, row=stacked(slices.row, slices))
             slices = slices.of(np.argsort(slices.row, kind="stable"))
         slices = within_rows(slices, MAX_ROWS)
+
         n_rows = int(slices.row.max()) + 1
         busy_ns = union(starts_ns, ends_ns).total_ns
         self.lanes.append(TimelineLane(kind, label, self.n_rows, n_rows, len(starts_ns), busy_ns))
+        # Rows of all lanes are numbered together.
         self.parts.append(replace(slices, row=slices.row + np.int32(self.n_rows)))
         self.n_rows += n_rows
 
@@ -186,21 +192,24 @@ class DrawnLanes:
         """Add a lane and its sites, each of which is drawn at some times."""
         if not parts:
             return
+
         n = [len(starts_ns) for _, _, starts_ns, _, _ in parts]
         site = np.repeat(np.arange(len(parts), dtype=np.int32) + np.int32(len(self.sites)), n)
         for name, of_site, starts_ns, ends_ns, at in parts:
             total_ns = int((ends_ns - starts_ns).sum())
             self.sites.append(TimelineSite(name, of_site, at, None, len(starts_ns), total_ns))
+
         _, _, starts, ends, _ = zip(*parts, strict=True)
         self.add(kind, label, np.concatenate(starts), np.concatenate(ends), site)
 
-    def slices(self, number: Int32s) -> Slices:
-        """All slices, with new site numbers. Their memory is taken from the lanes, one by one."""
-        names = [each.name for each in fields(Slices)]
+    def take_slices(self, number: Int32s) -> Slices:
+        """Move all slices out of the lanes, column by column to save memory, and renumber sites."""
+        names = [column.name for column in fields(Slices)]
         columns = {name: [getattr(part, name) for part in self.parts] for name in names}
         self.parts.clear()
-        found = {name: np.concatenate(columns.pop(name)) for name in names}
-        return Slices(**found | {"site": number[found["site"]]})
+
+        joined = {name: np.concatenate(columns.pop(name)) for name in names}
+        return Slices(**joined | {"site": number[joined["site"]]})
 
 
 def _add_steps(drawn: DrawnLanes, ctx: Context) -> None:
@@ -221,9 +230,8 @@ def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
     first = len(drawn.sites)
     columns = (segments.kind, segments.name, segments.frame)
     figures = (segments.n_by_group, segments.ns_by_group)
-    for kind, name, frame, n, total_ns in zip(
-        *(column.tolist() for column in (*columns, *figures)), strict=True
-    ):
+    groups = zip(*(column.tolist() for column in (*columns, *figures)), strict=True)
+    for kind, name, frame, n, total_ns in groups:
         label, text = PathKind(kind).report_name, name_of_segment(ctx, kind, name)
         # The page shortens the names of kernels itself.
         shown = text if _BY_PATH_KIND[kind] == "compute" else entry_name(label, text)
@@ -238,16 +246,20 @@ def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
                 is_path=True,
             )
         )
+
+    # Groups of segments are numbered from 0, and their sites follow the sites of events.
     of_site = segments.group + np.int32(first)
     row = np.zeros(len(of_site), dtype=np.int32)
     drawn.add("path", "critical path", path.starts_ns, path.ends_ns, of_site, row)
 
 
 def _add_findings(drawn: DrawnLanes, ctx: Context, findings: tuple[Finding, ...]) -> None:
-    """Add the time that each finding is about, or else the events that it names."""
+    """Add the time that location finding is about, or else the events that it names."""
     parts: list[_NamedTimes] = []
     for finding in findings:
-        where = next((each for each in finding.locations if each.file is not None), Location())
+        where = next(
+            (location for location in finding.locations if location.file is not None), Location()
+        )
         at = None
         if where.file is not None:
             at = Frame(where.file, where.line, where.function or "", where.precision)
@@ -267,48 +279,54 @@ def _add_idle(drawn: DrawnLanes, device: str, causes: IdleByCause | None) -> Non
 
 
 def _add_events(drawn: DrawnLanes, ctx: Context, lane: EventLane, site: Int32s) -> None:
-    rows: Rows = lane.rows
-    starts, ends = ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
-    drawn.add(lane.kind, lane.label, starts, ends, site[rows], lane.depth, rows)
+    event_rows = lane.rows
+    starts, ends = ctx.events.ts_ns[event_rows], ctx.events.end_ns[event_rows]
+    drawn.add(lane.kind, lane.label, starts, ends, site[event_rows], lane.depth, event_rows)
 
 
-def lanes_of_events(ctx: Context) -> list[EventLane]:
-    """All lanes, each event in one: devices first, then threads, the one with the steps first.
+def find_event_lanes(ctx: Context) -> list[EventLane]:
+    """Find all lanes: devices first, then threads, the thread with the steps first.
 
-    Events without a known end and those of profkit are in none.
+    Each event is in one lane. Events without a known end and those of profkit are left out.
     """
     events = ctx.events
     shown = _shown_rows(ctx)
     if not len(shown):
         return []
+
     group, device = _groups(ctx)
     n_lanes = len(events.lanes)
+    # One integer stands for the lane of an event: its group, its device and its lane in the file.
     key = (group * (int(device.max()) + 1) + device) * n_lanes + events.lane
     order = shown[np.argsort(key[shown], kind="stable")]
     bounds = np.flatnonzero(np.diff(key[order])) + 1
-    every = np.split(order, bounds)
-    every.sort(key=lambda rows: -len(rows))
-    found = [_lane(ctx, rows, int(group[rows[0]]), int(device[rows[0]])) for rows in every]
-    rest = found[MAX_LANES:]
-    found = sorted(found[:MAX_LANES], key=lambda lane: _place(ctx, lane))
-    if rest:
-        together = np.sort(np.concatenate([lane.rows for lane in rest]))
-        label = f"{len(rest):,} more streams and threads"
-        found.append(EventLane("other", label, together, None))
-    return found
+    rows_by_lane = np.split(order, bounds)
+
+    # The lanes with the most events are drawn, and the others share the last one.
+    rows_by_lane.sort(key=lambda rows: -len(rows))
+    all_lanes = [
+        _lane(ctx, rows, int(group[rows[0]]), int(device[rows[0]])) for rows in rows_by_lane
+    ]
+    lanes = sorted(all_lanes[:MAX_LANES], key=lambda lane: _sort_key(ctx, lane))
+    if hidden := all_lanes[MAX_LANES:]:
+        joined = np.sort(np.concatenate([lane.rows for lane in hidden]))
+        label = f"{len(hidden):,} more streams and threads"
+        lanes.append(EventLane("other", label, joined, None))
+    return lanes
 
 
 def _shown_rows(ctx: Context) -> Rows:
-    """The events that are drawn, ascending."""
+    """Return the rows of the events that are drawn, ascending."""
     return np.flatnonzero(~np.isin(ctx.events.category, HIDDEN))
 
 
 def _groups(ctx: Context) -> tuple[Int64s, Int64s]:
-    """Index into :data:`_LANE_KINDS` and device (or 0) of each event. Shape ``(n,)`` both."""
+    """Return the index into :data:`_LANE_KINDS` and device (or 0) of each event, ``(n,)`` both."""
     events = ctx.events
     group = np.full(len(events), _LANE_KINDS.index("other"), dtype=np.int64)
     device = np.zeros(len(events), dtype=np.int64)
     group[ctx.tree.rows] = _LANE_KINDS.index("thread")
+    # Events that are neither calls nor device work stay in a lane of the profiler.
     for kind, categories in (
         ("stream", DEVICE_WORK),
         ("annotations", (Category.DEVICE_ANNOTATION,)),
@@ -327,6 +345,7 @@ def _lane(ctx: Context, rows: Rows, group: int, device: int) -> EventLane:
     if kind == "other":
         label = f"{thread_label(ctx.events, number)}, of the profiler"
         return EventLane(kind, label, rows, None)
+
     label = f"{ctx.device_label(device)} {_stream(ctx.events, rows, number)}"
     if kind == "annotations":
         label += ", annotations"
@@ -334,34 +353,39 @@ def _lane(ctx: Context, rows: Rows, group: int, device: int) -> EventLane:
 
 
 def _stream(events: EventTable, rows: Rows, lane: int) -> str:
-    """The name of a stream: its number if the events have it, else as in the file."""
+    """Return the name of a stream: its number if the events have it, else as in the file."""
     stream = int(events.stream.at(rows[:1])[0])
     return f"stream {events.lanes[lane].tid if stream == MISSING else stream}"
 
 
-def _place(ctx: Context, lane: EventLane) -> tuple[object, ...]:
-    """Sort key: devices by number, then threads, the one with the steps first."""
+def _sort_key(ctx: Context, lane: EventLane) -> tuple[object, ...]:
+    """Return a sort key: devices by number, then threads, the thread with the steps first."""
     if lane.device is not None:
+        # Shorter labels come first, so that stream 7 precedes stream 20.
         return 0, lane.device, lane.kind != "stream", len(lane.label), lane.label
     n_steps = int(np.isin(ctx.steps.rows, lane.rows).sum())
     return 1, lane.kind != "thread", -n_steps, -len(lane.rows), lane.label
 
 
 def _idle_of(ctx: Context, device: int) -> IdleByCause | None:
-    """The idle causes of a device."""
+    """Return the idle causes of a device, or None if it is not a recorded device."""
     for activity, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
         if activity.device == device:
             return causes
     return None
 
 
-def _kinds_of_events(ctx: Context) -> Int64s:
-    """The kind of each event, as an index into :data:`_KINDS`. Shape ``(n,)``."""
+def _find_kinds(ctx: Context) -> Int64s:
+    """Find the kind of each event, as an index into :data:`_KINDS`. Shape ``(n,)``."""
     events = ctx.events
-    by_category = [_KIND_NUMBER[_BY_CATEGORY.get(each, "other")] for each in range(len(Category))]
+    by_category = [
+        _KIND_NUMBER[_BY_CATEGORY.get(category, "other")] for category in range(len(Category))
+    ]
     kind = np.array(by_category, dtype=np.int64)[events.category]
-    python = events.rows_of(Category.PYTHON)
-    kind[python] = _kinds_of_python_calls(ctx)[events.name[python]]
+
+    # Later kinds are more specific: a wait for data may also be a blocking call.
+    python_rows = events.rows_of(Category.PYTHON)
+    kind[python_rows] = _kinds_of_python_calls(ctx)[events.name[python_rows]]
     kind[ctx.is_communication] = _KIND_NUMBER["communication"]
     kind[ALLOCATOR.rows(events)] = _KIND_NUMBER["allocator"]
     kind[blocking_calls(events, ctx.launches)] = _KIND_NUMBER["sync"]
@@ -371,9 +395,10 @@ def _kinds_of_events(ctx: Context) -> Int64s:
 
 
 def _kinds_of_python_calls(ctx: Context) -> Int64s:
-    """The kind of a Python call of each name, as an index into :data:`_KINDS`."""
+    """Return the kind of a Python call of each name, as an index into :data:`_KINDS`."""
     events, ownership = ctx.events, ownership_of(ctx.trace.capture)
     kind = np.full(len(events.names), _KIND_NUMBER["other"], dtype=np.int64)
+    # Names repeat: each one is classified once.
     for name in used(events.name[events.rows_of(Category.PYTHON)]).tolist():
         text = events.names[name]
         owner = "module" if text.startswith(MODULE_PREFIX) else owner_of_call(text, ownership)
@@ -382,7 +407,7 @@ def _kinds_of_python_calls(ctx: Context) -> Int64s:
 
 
 def _module_classes(ctx: Context) -> tuple[list[str], Int64s]:
-    """The class of the innermost module around each event; of device work, around its launch.
+    """Find the class of the innermost module around each event; of device work, around its launch.
 
     Returns:
         The classes, the first of which is empty, and an index into them for each event.
@@ -393,60 +418,67 @@ def _module_classes(ctx: Context) -> tuple[list[str], Int64s]:
         classes.setdefault(_NUMBERED_MODULE.sub("", name), len(classes))
         for name in ctx.source.modules
     ]
-    # The last one is that of no module: -1.
-    found = np.array([*of_module, 0], dtype=np.int64)[ctx.source.module]
+
+    # The index of no module, -1, selects the last element.
+    class_index = np.array([*of_module, 0], dtype=np.int64)[ctx.source.module]
     work, cause = ctx.launches.work, _cause_of_work(ctx)
-    found[work] = np.where(cause == NO_ROW, 0, found[cause])
-    return list(classes), found
+    class_index[work] = np.where(cause == NO_ROW, 0, class_index[cause])
+    return list(classes), class_index
 
 
 def _cause_of_work(ctx: Context) -> Int32s:
-    """The call or operator that caused each piece of device work. Shape ``(w,)``."""
+    """Return the call or operator that caused each piece of device work. Shape ``(w,)``."""
     launches = ctx.launches
     return np.where(launches.launch == NO_ROW, launches.op, launches.launch)
 
 
-def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
-    """The site of each event, shape ``(n,)``, and the sites."""
+def _find_sites(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
+    """Find the site of each event, shape ``(n,)``, and the sites."""
     events, source, launches = ctx.events, ctx.source, ctx.launches
     n_names = len(events.names)
+
+    # Device work is shown with the source line and the operator of its launch.
     frame = source.frame.astype(np.int64)
     work, op, cause = launches.work, launches.op, _cause_of_work(ctx)
     frame[work] = np.where(cause == NO_ROW, NO_FRAME, source.frame[cause])
     op_name = np.full(len(events), -1, dtype=np.int64)
     op_name[work] = np.where(op == NO_ROW, -1, events.name[op])
+
+    # Two integers stand for the five properties that distinguish a site.
     classes, module = _module_classes(ctx)
     n_classes = len(classes)
-    named = (_kinds_of_events(ctx) * n_names + events.name) * n_classes + module
+    named = (_find_kinds(ctx) * n_names + events.name) * n_classes + module
     caused_at = (frame + 1) * (n_names + 1) + op_name + 1
     shown = _shown_rows(ctx)
-    (what, where), shown_site = numbered_pairs(named[shown], caused_at[shown])
+    (named_keys, caused_keys), shown_site = numbered_pairs(named[shown], caused_at[shown])
     site = np.zeros(len(events), dtype=np.int64)
     site[shown] = shown_site
-    total = np.zeros(len(what), dtype=np.int64)
-    np.add.at(total, shown_site, events.dur_ns[shown])
-    n = np.bincount(shown_site, minlength=len(what))
+
+    total_ns = np.zeros(len(named_keys), dtype=np.int64)
+    np.add.at(total_ns, shown_site, events.dur_ns[shown])
+    n = np.bincount(shown_site, minlength=len(named_keys))
     sites = []
-    for number, (named_in, caused) in enumerate(zip(what.tolist(), where.tolist(), strict=True)):
-        of_kind, within = divmod(named_in, n_classes)
-        kind, name = divmod(of_kind, n_names)
-        at, by = divmod(caused, n_names + 1)
+    keys = zip(named_keys.tolist(), caused_keys.tolist(), strict=True)
+    for number, (named_key, caused_key) in enumerate(keys):
+        kind_and_name, class_number = divmod(named_key, n_classes)
+        kind, name = divmod(kind_and_name, n_names)
+        frame_number, op_number = divmod(caused_key, n_names + 1)
         sites.append(
             TimelineSite(
                 name=events.names[name],
                 kind=_KINDS[kind],
-                frame=source.frames[at - 1] if at else None,
-                op=events.names[by - 1] if by else None,
+                frame=source.frames[frame_number - 1] if frame_number else None,
+                op=events.names[op_number - 1] if op_number else None,
                 n=int(n[number]),
-                total_ns=int(total[number]),
-                module=classes[within],
+                total_ns=int(total_ns[number]),
+                module=classes[class_number],
             )
         )
     return site.astype(np.int32), sites
 
 
-def _ranked(sites: list[TimelineSite]) -> tuple[tuple[TimelineSite, ...], Int32s]:
-    """Sites by total time, the longest first, and the new number of each old one.
+def _rank_sites(sites: list[TimelineSite]) -> tuple[tuple[TimelineSite, ...], Int32s]:
+    """Sort sites by total time, the longest first, with the new number of each old one.
 
     Beyond :data:`MAX_SITES` of events, and as many of the critical path, all sites of one kind
     become one.
@@ -455,18 +487,19 @@ def _ranked(sites: list[TimelineSite]) -> tuple[tuple[TimelineSite, ...], Int32s
     is_path = np.array([site.is_path for site in sites], dtype=np.bool_)[order]
     is_rare = np.where(is_path, np.cumsum(is_path), np.cumsum(~is_path)) > MAX_SITES
     frequent = order[~is_rare].tolist()
-    named = [sites[old] for old in frequent]
+    ranked = [sites[old] for old in frequent]
     number = np.zeros(len(sites), dtype=np.int32)
-    number[frequent] = np.arange(len(named), dtype=np.int32)
-    rest: dict[tuple[SliceKind, bool], int] = {}
+    number[frequent] = np.arange(len(ranked), dtype=np.int32)
+
+    shared_number: dict[tuple[SliceKind, bool], int] = {}
     for old in order[is_rare].tolist():
         site = sites[old]
         key = (site.kind, site.is_path)
-        if key not in rest:
-            rest[key] = len(named)
-            named.append(TimelineSite("other names", site.kind, None, None, 0, 0, site.is_path))
-        new = rest[key]
-        before = named[new]
-        named[new] = replace(before, n=before.n + site.n, total_ns=before.total_ns + site.total_ns)
+        if key not in shared_number:
+            shared_number[key] = len(ranked)
+            ranked.append(TimelineSite("other names", site.kind, None, None, 0, 0, site.is_path))
+        new = shared_number[key]
+        merged = ranked[new]
+        ranked[new] = replace(merged, n=merged.n + site.n, total_ns=merged.total_ns + site.total_ns)
         number[old] = new
-    return tuple(named), number
+    return tuple(ranked), number

@@ -12,15 +12,15 @@ _WIDTH: Final = 12
 
 
 def what_if_text(result: Prediction, base: str = "") -> str:
-    """A prediction for a terminal, with a line end; all names are safe to show there.
+    """Format a prediction for a terminal, with a line end; all names are safe to show there.
 
     Args:
         base: An absolute folder; the recording's path is given relative to it.
     """
-    return "\n".join(_lines(result, base)) + "\n"
+    return "\n".join(_format_lines(result, base)) + "\n"
 
 
-def _lines(result: Prediction, base: str) -> Iterator[str]:
+def _format_lines(result: Prediction, base: str) -> Iterator[str]:
     yield sentence(result)
     if result.is_upper_bound:
         share = format_share(result.unexplained_share)
@@ -31,10 +31,12 @@ def _lines(result: Prediction, base: str) -> Iterator[str]:
     yield ""
     yield f"Changes of {visible(short_path(result.path, base))}"
     yield from (f"  {change_text(change)}" for change in result.changes)
+
     yield ""
     before, after = result.critical_path_before_ns, result.critical_path_after_ns
     title = "Critical path per step" if result.n_steps else "Critical path"
-    kinds = sorted({*before, *after}, key=lambda each: -before.get(each, 0))
+    # The kinds that take most of the time come first.
+    kinds = sorted({*before, *after}, key=lambda kind: -before.get(kind, 0))
     label = max(len(title), *(len(path_label(kind)) + 2 for kind in kinds)) + 2
     yield f"{title:<{label}}{'before':>{_WIDTH}}{'after':>{_WIDTH}}{'change':>{_WIDTH}}"
     for kind in kinds:
@@ -44,17 +46,17 @@ def _lines(result: Prediction, base: str) -> Iterator[str]:
 
 def _row(name: str, before_ns: int, after_ns: int, width: int) -> str:
     delta = after_ns - before_ns
-    # Parts are rounded so that they add up: 1 ns is no change.
+    # Parts are rounded so that they add up: 1 ns is not a change.
     change = f"{'+' if delta > 0 else ''}{format_ns(delta)}" if abs(delta) > 1 else "-"
     cells = (format_ns(before_ns), format_ns(after_ns), change)
     return f"{name:<{width}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
 
 
 def sentence(result: Prediction) -> str:
-    """The time of the steps before and after, and what the changes save.
+    """Return the time of the steps before and after, and the saving of the changes.
 
-    It is that of their critical path: the report's step time leaves out work of a device that ends
-    after the last step of the host.
+    This is the time of their critical path: the report's step time leaves out work of a device that
+    ends after the last step of the host.
     """
     time = f"The critical path{' per step' if result.n_steps else ''}"
     before, after = format_ns(result.before_ns), format_ns(result.after_ns)
@@ -77,7 +79,7 @@ def _range(result: Prediction) -> str:
 
 
 def change_text(change: AppliedChange) -> str:
-    """One change and what it applies to: ``nccl* x 0.5: 24 kernels``."""
+    """Return one change and its targets: ``nccl* x 0.5: 24 kernels``."""
     target = visible(change.target)
     what = {
         "remove": f"without {target}",
@@ -85,6 +87,7 @@ def change_text(change: AppliedChange) -> str:
         "graph": "one graph launch per step",
         "data-wait": "no wait for data",
     }[change.kind]
+
     matched = ", ".join(
         f"{format_count(n)} {noun[:-1] if n == 1 else noun}" for noun, n in change.matched.items()
     )

@@ -1,4 +1,4 @@
-"""The text of a prediction for a job: what a step would take with changes of its ranks."""
+"""The text of a prediction for a job: its step time with changes of its ranks."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,15 +14,15 @@ _MIN_SHARE: Final = 0.001
 
 
 def job_what_if_text(result: JobPrediction, base: str = "") -> str:
-    """A prediction for a terminal, with a line end; all names are safe to show there.
+    """Format a prediction for a terminal, with a line end; all names are safe to show there.
 
     Args:
         base: An absolute folder; the job's path is given relative to it.
     """
-    return "\n".join(_lines(result, base)) + "\n"
+    return "\n".join(_format_lines(result, base)) + "\n"
 
 
-def _lines(result: JobPrediction, base: str) -> Iterator[str]:
+def _format_lines(result: JobPrediction, base: str) -> Iterator[str]:
     time = "A step" if result.n_steps else "The recording"
     where = visible(short_path(result.path, base))
     over = f", mean of {counted(result.n_steps, 'step')}" if result.n_steps else ""
@@ -30,6 +30,7 @@ def _lines(result: JobPrediction, base: str) -> Iterator[str]:
         f"{time} of the job takes {format_ns(result.before_ns)} ({the_ranks(result.ranks)} in "
         f"{where}{over})."
     )
+
     if result.matched_share < 1:
         yield (
             f"{format_share(result.matched_share)} of collective calls are matched; the others "
@@ -38,15 +39,16 @@ def _lines(result: JobPrediction, base: str) -> Iterator[str]:
     if result.unexplained_share >= _MIN_SHARE:
         share = format_share(result.unexplained_share)
         yield f"Idle time for which the recording has no reason ({share}) is left out."
+
     yield ""
     title = "Changes, each alone" if len(result.cases) > 1 else "Changes"
-    width = max(len(title), *(len(case_text(each)) + 2 for each in result.cases), 0) + 2
+    width = max(len(title), *(len(case_text(case)) + 2 for case in result.cases), 0) + 2
     yield f"{title:<{width}}{'step' if result.n_steps else 'time':>{_WIDTH}}{'less':>{_WIDTH}}"
-    yield from (_row(each, result.before_ns, width) for each in result.cases)
+    yield from (_row(case, result.before_ns, width) for case in result.cases)
 
 
 def _row(case: JobCase, before_ns: int, width: int) -> str:
-    saves = case.saving_ns > 1  # times per step are rounded: 1 ns is no change
+    saves = case.saving_ns > 1  # times per step are rounded: 1 ns is not a change
     less = format_ns(case.saving_ns) if abs(case.saving_ns) > 1 else "-"
     share = f"  {format_share(case.saving_ns / before_ns)}" if saves and before_ns else ""
     cells = f"{format_ns(case.after_ns):>{_WIDTH}}{less:>{_WIDTH}}"
@@ -54,12 +56,12 @@ def _row(case: JobCase, before_ns: int, width: int) -> str:
 
 
 def case_text(case: JobCase) -> str:
-    """Some changes: ``rank 2 as fast as the median of the others; bandwidth x 2``."""
-    return "; ".join(change_text(each) for each in case.changes)
+    """Join some changes: ``rank 2 as fast as the median of the others; bandwidth x 2``."""
+    return "; ".join(change_text(change) for change in case.changes)
 
 
 def change_text(change: RanksChange) -> str:
-    """One change, such as ``rank 2 as fast as the median of the others``."""
+    """Return one change, such as ``rank 2 as fast as the median of the others``."""
     if change.kind == "rank":
         return f"rank {change.ranks[0]} as fast as the median of the others"
     if change.kind == "stage":

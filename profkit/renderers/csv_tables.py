@@ -17,7 +17,7 @@ from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.renderer import RendererInfo
-from profkit.present.tables import Table, Value, filled_tables, history_table, table
+from profkit.present.tables import Table, Value, build_history_table, filled_tables, table
 
 INFO = RendererInfo(name="csv", suffix=".csv", media_type="text/csv")
 
@@ -49,7 +49,7 @@ def render(report: Report, options: Options) -> bytes:
 
 def render_history(history: History, options: Options) -> bytes:
     """Return a row for each commit, device and version of PyTorch, as CSV in UTF-8."""
-    return _write(history_table(history))
+    return _write(build_history_table(history))
 
 
 def _write(content: Table) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 from profkit.model.report import Report
 from profkit.present.renderer import RendererInfo
 from profkit.present.stacks import StackOptions as Options
-from profkit.present.stacks import chosen_stacks, remark, site_label
+from profkit.present.stacks import choose_stacks, remark, site_label
 
 __all__ = ["INFO", "Options", "remark", "render"]
 
@@ -34,7 +34,7 @@ def render(report: Report, options: Options) -> bytes:
     Raises:
         UsageError: There are no such stacks.
     """
-    stacks = chosen_stacks(report, options.recording, options.weight)
+    stacks = choose_stacks(report, options.recording, options.weight)
     # Different stacks may have the same labels: each line is written once.
     weights: Counter[str] = Counter()
     for stack, weight in stacks.rows if stacks is not None else ():

@@ -24,7 +24,7 @@ from profkit.model.history import History
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankClock, RankLane
 from profkit.model.report import SCHEMA, Report
 from profkit.patterns import regex
-from profkit.present.bounded import bounded, page
+from profkit.present.bounded import cut_report, page
 from profkit.present.finding_ids import finding_ids
 from profkit.present.renderer import RendererInfo
 
@@ -69,7 +69,7 @@ def render(report: Report, options: Options) -> bytes:
     if options.cursor:
         part = page(plain, options.cursor, budget_bytes)
     else:
-        part = bounded(plain, budget_bytes)
+        part = cut_report(plain, budget_bytes)
     return encode(part) + b"\n"
 
 

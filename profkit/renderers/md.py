@@ -28,7 +28,7 @@ from profkit.present.document import (
 )
 from profkit.present.renderer import ReadersOptions as Options
 from profkit.present.renderer import RendererInfo
-from profkit.present.report_document import report_document
+from profkit.present.report_document import build_report_document
 from profkit.units import format_share
 
 __all__ = ["INFO", "Options", "render", "render_document"]
@@ -44,7 +44,7 @@ _OMITTED: Final = "… the rest is omitted: it does not fit into a comment."
 
 def render(report: Report, options: Options) -> bytes:
     """Return the report as Markdown in UTF-8."""
-    return render_document(report_document(report, options), options)
+    return render_document(build_report_document(report, options), options)
 
 
 def render_document(document: Document, options: Options) -> bytes:

@@ -29,7 +29,7 @@ from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.check_document import cause_texts, outcome_text
-from profkit.present.finding_events import call_path
+from profkit.present.finding_events import find_call_path
 from profkit.present.headline import cost_share, cost_text
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
@@ -59,7 +59,7 @@ def render(report: Report, options: Options) -> bytes:
     base = options.base
     results = [_build_result(report, finding, base) for finding in report.findings[:MAX_RESULTS]]
     for finding, result in zip(report.findings[:MAX_CODE_FLOWS], results, strict=False):
-        path = call_path(report, options.recording, finding)
+        path = find_call_path(report, options.recording, finding)
         if path:
             result["codeFlows"] = [_build_flow(report, path, base)]
 

@@ -15,7 +15,7 @@ from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.renderer import RendererInfo
 from profkit.present.stacks import StackOptions as Options
-from profkit.present.stacks import WeightedStacks, all_stacks, chosen_stacks, remark, site_label
+from profkit.present.stacks import WeightedStacks, all_stacks, choose_stacks, remark, site_label
 
 __all__ = ["INFO", "Options", "remark", "render"]
 
@@ -38,7 +38,7 @@ def render(report: Report, options: Options) -> bytes:
         UsageError: There are no such stacks.
     """
     if options.weight:
-        kinds = [chosen_stacks(report, options.recording, options.weight)]
+        kinds = [choose_stacks(report, options.recording, options.weight)]
     else:
         kinds = [*all_stacks(report, options.recording)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.cli.demo import _COPY, _PROGRAM, _copied
+from profkit.cli.demo import _COPY, _PROGRAM, _copy_program
 from profkit.errors import OutputError
 
 
@@ -38,17 +38,17 @@ def test_it_reports_the_line_of_every_planted_problem(tmp_path: Path) -> None:
 def test_a_changed_program_is_not_overwritten_without_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = _copied(tmp_path, force=False)
+    program = _copy_program(tmp_path, force=False)
     assert program.read_bytes() == _PROGRAM.read_bytes()
     program.write_text("# fixed", encoding="utf-8")
-    _copied(tmp_path, force=False)
+    _copy_program(tmp_path, force=False)
     assert program.read_text(encoding="utf-8") == "# fixed"
     assert "--force restores it" in capsys.readouterr().err
-    _copied(tmp_path, force=True)
+    _copy_program(tmp_path, force=True)
     assert program.read_bytes() == _PROGRAM.read_bytes()
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot be written"):
-        _copied(tmp_path / "file" / "traces", force=False)
+        _copy_program(tmp_path / "file" / "traces", force=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from profkit.capture.process.doctor import DeviceFacts, Facts, Line, examine
-from profkit.cli.doctor import page
+from profkit.cli.doctor import format_page
 from profkit.cli.main import main
 
 GPU = DeviceFacts("NVIDIA H200", 141 << 30, "sm_90", current=True)
@@ -149,11 +149,11 @@ def test_each_problem_has_its_topic_and_fix(
 def test_the_page_shows_fixes_and_counts_the_problems() -> None:
     target = {"width": 80, "color": False}
     lines = examine(replace(HEALTHY, kineto=False, folder_error="Permission denied"))
-    shown = page(lines, target)
+    shown = format_page(lines, target)
     assert "2 problems to solve." in shown
     assert "→ Set PROFKIT_DIR to a writable folder." in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert "Ready. Next: profkit demo" in page(examine(HEALTHY), target)
+    assert "Ready. Next: profkit demo" in format_page(examine(HEALTHY), target)
 
 
 def test_this_machine_can_be_examined(capsys: pytest.CaptureFixture[str]) -> None:

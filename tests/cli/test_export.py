@@ -38,7 +38,7 @@ def here() -> list[str]:
 
 def test_all_documented_formats_exist() -> None:
     assert {"chrome", "parquet", "csv", "folded", "html", "md", "sarif", "json"} <= set(FORMATS)
-    assert "tensorboard" in ExportChoice()._known()
+    assert "tensorboard" in ExportChoice()._names()
 
 
 @pytest.mark.parametrize("form", FORMATS)

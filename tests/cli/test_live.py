@@ -16,8 +16,8 @@ import profkit
 from profkit.capture.live.endpoint import Endpoint
 from profkit.capture.live.listener import ProgramListener
 from profkit.cli.main import main
-from profkit.cli.stacks import stack_lines
-from profkit.cli.top import interval, view
+from profkit.cli.stacks import format_stacks
+from profkit.cli.top import format_table, measure_interval
 from profkit.model.trace import Trace
 from profkit.readers.open import load
 
@@ -53,7 +53,7 @@ def figures(n_steps: int, *, ends: list[int], **changes: object) -> dict[str, An
 
 
 def row(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    (line,) = view([interval(now, before, before)], with_title=False)
+    (line,) = format_table([measure_interval(now, before, before)], with_title=False)
     return line.split()
 
 
@@ -70,7 +70,7 @@ def test_top_shows_mean_and_range_of_the_steps_since_the_last_look() -> None:
 def test_top_leaves_out_the_steps_that_the_answer_has_of_earlier_looks() -> None:
     before = figures(6, ends=[10_000_000, 20_000_000])
     now = figures(7, ends=[10_000_000, 20_000_000, 23_000_000])
-    assert interval(now, before, before).steps_ns == (3_000_000,)
+    assert measure_interval(now, before, before).steps_ns == (3_000_000,)
 
 
 def test_top_counts_syncs_per_step() -> None:
@@ -99,7 +99,7 @@ def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
         }
         for rank, (pid, stack) in enumerate([(10, place), (11, other), (12, place)])
     }  # fmt: skip
-    assert list(stack_lines(answers)) == [
+    assert list(format_stacks(answers)) == [
         "ranks 0, 2: MainThread", "  a.py:1  main", "  a.py:7  wait", "",
         "rank 1: MainThread", "  a.py:1  main", "",
         "ranks 0 to 2: loader", "  b.py:2  run", "",

@@ -10,7 +10,7 @@ import pytest
 
 import profkit
 from profkit import errors
-from profkit.cli._exit_codes import guarded
+from profkit.cli._exit_codes import run_guarded
 from profkit.cli.main import group, main
 
 
@@ -80,18 +80,18 @@ def test_invalid_usage_exits_with_2(
 def test_each_error_has_its_exit_code_message_and_hint(
     error: errors.ProfkitError, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(lambda: fail(error)) == code
+    assert run_guarded(lambda: fail(error)) == code
     assert capsys.readouterr().err == "profkit: a\n  hint: b\n"
 
 
 def test_an_interrupt_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(lambda: fail(KeyboardInterrupt())) == 130
+    assert run_guarded(lambda: fail(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "profkit: interrupted.\n"
 
 
 def test_the_exit_of_a_program_is_not_changed() -> None:
     with pytest.raises(SystemExit, match="17"):
-        guarded(lambda: fail(SystemExit(17)))
+        run_guarded(lambda: fail(SystemExit(17)))
 
 
 def test_a_bug_prints_one_sentence_and_writes_a_file(
@@ -99,7 +99,7 @@ def test_a_bug_prints_one_sentence_and_writes_a_file(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("PROFKIT_DEBUG", raising=False)
-    assert guarded(lambda: fail(KeyError("lane"))) == 70
+    assert run_guarded(lambda: fail(KeyError("lane"))) == 70
     message = capsys.readouterr().err
     assert f"this is a bug in profkit {profkit.__version__} (KeyError: 'lane')" in message
     assert "Traceback" not in message
@@ -112,7 +112,7 @@ def test_a_bug_prints_its_traceback_with_profkit_debug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROFKIT_DEBUG", "1")
-    assert guarded(lambda: fail(ZeroDivisionError())) == 70
+    assert run_guarded(lambda: fail(ZeroDivisionError())) == 70
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -121,7 +121,7 @@ def test_a_bug_is_reported_if_no_file_can_be_written(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere/at/all")
     monkeypatch.delenv("PROFKIT_DEBUG", raising=False)
-    assert guarded(lambda: fail(ValueError("x"))) == 70
+    assert run_guarded(lambda: fail(ValueError("x"))) == 70
     assert "run it again with PROFKIT_DEBUG=1" in capsys.readouterr().err
 
 

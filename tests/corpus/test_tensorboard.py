@@ -10,7 +10,7 @@ from torch_tb_profiler.profiler.event_parser import ProfileRole
 from profkit.api import study
 from profkit.integrations.tensorboard.export import write
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import find_misreadings
-from profkit.present.recording_tables import kernel_extremes, module_times
+from profkit.present.recording_tables import find_kernel_extremes, find_module_times
 from tests.corpus.recordings import CORPUS, SNAPSHOTS, TRACES, needs_corpus
 
 FILES = sorted((*TRACES.glob("*"), *SNAPSHOTS.glob("*")))
@@ -24,8 +24,8 @@ def test_tables_add_up_and_events_are_written(path: Path, tmp_path: Path) -> Non
     studied = study(path)
     ctx, kernels = studied.recording.context, studied.report.summary.top_kernels
     on_device_ns = int(ctx.events.dur_ns[ctx.launches.work].sum())
-    assert sum(module.device_ns for module in module_times(ctx)) <= on_device_ns
-    extremes = kernel_extremes(ctx, kernels)
+    assert sum(module.device_ns for module in find_module_times(ctx)) <= on_device_ns
+    extremes = find_kernel_extremes(ctx, kernels)
     for kernel in kernels:
         shortest, longest = extremes[kernel.name]
         assert shortest <= kernel.mean_ns <= longest

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.errors import UsageError
-from profkit.present.bounded import PAGE_SCHEMA, bounded, fitting_rows, page
+from profkit.present.bounded import PAGE_SCHEMA, cut_report, page, take_fitting_rows
 
 TREE: dict[str, Any] = {
     "schema": "profkit.report/2",
@@ -31,7 +31,7 @@ def size(tree: object) -> int:
 
 @pytest.mark.parametrize("budget_bytes", [300, 600, 1_000, 2_000, 4_000, 100_000])
 def test_it_keeps_the_budget_and_says_what_is_left_out(budget_bytes: int) -> None:
-    cut = bounded(TREE, budget_bytes)
+    cut = cut_report(TREE, budget_bytes)
     assert size(cut) <= budget_bytes
     for name, rows in (
         ("findings", TREE["findings"]),
@@ -47,13 +47,13 @@ def test_it_keeps_the_budget_and_says_what_is_left_out(budget_bytes: int) -> Non
 
 
 def test_findings_come_before_other_rows() -> None:
-    cut = bounded(TREE, 1_200)
+    cut = cut_report(TREE, 1_200)
     assert len(cut["findings"]) >= 3
     assert 0 < len(cut["summary"]["top_ops"]) < 10
 
 
 def test_rows_have_ids_no_unknown_figures_and_the_number_of_items_left_out() -> None:
-    cut = bounded(TREE, 100_000)
+    cut = cut_report(TREE, 100_000)
     assert cut["summary"]["top_ops"][3] == {"id": "summary.top_ops.3", "name": "op3", "n_calls": 3}
     first = cut["findings"][0]
     assert first["id"] == "SYN000@a.py:0"
@@ -62,11 +62,11 @@ def test_rows_have_ids_no_unknown_figures_and_the_number_of_items_left_out() -> 
 
 def test_a_budget_that_is_too_small_says_what_is_needed() -> None:
     with pytest.raises(UsageError) as caught:
-        bounded(TREE, 50)
+        cut_report(TREE, 50)
     needed = int("".join(filter(str.isdigit, caught.value.hint)))
-    assert size(bounded(TREE, needed)) <= needed
+    assert size(cut_report(TREE, needed)) <= needed
     with pytest.raises(UsageError):
-        bounded(TREE, needed - 1)
+        cut_report(TREE, needed - 1)
 
 
 @pytest.mark.parametrize("budget_bytes", [300, 700, 5_000, 0])
@@ -97,10 +97,10 @@ def test_a_cursor_that_leads_nowhere_is_refused(cursor: str) -> None:
 
 
 def test_a_first_row_that_does_not_fit_is_shortened_or_refused() -> None:
-    (short,) = fitting_rows([{"text": "x" * 10_000}], 1_000)
+    (short,) = take_fitting_rows([{"text": "x" * 10_000}], 1_000)
     assert short["text"].endswith("x…")
     with pytest.raises(UsageError, match="too small"):
-        fitting_rows([{"text": "x" * 10_000}], 100)
+        take_fitting_rows([{"text": "x" * 10_000}], 100)
 
 
 _VALUES = st.recursive(
@@ -114,7 +114,7 @@ _VALUES = st.recursive(
 @settings(deadline=None, max_examples=40)
 def test_any_tree_is_cut_to_the_budget_or_refused(tree: dict[str, Any], budget_bytes: int) -> None:
     try:
-        cut = bounded(tree, budget_bytes)
+        cut = cut_report(tree, budget_bytes)
     except UsageError:
         return
     assert size(cut) <= budget_bytes

@@ -9,7 +9,7 @@ from profkit.api import analyze
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.location import Location
 from profkit.model.memory_summary import FragmentationSite, SnapshotDevice
-from profkit.present.device_facts import device_facts
+from profkit.present.device_facts import describe_device
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB
 from tests.renderers import reports
@@ -26,7 +26,7 @@ def device() -> SnapshotDevice:
 
 def line(device: SnapshotDevice, word: str, *, everything: bool = False) -> str:
     """The only line with a word in it."""
-    (found,) = (each for each in device_facts(device, everything=everything) if word in each)
+    (found,) = (each for each in describe_device(device, everything=everything) if word in each)
     return found
 
 
@@ -46,7 +46,7 @@ def test_a_site_without_a_source_line_is_not_named(device: SnapshotDevice) -> No
 
 def test_rounding_is_reported_from_a_minimum_share_on(device: SnapshotDevice) -> None:
     little = replace(device, rounding_bytes=300 * MIB)
-    assert not any("rounding" in each for each in device_facts(little, everything=False))
+    assert not any("rounding" in each for each in describe_device(little, everything=False))
     assert line(little, "rounding", everything=True).startswith("cuda:0: 300 MiB of active memory")
     much = replace(device, rounding_bytes=2 * GIB)
     assert line(much, "rounding") == (

@@ -6,7 +6,7 @@ import pytest
 
 import profkit
 from profkit.model.report import Report
-from profkit.present.difference_document import difference_document
+from profkit.present.difference_document import build_difference_document
 from profkit.present.document import (
     Document,
     FindingBlock,
@@ -17,7 +17,7 @@ from profkit.present.document import (
     TimeParts,
 )
 from profkit.present.renderer import ReadersOptions
-from profkit.present.report_document import report_document
+from profkit.present.report_document import build_report_document
 from tests.renderers import reports
 from tests.renderers.products import Page
 from tests.renderers.test_difference import difference
@@ -32,7 +32,7 @@ REPORTS = {
 
 
 def document(report: Report, *, top: int = 5, verbose: bool = False) -> Document:
-    return report_document(report, ReadersOptions(top=top, verbose=verbose, base="/home/me"))
+    return build_report_document(report, ReadersOptions(top=top, verbose=verbose, base="/home/me"))
 
 
 def text_of(product: bytes, name: str) -> str:
@@ -73,7 +73,7 @@ def test_every_format_of_a_comparison_has_the_same_headings_and_figures(name: st
         profkit.render(difference(), name, verbose=True, width=200),
         "fragment" if name == "html" else name,
     )
-    for section in difference_document(difference(), ReadersOptions(verbose=True)).sections:
+    for section in build_difference_document(difference(), ReadersOptions(verbose=True)).sections:
         assert section.heading in shown
         for block in section.blocks:
             if isinstance(block, TableBlock):

@@ -7,7 +7,7 @@ import pytest
 from profkit.errors import UsageError
 from profkit.model.finding import Finding
 from profkit.model.location import Location
-from profkit.present.finding_ids import finding_ids, numbered_finding, selector
+from profkit.present.finding_ids import find_finding, finding_ids, selector
 from tests.renderers.reports import gpu_report
 
 
@@ -37,7 +37,7 @@ def test_ids_have_the_rule_the_file_and_the_line_and_are_unique() -> None:
      ("name-DAT001", 3), ("2", 1), ("5", 4), ("PRF004", 4)],
 )  # fmt: skip
 def test_a_finding_is_found_by_id_number_or_rule(word: str, number: int) -> None:
-    assert numbered_finding(REPORT, word) == number
+    assert find_finding(REPORT, word) == number
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_a_finding_is_found_by_id_number_or_rule(word: str, number: int) -> None
 )
 def test_what_names_none_or_several_is_refused_with_the_ids(word: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        numbered_finding(REPORT, word)
+        find_finding(REPORT, word)
     assert caught.value.hint == hint

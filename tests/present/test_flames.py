@@ -14,7 +14,7 @@ from profkit.index.intervals import union
 from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, depths
 from profkit.model.snapshot import MemorySnapshot
-from profkit.present.flames import flames, idle_threads
+from profkit.present.flames import find_idle_threads, flames
 from profkit.readers.open import load
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from profkit.testing.reference_allocator import ReferenceBlock
@@ -238,7 +238,7 @@ def test_threads_that_only_wait_are_idle(tmp_path: Path) -> None:
         with b.frame("queue.py", 171, "get"):
             b.advance(50_000)
     found = made(of_trace(b, tmp_path), "host-stack")
-    assert [found.sites[found.site[node]].name for node in idle_threads(found)] == ["thread 2"]
+    assert [found.sites[found.site[node]].name for node in find_idle_threads(found)] == ["thread 2"]
 
 
 def test_nodes_begin_with_the_first_event_below_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, RunCost, Summary, TimePart
 from profkit.present.diagnosis import Candidate, Cause, choose, headline, headline_sentences
-from profkit.present.facts import busiest_ops, facts, remarks
+from profkit.present.facts import busiest_ops, describe_recording, facts
 from profkit.present.headline import cost_share, cost_text, ranking, step_time
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
@@ -158,7 +158,11 @@ def test_it_says_that_the_host_mostly_waited(
     assert (expected or "") in text
     assert ("child processes" in text) == (expected is not None and children > 0)
     # A core that others used is no wait of the program's.
-    lines = list(remarks(replace(report, source=replace(report.source, cpu=cpu)), everything=False))
+    lines = list(
+        describe_recording(
+            replace(report, source=replace(report.source, cpu=cpu)), everything=False
+        )
+    )
     assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
     of_gpu = reports.gpu_report()
     assert "waited" not in headline(replace(of_gpu, source=replace(of_gpu.source, cpu=cpu)))
@@ -319,12 +323,16 @@ def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
     assert (
         "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
         "300 ms: 10% of the run."
-    ) in list(remarks(report, everything=False))
+    ) in list(describe_recording(report, everything=False))
     little = replace(cost, run_ns=120_000_000_000)
     report = replace(report, source=replace(report.source, run_cost=little))
-    assert not [each for each in remarks(report, everything=False) if "of the run" in each]
+    assert not [
+        each for each in describe_recording(report, everything=False) if "of the run" in each
+    ]
     assert [
-        each for each in remarks(report, everything=True) if each.endswith(": 1.0% of the run.")
+        each
+        for each in describe_recording(report, everything=True)
+        if each.endswith(": 1.0% of the run.")
     ]
 
 
@@ -339,8 +347,8 @@ def with_one_operator(*, stacks: bool) -> TraceBuilder:
 def test_a_report_without_modules_says_why(stacks: bool, end: str, tmp_path: Path) -> None:  # noqa: FBT001
     report = analyze(with_one_operator(stacks=stacks).write(tmp_path / "t.json"))
     why = f"No times of modules: no call of an `nn.Module` was recorded{end}"
-    assert why in list(remarks(report, everything=True))
-    assert why not in list(remarks(report, everything=False))
+    assert why in list(describe_recording(report, everything=True))
+    assert why not in list(describe_recording(report, everything=False))
 
 
 def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_path: Path) -> None:
@@ -350,7 +358,7 @@ def test_a_report_with_modules_or_without_operators_says_nothing_about_them(tmp_
     reports_of = (analyze(b.write(tmp_path / "t.json")), reports.snapshot_report())
     assert reports_of[0].summary.modules
     for report in reports_of:
-        assert not any("nn.Module" in each for each in remarks(report, everything=True))
+        assert not any("nn.Module" in each for each in describe_recording(report, everything=True))
 
 
 def test_a_name_with_less_than_half_of_the_largest_part_is_its_longest(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from profkit.model.memory_series import LiveGroups
 from profkit.model.snapshot import MemorySnapshot, State
 from profkit.present.flames import flames
 from profkit.present.memory_series import memory_series
-from profkit.present.segment_blocks import segment_blocks
+from profkit.present.segment_blocks import find_segment_blocks
 from profkit.readers.open import load
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import ReferenceBlock
@@ -103,7 +103,7 @@ def test_a_graph_over_time_has_the_weights_of_the_peak(tmp_path: Path) -> None:
 def test_every_block_is_in_its_segment_at_its_address(tmp_path: Path) -> None:
     ctx, raw = read(program(5).write(tmp_path / "s.pickle"))
     (memory,) = ctx.device_memories
-    found = segment_blocks(memory)
+    found = find_segment_blocks(memory)
     segments = sorted(raw["segments"], key=lambda segment: segment["address"])
     assert found.segment_bytes.tolist() == [each["total_size"] for each in segments]
     assert found.stream.tolist() == [int(each["stream"] > 0) for each in segments]

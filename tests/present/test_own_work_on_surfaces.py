@@ -16,7 +16,7 @@ from profkit.model.flame import FLAMES
 from profkit.present.explanation import explain
 from profkit.present.flames import flames
 from profkit.present.renderer import renderers
-from profkit.present.timeline import timeline
+from profkit.present.timeline import build_timeline
 from profkit.testing import TraceBuilder
 from profkit.testing.event_recorder import MAIN_THREAD
 from tests.renderers.trace_viewer import check, events_of
@@ -152,7 +152,7 @@ def test_the_flame_graph_of_host_time_leaves_profkits_time_to_nobody(
 
 def test_the_timeline_has_the_programs_threads_alone(studied: Study, plain: Study) -> None:
     def lanes(found: Study) -> list[tuple[str, int, int]]:
-        drawn = timeline(found.recording.context, found.report)
+        drawn = build_timeline(found.recording.context, found.report)
         assert drawn is not None
         assert not shows_ours(" ".join(f"{site.name} {site.frame}" for site in drawn.sites))
         return [(lane.label, lane.n_rows, lane.n) for lane in drawn.lanes]

@@ -7,10 +7,10 @@ import pytest
 from profkit.api import Study, study
 from profkit.model.events import Category
 from profkit.present.recording_tables import (
-    kernel_extremes,
-    largest_allocations,
-    module_times,
-    operator_memory,
+    find_kernel_extremes,
+    find_largest_allocations,
+    find_module_times,
+    find_operator_memory,
 )
 from profkit.testing import TraceBuilder
 from tests.tensorboard.recordings import GEMM_NS, MB, RELU_NS, STEPS, write_gpu_training
@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_device_time_belongs_to_the_innermost_module(trained: Study) -> None:
-    found = {each.name: each for each in module_times(trained.recording.context)}
+    found = {each.name: each for each in find_module_times(trained.recording.context)}
     assert {name: each.device_ns for name, each in found.items()} == {
         "Linear_0": STEPS * GEMM_NS,
         "Net_0": STEPS * RELU_NS,
@@ -48,7 +48,7 @@ def test_module_times_with_lines_of_another_step_sum_all_operators() -> None:
             called = ctx.events.dur_ns[(caller == row) & is_op]
             own[name] = own.get(name, 0) + int(ctx.events.dur_ns[row] - called.sum())
     assert own
-    assert {each.name: each.op_ns for each in module_times(ctx) if each.n_ops} == own
+    assert {each.name: each.op_ns for each in find_module_times(ctx) if each.n_ops} == own
 
 
 def test_kernel_extremes_are_the_shortest_and_longest_call(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_kernel_extremes_are_the_shortest_and_longest_call(tmp_path: Path) -> No
     studied = study(b.write(tmp_path / "t.json"))
     kernels = studied.report.summary.top_kernels
     assert [kernel.name for kernel in kernels] == ["gemm"]
-    assert kernel_extremes(studied.recording.context, kernels) == {"gemm": (10_000, 30_000)}
+    assert find_kernel_extremes(studied.recording.context, kernels) == {"gemm": (10_000, 30_000)}
 
 
 def test_allocations_belong_to_the_innermost_operator(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_allocations_belong_to_the_innermost_operator(tmp_path: Path) -> None:
     b.advance(1_000)
     b.free(first)
     ctx = study(b.write(tmp_path / "t.json")).recording.context
-    found = {each.op: each for each in operator_memory(ctx)}
+    found = {each.op: each for each in find_operator_memory(ctx)}
     assert set(found) == {"aten::empty", "aten::resize_"}
     empty, resize = found["aten::empty"], found["aten::resize_"]
     assert (empty.n_allocations, empty.allocated_bytes, empty.net_bytes) == (2, 5 * MB, 5 * MB)
@@ -91,7 +91,7 @@ def test_the_largest_allocations_have_their_lifetimes(tmp_path: Path) -> None:
     b.advance(7_000)
     b.free(block)
     b.alloc(MB)
-    found = largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
+    found = find_largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
     assert [(each.op, each.n_bytes, each.lifetime_ns) for each in found] == [
         ("aten::empty", 5 * MB, None),
         ("aten::empty", 3 * MB, 8_000),

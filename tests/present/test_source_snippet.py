@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.model.location import Location
-from profkit.present.source_snippet import MAX_FILE_BYTES, line_that_adds_to, source_snippet
+from profkit.present.source_snippet import MAX_FILE_BYTES, find_adding_line, source_snippet
 
 CODE = "".join(f"    line_{n} = {n}\n" for n in range(1, 21))
 
@@ -145,11 +145,11 @@ def test_the_line_to_edit_is_one_that_adds_to_the_container(
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(ADDS)
-    assert line_that_adds_to(name, at(path, line)) == expected
+    assert find_adding_line(name, at(path, line)) == expected
 
 
 @pytest.mark.parametrize("text", ["seen.append(", "seen.append(1)\n\0", "(" * 10_000 + "seen"])
 def test_a_file_that_is_no_python_has_no_line_to_edit(tmp_path: Path, text: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(text)
-    assert line_that_adds_to("seen", at(path, 1)) is None
+    assert find_adding_line("seen", at(path, 1)) is None

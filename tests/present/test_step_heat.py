@@ -6,7 +6,7 @@ import pytest
 
 from profkit.model.report import Report
 from profkit.present.rank_timeline import MAX_RANKS, rank_timeline
-from profkit.present.step_heat import MAX_COLUMNS, MAX_ROWS, step_heat
+from profkit.present.step_heat import MAX_COLUMNS, MAX_ROWS, build_step_heat
 from tests import job_traces
 from tests.job_traces import LATE_NS, N_STEPS, many_ranks
 
@@ -17,7 +17,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_a_cell_is_a_step_of_a_rank(report: Report) -> None:
-    found = step_heat(report)
+    found = build_step_heat(report)
     assert found is not None
     assert (found.row_labels, found.column_labels) == (("0", "1"), ("0", "1", "2", "3"))
     for rank, cells in zip(report.ranks, found.cells, strict=True):
@@ -26,7 +26,7 @@ def test_a_cell_is_a_step_of_a_rank(report: Report) -> None:
 
 
 def test_without_waiting_the_late_rank_stands_out(report: Report) -> None:
-    found = step_heat(report, own=True)
+    found = build_step_heat(report, own=True)
     assert found is not None
     (first, last) = found.cells
     own_ns = report.ranks[0].steps_ns[0] - LATE_NS
@@ -43,7 +43,7 @@ def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
             for name in ("step_names", "steps_ns", "steps_wait_ns")
         },
     )
-    found = step_heat(replace(report, ranks=(report.ranks[0], short)))
+    found = build_step_heat(replace(report, ranks=(report.ranks[0], short)))
     assert found is not None
     assert [each is None for each in found.cells[1]] == [True, False, False, False]
     assert len(found.columns) == N_STEPS
@@ -51,7 +51,7 @@ def test_steps_that_a_rank_has_not_are_empty(report: Report) -> None:
 
 def test_of_many_ranks_and_steps_neighbors_share_a_cell_with_the_longest(report: Report) -> None:
     many = many_ranks(report, 1000, 500)
-    found = step_heat(many, own=True)
+    found = build_step_heat(many, own=True)
     assert found is not None
     assert len(found.rows) <= MAX_ROWS
     assert len(found.columns) <= MAX_COLUMNS
@@ -71,7 +71,7 @@ def test_a_job_without_steps_has_no_grid(report: Report) -> None:
     ranks = tuple(
         replace(each, step_names=(), steps_ns=(), steps_wait_ns=()) for each in report.ranks
     )
-    assert step_heat(replace(report, ranks=ranks)) is None
+    assert build_step_heat(replace(report, ranks=ranks)) is None
 
 
 def test_the_timeline_has_a_lane_for_each_rank(report: Report) -> None:

@@ -15,7 +15,7 @@ from profkit.model.report import Report, Source, Summary
 from profkit.model.timeline import Slices, Timeline
 from profkit.model.trace import RecordedWith
 from profkit.present import timeline as timeline_module
-from profkit.present.timeline import MAX_ROWS, lanes_of_events, timeline
+from profkit.present.timeline import MAX_ROWS, build_timeline, find_event_lanes
 from profkit.testing import TraceBuilder
 from tests.catalogue.random_programs import briefly, played, programs
 
@@ -26,7 +26,7 @@ OF_EVENTS = {"stream", "annotations", "thread", "other"}
 def made(path: Path) -> tuple[Timeline, Context, Report]:
     found = study(path)
     ctx = found.recording.context
-    drawn = timeline(ctx, found.report)
+    drawn = build_timeline(ctx, found.report)
     assert drawn is not None
     return drawn, ctx, found.report
 
@@ -182,7 +182,7 @@ def test_the_numbers_of_lanes_and_names_are_limited(
 
 def test_a_recording_without_events_has_no_timeline() -> None:
     source = Source("", "live", 0, None, (), None, None, RecordedWith())
-    assert timeline(Context(), Report("0", source, Summary(window_ns=0))) is None
+    assert build_timeline(Context(), Report("0", source, Summary(window_ns=0))) is None
 
 
 def test_every_event_is_in_one_lane(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_every_event_is_in_one_lane(tmp_path: Path) -> None:
     b.overhead("Buffer Flush", 30_000)
     b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000, device=1)
     found = study(b.write(tmp_path / "t.json")).recording.context
-    every: list[Rows] = [lane.rows for lane in lanes_of_events(found)]
+    every: list[Rows] = [lane.rows for lane in find_event_lanes(found)]
     assert sorted(np.concatenate(every).tolist()) == list(range(len(found.events)))
 
 

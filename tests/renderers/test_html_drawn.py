@@ -19,7 +19,7 @@ from profkit.index.level_of_detail import coarser, levels_of
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
 from profkit.present.flames import flames
-from profkit.present.timeline import timeline
+from profkit.present.timeline import build_timeline
 from profkit.renderers.html import _packed_columns
 from profkit.renderers.html.flames import sum_by_site
 from profkit.renderers.html.timeline import fit_levels, pack_arguments
@@ -100,7 +100,7 @@ def tuples(slices: Slices) -> list[tuple[int, ...]]:
 
 
 def timeline_of(studied: Study) -> Timeline:
-    shown = timeline(studied.recording.context, studied.report)
+    shown = build_timeline(studied.recording.context, studied.report)
     assert shown is not None
     return shown
 

@@ -32,9 +32,9 @@ from profkit.integrations.mcp.opened import Opened, Recordings
 from profkit.model.events import Category, Rows
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.present.bounded import bounded, fitting_rows
+from profkit.present.bounded import cut_report, take_fitting_rows
 from profkit.present.diagnosis import headline
-from profkit.present.event_rows import event_rows
+from profkit.present.event_rows import build_event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
 from profkit.present.headline import cost_text
@@ -155,7 +155,7 @@ class Tools:
         place = next((where.file for where in locations if where.file), "")
         if not self._is_below_root(place):
             tree["source"] = None
-        return encode(bounded(tree, budget_bytes))
+        return encode(cut_report(tree, budget_bytes))
 
     def _is_below_root(self, file: str) -> bool:
         """Return whether a source file that a recording names is in the folder that may be read."""
@@ -197,7 +197,7 @@ class Tools:
         ctx = _trace_of(self._recordings.open(path), path)
         selected = _select_events(ctx, name, category, from_ns, to_ns)
         total_ns = int(ctx.events.dur_ns[selected].sum())
-        rows = event_rows(ctx, selected[start : start + _MAX_EVENTS])
+        rows = build_event_rows(ctx, selected[start : start + _MAX_EVENTS])
         return _rows(map(msgspec.to_builtins, rows), start, len(selected), total_ns=total_ns)
 
     def compare(self, before: str, after: str, budget_bytes: int = _BUDGET_BYTES) -> bytes:
@@ -212,7 +212,7 @@ class Tools:
             self._recordings.listed(path)  # below the root
         difference = compared(self._recordings.path(before), self._recordings.path(after))
         tree = msgspec.json.decode(render(difference, "json"))
-        return encode(bounded(tree, budget_bytes))
+        return encode(cut_report(tree, budget_bytes))
 
     def what_if(
         self,
@@ -236,7 +236,7 @@ class Tools:
         prediction = predicted(
             ctx.trace, remove=remove or [], scale=scale, graph=graph, data_wait=data_wait
         )
-        return encode(bounded(msgspec.to_builtins(prediction), _BUDGET_BYTES))
+        return encode(cut_report(msgspec.to_builtins(prediction), _BUDGET_BYTES))
 
 
 def _summarize(report: Report, finding: Finding, ident: str) -> dict[str, Any]:
@@ -279,6 +279,6 @@ def _select_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: 
 def _rows(rows: Iterable[Any], start: int, n: int, **figures: object) -> bytes:
     """Return rows from ``start`` on, as many as fit, with the number and the figures of all."""
     head = {"n": n, **figures}
-    fitting = fitting_rows(rows, _BUDGET_BYTES - len(encode({**head, "next": n})))
+    fitting = take_fitting_rows(rows, _BUDGET_BYTES - len(encode({**head, "next": n})))
     end = start + len(fitting)
     return encode({**head, "rows": fitting, "next": end if end < n else None})

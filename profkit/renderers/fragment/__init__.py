@@ -23,7 +23,7 @@ from profkit.present.document import (
 from profkit.present.markup import environment
 from profkit.present.part_colors import SERIES
 from profkit.present.renderer import ReadersOptions, RendererInfo
-from profkit.present.report_document import report_document
+from profkit.present.report_document import build_report_document
 
 __all__ = ["INFO", "Options", "render", "render_document"]
 
@@ -51,7 +51,7 @@ def render(report: Report, options: Options) -> bytes:
     path = report.source.path
     # A path with characters that cannot be typed has no command.
     command = f"profkit view {shlex.quote(path)}" if path and visible(path) == path else ""
-    return _fill(report_document(report, options), options, command)
+    return _fill(build_report_document(report, options), options, command)
 
 
 def render_document(document: Document, options: Options) -> bytes:

@@ -19,7 +19,7 @@ from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
 from profkit.present.headline import cost_text, ranking
 from profkit.present.rule_page import Passage, rule_page
-from profkit.present.source_snippet import line_that_adds_to, source_snippet
+from profkit.present.source_snippet import find_adding_line, source_snippet
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import (
@@ -114,7 +114,7 @@ def _find_line_to_edit(finding: Finding, options: Options) -> int | None:
     name = finding.evidence.get("holder_name")
     if not (options.source and finding.locations and isinstance(name, str)):
         return None
-    return line_that_adds_to(name, finding.locations[0], options.base)
+    return find_adding_line(name, finding.locations[0], options.base)
 
 
 def _read_lines(

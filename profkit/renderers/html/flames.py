@@ -14,7 +14,7 @@ from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
 from profkit.present.flame_difference import FlameDifference
 from profkit.present.flame_sites import over_subtrees
-from profkit.present.flames import flames, idle_threads
+from profkit.present.flames import find_idle_threads, flames
 from profkit.present.part_colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns, pack_lives
@@ -164,7 +164,7 @@ def _pack_graph(
             device: pack_lives(replace(lives, group=nearest[lives.group]))
             for device, lives in flame.lives.items()
         },
-        "idle": [node for node in number[idle_threads(flame)].tolist() if node != NO_ROW],
+        "idle": [node for node in number[find_idle_threads(flame)].tolist() if node != NO_ROW],
         "sites": {
             "name": [cell(used.name, _MAX_NAME) for used in sites],
             "short": [_short(used) for used in sites],

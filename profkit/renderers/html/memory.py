@@ -19,7 +19,7 @@ from profkit.present.memory_text import (
     series_rows,
     use_label,
 )
-from profkit.present.recording_tables import largest_allocations, operator_memory
+from profkit.present.recording_tables import find_largest_allocations, find_operator_memory
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_lives
 from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
@@ -283,7 +283,7 @@ def _build_operator_tables(options: Options) -> Iterator[SortableTable]:
             SortableColumn("Allocated", "bytes", "allocated_bytes", "sum of their sizes"),
             SortableColumn("Net", "bytes", "net_bytes", net),
         ),
-        operator_memory(ctx),
+        find_operator_memory(ctx),
         sorted_by="Allocated",
     )
 
@@ -297,6 +297,6 @@ def _build_operator_tables(options: Options) -> Iterator[SortableTable]:
             SortableColumn("Allocated at", "ns", "at_ns", "from the start of the trace"),
             SortableColumn("Freed after", "ns", "lifetime_ns", never),
         ),
-        largest_allocations(ctx),
+        find_largest_allocations(ctx),
         sorted_by="Bytes",
     )

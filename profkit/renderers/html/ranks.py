@@ -15,7 +15,7 @@ from profkit.present.ranks import (
     unmatched_texts,
     why_last,
 )
-from profkit.present.step_heat import BOUNDS, HeatMap, step_heat
+from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import (
@@ -46,7 +46,7 @@ def build_section(report: Report, options: Options) -> Section | None:
         return None
 
     titles = (("Step time", False), ("Without waiting", True))
-    heats = ((title, step_heat(report, own=is_own)) for title, is_own in titles)
+    heats = ((title, build_step_heat(report, own=is_own)) for title, is_own in titles)
     maps = [(title, heat) for title, heat in heats if heat is not None]
     shown = rank_timeline(report)
     levels = [] if shown is None else fit_levels(shown, MAX_LEVEL_CHARACTERS)

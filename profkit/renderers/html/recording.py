@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.facts import remarks, unchecked_by_reason
+from profkit.present.facts import describe_recording, unchecked_by_reason
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
@@ -25,7 +25,7 @@ def build_section(report: Report, options: Options) -> Section:
             unchecked=unchecked_by_reason(report),
             n_unchecked=len(report.unchecked),
             health=report.health,
-            remarks=list(remarks(report, everything=True)),
+            remarks=list(describe_recording(report, everything=True)),
             environment=list(_list_environment(report, options)),
         ),
     )

@@ -11,7 +11,7 @@ from profkit.model.events import Int32s, Int64s
 from profkit.model.location import numbered_line
 from profkit.names import short_path
 from profkit.present.memory_series import USE_LABELS
-from profkit.present.segment_blocks import SegmentBlocks, segment_blocks
+from profkit.present.segment_blocks import SegmentBlocks, find_segment_blocks
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._table import cell
@@ -29,7 +29,7 @@ def build_segment_maps(options: Options) -> Iterator[dict[str, Any]]:
     """Return what is drawn of each device with segments: its columns, labels and colours."""
     recording = options.recording
     for number, memory in enumerate(recording.context.device_memories if recording else ()):
-        blocks = segment_blocks(memory)
+        blocks = find_segment_blocks(memory)
         if len(blocks.segment_bytes):
             texts, place = _list_places(memory.lines, blocks.line, options.base)
             yield _pack_map(number, blocks, texts, place)

@@ -24,7 +24,7 @@ from profkit.present.headline import (
     table_title,
 )
 from profkit.present.modules import module_label
-from profkit.present.recording_tables import kernel_extremes, module_times
+from profkit.present.recording_tables import find_kernel_extremes, find_module_times
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, build_table
@@ -151,7 +151,7 @@ def _build_kernels(report: Report, options: Options) -> SortableTable:
     # The report has means only: the shortest and longest calls need the recording.
     extremes: Mapping[str, tuple[int, int]] = {}
     if options.recording is not None:
-        extremes = kernel_extremes(options.recording.context, kernels)
+        extremes = find_kernel_extremes(options.recording.context, kernels)
 
     occupancy = (
         "of the warps that the device can hold: the profiler's estimate from launches, not measured"
@@ -283,7 +283,7 @@ def _build_modules(report: Report) -> SortableTable:
 
 
 def _build_module_instances(options: Options) -> SortableTable:
-    instances = () if options.recording is None else module_times(options.recording.context)
+    instances = () if options.recording is None else find_module_times(options.recording.context)
     on_device = any(instance.device_ns for instance in instances)
 
     about = "device work launched within it, not within the modules that it calls"

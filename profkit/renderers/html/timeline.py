@@ -16,10 +16,9 @@ from profkit.model.report import Report
 from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
-from profkit.present.event_arguments import event_arguments
 from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
-from profkit.present.timeline import timeline
+from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_columns
 from profkit.renderers.html._section import Section, fill
@@ -106,7 +105,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     """Return the timeline, or None without a recording that has events."""
     if options.recording is None:
         return None
-    shown = timeline(options.recording.context, report)
+    shown = build_timeline(options.recording.context, report)
     if shown is None:
         return None
 
@@ -245,7 +244,7 @@ def pack_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
     :data:`MAX_ARGUMENT_CHARACTERS` are left out, the last one first.
     """
     event_slices = np.flatnonzero(slices.event != NO_ROW)
-    arguments = event_arguments(ctx, slices.event[event_slices].astype(np.intp))
+    arguments = find_event_arguments(ctx, slices.event[event_slices].astype(np.intp))
 
     is_launched = arguments.launch != NO_ROW
     launch_slices = np.where(is_launched, event_slices[arguments.launch], MISSING)

@@ -41,7 +41,7 @@ from profkit.present.document import (
     TimeParts,
 )
 from profkit.present.renderer import ReadersOptions, RendererInfo
-from profkit.present.report_document import ALSO_AT, report_document
+from profkit.present.report_document import ALSO_AT, build_report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
@@ -96,7 +96,7 @@ class Options(ReadersOptions):
 
 def render(report: Report, options: Options) -> bytes:
     """Return the report as text in UTF-8, or in ASCII without ``unicode``."""
-    return render_document(report_document(report, options), options)
+    return render_document(build_report_document(report, options), options)
 
 
 def render_document(document: Document, options: Options) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.report import Report
-from profkit.present.ranks import job_headline
+from profkit.present.ranks import describe_job
 from profkit.testing import TraceBuilder
 
 MS = 1_000_000
@@ -79,7 +79,7 @@ def test_without_their_other_rank_they_are_not_matched(
     assert found.collectives.matched_share == 0
     assert [each.reason for each in found.collectives.unmatched] == ["unknown-peer"]
     assert not [each.rule for each in found.findings if each.rule == "COM004"]
-    (headline,) = job_headline(found)
+    (headline,) = describe_job(found)
     assert headline == (
         "Only 0% of the calls of collectives could be matched: record sends and receives with "
         "`record_shapes=True`."
