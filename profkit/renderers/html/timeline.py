@@ -16,6 +16,7 @@ from profkit.model.report import Report
 from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineSite
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
+from profkit.present.event_arguments import find_event_arguments
 from profkit.present.headline import part_label
 from profkit.present.part_colors import color_of
 from profkit.present.timeline import build_timeline
