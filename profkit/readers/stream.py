@@ -14,7 +14,7 @@ from profkit.readers.archives import (
     MEMBER,
     MIN_LIMIT_BYTES,
     Readable,
-    unpacked,
+    open_unpacked,
 )
 from profkit.readers.progress import OnProgress, ProgressReads, Stages, TimedReads
 from profkit.readers.remote import is_url, open_url, url_n_bytes
@@ -109,7 +109,7 @@ def open_plain(
             raw = cast("BinaryIO", ProgressReads(raw, on_progress))
         if stages is not None:
             raw = cast("BinaryIO", TimedReads(raw, stages, "read"))
-        with unpacked(raw, str(file), member) as plain:
+        with open_unpacked(raw, str(file), member) as plain:
             yield plain
 
 
