@@ -16,7 +16,7 @@ from profkit.model.trace import Trace
 from profkit.readers import cache
 from profkit.readers.cache import Cache, Entry, Key
 from profkit.readers.kineto import cached
-from profkit.readers.kineto.cached import entry_of, read_trace, trace_of
+from profkit.readers.kineto.cached import decode_trace, encode_trace, read_trace
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.progress import OnProgress, Stages
 from profkit.readers.stored_value import NotValidError
@@ -255,7 +255,7 @@ def test_no_flipped_bit_is_used(path: Path, folder: Path) -> None:
     users = Cache()
     key = users.key([path])
     assert key is not None
-    users.store(key, lambda: entry_of(read_kineto(path)), Stages())
+    users.store(key, lambda: encode_trace(read_kineto(path)), Stages())
     (entry,) = entries(folder)
     expected = users.find(key)
     assert expected is not None
@@ -319,7 +319,7 @@ def test_what_is_stored_but_is_no_trace_is_not_used(
     change: Callable[[dict[str, Any]], None], path: Path, folder: Path, reads: list[Path]
 ) -> None:
     expected = read_kineto(path)
-    stored = entry_of(expected)
+    stored = encode_trace(expected)
     arrays = dict(stored.arrays)
     change(arrays)
     users = Cache()
@@ -334,10 +334,10 @@ def test_what_is_stored_but_is_no_trace_is_not_used(
 
 
 def test_plain_data_of_another_layout_is_not_used(path: Path, folder: Path) -> None:
-    stored = entry_of(read_kineto(path))
+    stored = encode_trace(read_kineto(path))
     for data in (b"", b"\xc0", stored.data[:-1], b"\x91" * 100_000):
         with pytest.raises(NotValidError):
-            trace_of(Entry(data, stored.arrays), "a")
+            decode_trace(Entry(data, stored.arrays), "a")
     assert not folder.exists()
 
 
