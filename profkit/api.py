@@ -71,7 +71,7 @@ from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.flame_difference import FlameDifference, flame_differences
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
-from profkit.readers.last_steps.layout import last_steps_files
+from profkit.readers.last_steps.layout import find_last_steps
 from profkit.readers.last_steps.read import read_last_steps
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
@@ -508,7 +508,7 @@ def last_steps(paths: Path | Iterable[Path]) -> LastSteps:
     Raises:
         LoadError: None can be read.
     """
-    files = [each for given in paths_in(paths) for each in last_steps_files(given) or [given]]
+    files = [each for given in paths_in(paths) for each in find_last_steps(given) or [given]]
     read = [_file_or_error(each) for each in files]
     errors = [each for each in read if isinstance(each, LoadError)]
     found = sorted(

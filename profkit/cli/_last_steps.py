@@ -17,10 +17,10 @@ def files_of_last_steps(paths: "Sequence[str]") -> list[str]:
         LoadError: A folder cannot be read.
     """
     from profkit.errors import MissingFileError
-    from profkit.readers.last_steps.layout import SUFFIX, last_steps_files
+    from profkit.readers.last_steps.layout import SUFFIX, find_last_steps
     from profkit.readers.recordings import find_recordings
 
-    found = [each for path in paths for each in last_steps_files(path)]
+    found = [each for path in paths for each in find_last_steps(path)]
     if not found or all(path.endswith(SUFFIX) for path in paths):
         return found
     try:

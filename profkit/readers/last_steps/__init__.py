@@ -1,1 +1,1 @@
-"""The file of last steps of a program's last steps: its layout, and reading it."""
+"""The file of a program's last steps: its layout, and reading it."""

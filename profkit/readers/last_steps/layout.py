@@ -1,14 +1,14 @@
 """The layout of a file of last steps, which the recorded program maps into its memory.
 
 A write to mapped memory is in the system's cache at once: the file is complete whatever ends the
-process. Its size is fixed. After a header and a place for the error that ends the program follow
+process. Its size is fixed. A header and a place for the error that ends the program are followed by
 three circular buffers of records, and a table of texts in two halves, of which the older one is
-written over.
+overwritten.
 
-A record has its number at both ends, from 1: of one that was not written to its end they differ.
-Record ``n`` of a buffer is at place ``n % size``. A text has its length, a serial number and a
-checksum before it; records refer to it by its offset and its serial number, so that one that was
-written over is recognized. Numbers are little-endian.
+A record has its number at both ends, from 1. If it was not written completely, the two differ.
+Record ``n`` of a buffer is at place ``n % size``. A text is preceded by its length, a serial number
+and a checksum. Records refer to it by its offset and its serial number, so that a text that was
+overwritten is recognized. Numbers are little-endian.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ TEXT: Final = struct.Struct("<III")
 
 @dataclass(frozen=True)
 class BufferPlace:
-    """Where a buffer is, how many records it has, and their layout."""
+    """The offset of a buffer, its number of records, and their layout."""
 
     start: int
     size: int
@@ -39,36 +39,36 @@ class BufferPlace:
 
     @property
     def end(self) -> int:
-        """The first byte after it."""
+        """Return the offset of the first byte after the buffer."""
         return self.start + self.size * self.record.size
 
     def at(self, number: int) -> int:
-        """Where a record is."""
+        """Return the offset of a record."""
         return self.start + number % self.size * self.record.size
 
 
 STEPS: Final = BufferPlace(16384, 2048, struct.Struct("<4q"))
-"""Number, end, time that the program has waited for data so far, number."""
+"""Number, end, total time that the program had waited for data until then, number."""
 MEMORY: Final = BufferPlace(STEPS.end, 1024, struct.Struct("<6q"))
 """Number, time, resident bytes, allocated and reserved bytes of all devices, number; -1 where a
 size is not known."""
 STACKS: Final = BufferPlace(MEMORY.end, 4096, struct.Struct("<5q4Iq"))
-"""Number, thread, first and last sample, number of samples; offset and serial number of the
-thread's name and of its stack; number."""
+"""Number, thread, times of the first and last sample, number of samples, offset and serial number
+of the thread's name, offset and serial number of its stack, number."""
 HALF: Final = 256 << 10
 TABLE_AT: Final = STACKS.end
 SIZE: Final = TABLE_AT + 2 * HALF
 LINES: Final = "\n"
-"""Between the frames of a stack, the innermost last; each has three parts."""
+"""Separates the frames of a stack, the innermost last."""
 PARTS: Final = "\t"
-"""Between file, line and function."""
+"""Separates file, line and function of a frame."""
 
 
-def last_steps_files(path: str) -> list[str]:
-    """A file of last steps itself, or those of a folder and the folders in it."""
-    found = Path(path)
+def find_last_steps(path: str) -> list[str]:
+    """Find files of last steps: the path itself, or in a folder and the folders in it."""
+    place = Path(path)
     with contextlib.suppress(OSError):
-        if found.is_dir():
-            return sorted(str(each) for each in found.rglob(f"*{SUFFIX}"))
-        return [path] if path.endswith(SUFFIX) and found.is_file() else []
+        if place.is_dir():
+            return sorted(str(file) for file in place.rglob(f"*{SUFFIX}"))
+        return [path] if path.endswith(SUFFIX) and place.is_file() else []
     return []

@@ -1,6 +1,6 @@
-"""Reads the files of last steps of programs: what they did until their end.
+"""Reads files of last steps: the steps, stacks and memory of a program until its end.
 
-A file is input like any other: what is not as profkit writes it is left out.
+A file is input like any other: records that are not as profkit writes them are left out.
 """
 
 import sys
@@ -45,7 +45,7 @@ _N_FIELDS: Final = 3
 
 
 class Header(msgspec.Struct):
-    """What the file says of its process; the fields are those of :class:`ProcessEnd`."""
+    """The process that wrote the file, with the fields of :class:`ProcessEnd`."""
 
     name: str
     host: str
@@ -58,7 +58,7 @@ class Header(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """What ended the program: the fields of :class:`ProgramError`, and how it ended."""
+    """The end of the program, with the fields of :class:`ProgramError`."""
 
     state: ProgramState
     type: str
@@ -69,7 +69,7 @@ class Error(msgspec.Struct):
 
 
 def is_last_steps(start: bytes) -> bool:
-    """Whether a file that begins like this has last steps."""
+    """Return whether a file that begins with these bytes is a file of last steps."""
     return start.startswith(MAGIC)
 
 
@@ -77,7 +77,7 @@ def read_last_steps(place: Place) -> ProcessEnd:
     """Read the file of last steps of a process, which may be running.
 
     Raises:
-        NotATraceError: It is none.
+        NotATraceError: It is another kind of file.
         DamagedFileError: It is incomplete.
         LoadError: It cannot be read.
     """
@@ -89,10 +89,11 @@ def read_last_steps(place: Place) -> ProcessEnd:
         raise NotATraceError(
             f"{place} is no record of last steps.", f"Give a file ending in {SUFFIX}."
         )
-    header = _json(data, HEADER_AT, Header)
+
+    header = _read_json(data, HEADER_AT, Header)
     if len(data) != SIZE or header is None:
         raise DamagedFileError(f"{place} is incomplete.", "Copy it again.")
-    return _Reader(data, header, str(place)).process()
+    return _Reader(data, header, str(place)).read()
 
 
 class _Reader:
@@ -104,11 +105,13 @@ class _Reader:
         self._path = path
         self._n_skipped = 0
 
-    def process(self) -> ProcessEnd:
-        """The process."""
+    def read(self) -> ProcessEnd:
+        """Read all parts of the file."""
         header = self._header
-        error = _json(self._data, ERROR_AT, Error)
+        error = _read_json(self._data, ERROR_AT, Error)
         steps = tuple(self._steps())
+
+        # A process that was killed had no time to write its end.
         state: ProgramState = "running" if _is_locked(self._path) else "killed"
         return ProcessEnd(
             path=self._path,
@@ -121,7 +124,7 @@ class _Reader:
             torch=header.torch,
             began_ns=header.began_ns,
             state=state if error is None else error.state,
-            error=None if error is None or error.state == "ended" else _error(error),
+            error=None if error is None or error.state == "ended" else _convert_error(error),
             n_steps=steps[-1].number if steps else 0,
             steps=steps,
             stacks=tuple(self._stacks()),
@@ -130,34 +133,38 @@ class _Reader:
         )
 
     def _records(self, buffer: BufferPlace) -> Iterator[tuple[int, ...]]:
-        """The whole records of a buffer, oldest first, without their numbers at the end."""
+        """Yield the complete records of a buffer, oldest first, without the number at their end."""
         part = self._data[buffer.start : buffer.end]
-        found = []
+        records = []
         for place, record in enumerate(buffer.record.iter_unpack(part)):
             number = record[0]
             if number == record[-1] == 0:
                 continue
             if number == record[-1] and 0 < number < _MAX_NS and number % buffer.size == place:
-                found.append(record[:-1])
+                records.append(record[:-1])
             else:
                 self._n_skipped += 1
-        found.sort()
-        last = found[-1][0] if found else 0
-        yield from (record for record in found if record[0] > last - buffer.size)
+
+        # Places of records that were skipped may still have the records of the round before.
+        records.sort()
+        last = records[-1][0] if records else 0
+        yield from (record for record in records if record[0] > last - buffer.size)
 
     def _steps(self) -> Iterator[LastStep]:
-        before: tuple[int, ...] | None = None
+        previous: tuple[int, ...] | None = None
         for record in self._records(STEPS):
             number, end_ns, waited_ns = record
             if not self._is_time(end_ns) or not 0 <= waited_ns < _MAX_NS:
                 self._n_skipped += 1
                 continue
-            if before is None or before[0] != number - 1 or before[1] > end_ns:
+
+            # A step begins with the end of the step before it, if that was recorded.
+            if previous is None or previous[0] != number - 1 or previous[1] > end_ns:
                 yield LastStep(number, None, end_ns, None)
             else:
-                wait_ns = min(max(0, waited_ns - before[2]), end_ns - before[1])
-                yield LastStep(number, before[1], end_ns, wait_ns)
-            before = record
+                wait_ns = min(max(0, waited_ns - previous[2]), end_ns - previous[1])
+                yield LastStep(number, previous[1], end_ns, wait_ns)
+            previous = record
 
     def _memory(self) -> Iterator[ProcessMemory]:
         for _, time_ns, *sizes in self._records(MEMORY):
@@ -175,27 +182,27 @@ class _Reader:
             stack = ThreadStack(
                 name or "a thread", thread, first_ns, last_ns, n, tuple(_frames(calls))
             )
-            # What lasts is written again before it is written over.
+            # A stack that lasts is written again before it is overwritten.
             latest[thread, first_ns] = stack
-        yield from sorted(latest.values(), key=lambda each: (each.first_ns, each.ident))
+        yield from sorted(latest.values(), key=lambda stack: (stack.first_ns, stack.ident))
 
     def _is_time(self, ns: int) -> bool:
         return self._header.began_ns <= ns < _MAX_NS
 
     def _text(self, offset: int, serial: int) -> str:
-        """A text of the table; empty if it was written over."""
+        """Return a text of the table; empty if it was overwritten."""
         if not TABLE_AT <= offset <= SIZE - TEXT.size:
             return ""
-        n_bytes, own, checksum = TEXT.unpack_from(self._data, offset)
+        n_bytes, text_serial, checksum = TEXT.unpack_from(self._data, offset)
         start = offset + TEXT.size
         text = self._data[start : start + n_bytes]
-        if own != serial or n_bytes > HALF or zlib.crc32(text) != checksum:
+        if text_serial != serial or n_bytes > HALF or zlib.crc32(text) != checksum:
             return ""
         return text.decode("utf-8", "replace")
 
 
-def _json(data: bytes, start: int, kind: type[Any]) -> Any:  # noqa: ANN401  (of that type)
-    """A block of JSON, or None where there is none, or a damaged one."""
+def _read_json(data: bytes, start: int, kind: type[Any]) -> Any:  # noqa: ANN401  (of that type)
+    """Read a block of JSON; None if it is empty or damaged."""
     if len(data) < start + BLOCK.size:
         return None
     n_bytes, checksum = BLOCK.unpack_from(data, start)
@@ -208,7 +215,7 @@ def _json(data: bytes, start: int, kind: type[Any]) -> Any:  # noqa: ANN401  (of
         return None
 
 
-def _error(error: Error) -> ProgramError:
+def _convert_error(error: Error) -> ProgramError:
     calls = tuple(Frame(file, line, function) for file, line, function in error.calls)
     return ProgramError(error.type, error.message, error.thread, error.time_ns, calls)
 
@@ -223,7 +230,7 @@ def _frames(text: str) -> Iterator[Frame]:
 
 
 def _is_locked(path: str) -> bool:
-    """Whether the process holds the lock on its file, which the system releases with its end."""
+    """Return whether the process holds the lock on its file, which ends with the process."""
     if sys.platform == "win32":
         return False
     import fcntl  # noqa: PLC0415  (Windows has none)
