@@ -74,7 +74,7 @@ from profkit.present.results import Result, render_result
 from profkit.readers.last_steps.layout import find_last_steps
 from profkit.readers.last_steps.read import read_last_steps
 from profkit.readers.progress import OnProgress
-from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
+from profkit.readers.recordings import KINDS, Recording, detect_kind, find_recordings
 from profkit.readers.report import is_report, read_report
 from profkit.readers.stream import place_of
 
@@ -206,7 +206,7 @@ def _of_one_program(paths: list[str]) -> list[Recording]:
     if not 1 < len(paths) <= len(KINDS):
         return []
     try:
-        kinds = {kind_of(place_of(path)) for path in paths}
+        kinds = {detect_kind(place_of(path)) for path in paths}
     except LoadError:
         return []
     return [Recording(tuple(paths))] if len(kinds) == len(paths) else []

@@ -149,7 +149,7 @@ def _each(
     Files of a folder that are no recordings are skipped if others are.
     """
     from profkit.errors import NotATraceError, SeveralTracesError
-    from profkit.readers.recordings import grouped
+    from profkit.readers.recordings import group_files
 
     remaining = list(reversed(recordings))
     skipped: list[NotATraceError] = []
@@ -160,7 +160,7 @@ def _each(
             shown.reading(recording.paths[0])
             found = _read(recording.paths, chosen, shown)
         except SeveralTracesError as several:
-            remaining.extend(reversed(grouped((member, True) for member in several.members)))
+            remaining.extend(reversed(group_files((member, True) for member in several.members)))
             continue
         except NotATraceError as error:
             if not recording.is_member:
