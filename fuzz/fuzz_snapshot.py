@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["profkit"]):
     from profkit.readers.progress import Stages
     from profkit.readers.snapshot import read
     from profkit.readers.snapshot.restricted_unpickler import ProcessLimits
-    from profkit.readers.snapshot.worker import WorkerResult, unpickled
+    from profkit.readers.snapshot.worker import WorkerResult, unpickle
     from profkit.readers.stream import Chunks
 from seeds import SNAPSHOT  # type: ignore[import-not-found]  # beside this file
 
@@ -56,12 +56,12 @@ def main(folder: str, seconds: str) -> None:
     def in_process(chunks: Chunks, stages: Stages) -> WorkerResult:
         with stages.stage("unpickle"):
             try:
-                return unpickled(io.BytesIO(b"".join(chunks)), ProcessLimits().allow)
+                return unpickle(io.BytesIO(b"".join(chunks)), ProcessLimits().allow)
             finally:
                 limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
                 resource.setrlimit(resource.RLIMIT_CPU, limits)  # it is the fuzzer's own process
 
-    read._sent_to_worker = in_process  # noqa: SLF001  (so that its coverage is measured)
+    read._send_to_worker = in_process  # noqa: SLF001  (so that its coverage is measured)
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
         place = Path(file.name)
 

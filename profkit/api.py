@@ -69,7 +69,7 @@ from profkit.present.flame_difference import FlameDifference, flame_differences
 from profkit.present.renderer import accepted, renderer
 from profkit.present.results import Result, render_result
 from profkit.readers.progress import OnProgress
-from profkit.readers.recordings import KINDS, Recording, find_recordings, kind_of
+from profkit.readers.recordings import KINDS, Recording, detect_kind, find_recordings
 from profkit.readers.report import is_report, read_report
 from profkit.readers.stream import place_of
 
@@ -201,7 +201,7 @@ def _of_one_program(paths: list[str]) -> list[Recording]:
     if not 1 < len(paths) <= len(KINDS):
         return []
     try:
-        kinds = {kind_of(place_of(path)) for path in paths}
+        kinds = {detect_kind(place_of(path)) for path in paths}
     except LoadError:
         return []
     return [Recording(tuple(paths))] if len(kinds) == len(paths) else []

@@ -33,7 +33,7 @@ from profkit.present.renderer import accepted, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
-from profkit.readers.recordings import Recording, grouped, may_be_ranks, stored_bytes
+from profkit.readers.recordings import Recording, group_files, may_be_ranks, stored_bytes
 from profkit.readers.remote import is_url, url_n_bytes
 from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
@@ -276,7 +276,7 @@ def _results(
         results[index] = result
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
-            members = grouped((member, True) for member in result.members)
+            members = group_files((member, True) for member in result.members)
             yield from _results(members, order, scale, listener)
         else:
             yield recording, result

@@ -157,7 +157,7 @@ def _read_recordings(
     Files of a folder that are not recordings are skipped if others are.
     """
     from profkit.errors import NotATraceError, SeveralTracesError
-    from profkit.readers.recordings import grouped
+    from profkit.readers.recordings import group_files
 
     # A stack: the members of an archive are read in place of the archive.
     remaining = list(reversed(recordings))
@@ -169,7 +169,7 @@ def _read_recordings(
             shown.reading(recording.paths[0])
             input_ = _read(recording.paths, chosen, shown)
         except SeveralTracesError as several:
-            remaining.extend(reversed(grouped((member, True) for member in several.members)))
+            remaining.extend(reversed(group_files((member, True) for member in several.members)))
             continue
         except NotATraceError as error:
             # A file that the user has named must be a recording.

@@ -1,7 +1,7 @@
 """Starts processes that read a part of a file, and write what they read to their stdout.
 
 They are started as programs, not forked: a fork of a program that uses torch may hang, and
-multiprocessing's spawn would run the user's script again. Nothing heavy is imported here.
+multiprocessing's spawn would run the user's script again. No slow module is imported here.
 """
 
 import os
@@ -25,10 +25,10 @@ def start(
 
     Args:
         code: Python statements that import what they run.
-        arguments: Those of the program, in ``sys.argv``.
+        arguments: The arguments of the program, in ``sys.argv``.
         stdin: A file, or ``subprocess.PIPE``.
         pipe_bytes: Capacity of the pipes; -1 leaves it to the system.
-        start_new_session: As for ``subprocess.Popen``: no Ctrl-C of a terminal reaches it.
+        start_new_session: Keep Ctrl-C of a terminal from reaching the process.
     """
     path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)

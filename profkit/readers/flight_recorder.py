@@ -1,8 +1,8 @@
-"""Reads what torch's FlightRecorder wrote of one rank, as JSON or from an unpickled dump.
+"""Reads dumps of torch's FlightRecorder, each of one rank, as JSON or from unpickled data.
 
 Versions 1.0 to 2.10 of the format are known: numbers were called ``seq_id`` and times had
-microseconds before torch 2.4, groups had no names before 2.3. What is not as torch writes it is
-left out: the file is input like any other.
+microseconds before torch 2.4, groups had no names before 2.3. The file is input like any other:
+entries that are not as torch writes them are left out.
 
 Source: ``torch/csrc/distributed/c10d/FlightRecorder.hpp`` (version 2.10, keys) and
 ``FlightRecorderDetail.hpp`` (``dump``, ``dump_json``), in earlier versions ``TraceUtils.h``;
@@ -24,13 +24,13 @@ from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, read_whole
 
 SUFFIX: Final = ".flight.json.gz"
-"""Of the files that profkit writes."""
+"""Ending of the files that profkit writes."""
 ABOUT: Final = "flight_recorder_of"
-"""Their first key, with the fields of :class:`About`."""
+"""The first key of profkit's files, with the fields of :class:`About`."""
 DUMPS: Final = "dumps"
-"""Their other key: what torch's recorders wrote, one for each kind of device."""
+"""The other key of profkit's files: the dumps of torch's recorders, one for each kind of device."""
 MAX_BYTES: Final = 128 << 20
-"""A hundred times what torch writes by default, which is 2,000 calls."""
+"""A hundred times the size of 2,000 calls, which torch writes by default."""
 
 _START: Final = regex(
     rb'\s*\{\s*"(flight_recorder_of|comm_lib_version|entries|nccl_comm_state|nccl_version'
@@ -49,12 +49,14 @@ _PROGRESS: Final[tuple[CallProgress, ...]] = ("scheduled", "started", "completed
 
 
 class About(msgspec.Struct):
-    """What profkit adds to a dump.
+    """The facts that profkit adds to a dump.
 
     Attributes:
-        rank: The rank that wrote it.
+        rank: The rank that wrote the dump.
         world_size: Number of ranks.
-        written_ns: Nanoseconds since 1970 when it was written.
+        host: The machine's name.
+        pid: The process.
+        written_ns: Nanoseconds since 1970 when the dump was written.
         is_end: Whether the program had ended.
         stopped_by: The exception or signal that ended it, or empty.
         groups: The ranks of each process group by name.
@@ -71,18 +73,20 @@ class About(msgspec.Struct):
 
 
 def may_be_dump(start: bytes) -> bool:
-    """Whether decompressed bytes may be the start of a dump as JSON."""
+    """Return whether decompressed bytes may be the start of a dump as JSON."""
     return _START.match(start) is not None
 
 
 def is_dump(data: object) -> bool:
-    """Whether plain data has the shape of a dump."""
+    """Return whether plain data has the shape of a dump."""
     if type(data) is list:  # torch 2.1 and 2.2
         return any(map(_is_entry, data[:10]))
     if type(data) is not dict or "segments" in data:
         return False
     if type(data.get(ABOUT)) is dict:
         return type(data.get(DUMPS)) is list
+
+    # A dump without calls is recognized by its other keys.
     entries = data.get("entries")
     if type(entries) is list and entries:
         return any(map(_is_entry, entries[:10]))
@@ -90,16 +94,20 @@ def is_dump(data: object) -> bool:
 
 
 def n_rows(data: Any) -> int:  # noqa: ANN401  (plain data)
-    """The number of calls, frames and tensors in data for which :func:`is_dump` is true."""
-    listed = data if type(data) is list else data.get("entries")
+    """Count the calls, frames and tensors in data for which :func:`is_dump` is true."""
     keys = ("frames", "input_sizes", "output_sizes")
-    entries = [each for each in listed if type(each) is dict] if type(listed) is list else []
+    entries = [entry for entry in _list_entries(data) if type(entry) is dict]
     parts = (entry.get(key) for entry in entries for key in keys)
     return len(entries) + sum(len(part) for part in parts if type(part) is list)
 
 
+def _list_entries(dump: Any) -> list[Any]:  # noqa: ANN401  (plain data)
+    entries = dump if type(dump) is list else dump.get("entries")
+    return entries if type(entries) is list else []
+
+
 def read_dump(place: Place, limit_bytes: int | None = None) -> FlightRecord | None:
-    """Read a dump as JSON; None if a file is something else.
+    """Read a dump as JSON; None if the file has other JSON.
 
     Raises:
         DamagedFileError: It is incomplete.
@@ -114,36 +122,38 @@ def read_dump(place: Place, limit_bytes: int | None = None) -> FlightRecord | No
             return None
         message = f"{place} is an incomplete FlightRecorder dump: {error}."
         raise DamagedFileError(message, "Copy it again, or dump it again.") from error
-    return flight_record(data, str(place)) if is_dump(data) else None
+    return convert_dump(data, str(place)) if is_dump(data) else None
 
 
-def flight_record(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain data)
-    """The record in plain data for which :func:`is_dump` is true.
+def convert_dump(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain data)
+    """Convert plain data for which :func:`is_dump` is true to a record.
 
     Args:
-        path: The file, whose name has the rank if the data has not.
+        data: The data.
+        path: The file, whose name gives the rank if the data does not.
     """
     about, dumps = None, [data]
     if type(data) is dict and ABOUT in data:
-        about, dumps = _about(data[ABOUT]), [each for each in data[DUMPS] if is_dump(each)]
+        about, dumps = _about(data[ABOUT]), [dump for dump in data[DUMPS] if is_dump(dump)]
+
     entries: list[object] = []
     groups: dict[str, ProcessGroup] = {}
     version = ""
     for dump in dumps:
-        listed = dump if type(dump) is list else dump.get("entries")
-        entries += listed if type(listed) is list else []
+        entries += _list_entries(dump)
         if type(dump) is dict:
-            groups |= _groups(dump.get("pg_config"))
+            groups |= _configured_groups(dump.get("pg_config"))
             version = _text(dump.get("version")) or version
+    groups |= {} if about is None else _added_groups(about)
+
+    # The recorder keeps the latest calls: all are there only if the first has the number 0.
+    first_ids = [entry.get("record_id") for entry in entries[:1] if type(entry) is dict]
     shared: dict[Any, Any] = {}
-    calls = [_call(entry, shared) for entry in entries]
-    known = tuple(call for call in calls if call is not None)
-    first = [entry.get("record_id") for entry in entries[:1] if type(entry) is dict]
-    groups |= {} if about is None else _own_groups(about)
+    calls = tuple(call for entry in entries if (call := _convert_call(entry, shared)) is not None)
     return FlightRecord(
         path=path,
         rank=rank_in(path) if about is None else about.rank,
-        world_size=_world_size(groups, known) if about is None else about.world_size,
+        world_size=_world_size(groups, calls) if about is None else about.world_size,
         host=None if about is None else about.host,
         pid=None if about is None else about.pid,
         written_ns=None if about is None else about.written_ns,
@@ -152,19 +162,19 @@ def flight_record(data: Any, path: str) -> FlightRecord:  # noqa: ANN401  (plain
         is_of_window=about is not None and not about.is_end,
         version=version,
         groups=groups,
-        calls=tuple(sorted(known, key=lambda call: call.created_ns or 0)) if about else known,
-        has_all=len(dumps) == 1 and first == [0],
-        n_skipped=len(calls) - len(known),
+        calls=tuple(sorted(calls, key=lambda call: call.created_ns or 0)) if about else calls,
+        has_all=len(dumps) == 1 and first_ids == [0],
+        n_skipped=len(entries) - len(calls),
     )
 
 
 def rank_in(path: str) -> int | None:
-    """The rank in a file's name, such as ``nccl_trace_rank_3`` or ``fr_rank3.json``, or None."""
+    """Return the rank in a file's name: ``nccl_trace_rank_3``, ``fr_rank3.json``; or None."""
     name = re.split(r"[/\\!]", path)[-1]
     while _ENDINGS.search(name):
         name = name.rpartition(".")[0]
-    found = [*_LAST_NUMBER.finditer(name), *_RANK.finditer(name)]
-    return int(found[-1]["rank"]) if found else None
+    matches = [*_LAST_NUMBER.finditer(name), *_RANK.finditer(name)]
+    return int(matches[-1]["rank"]) if matches else None
 
 
 def _is_entry(entry: object) -> bool:
@@ -180,67 +190,68 @@ def _about(data: object) -> About | None:
     return about if is_valid else None
 
 
-def _own_groups(about: About) -> dict[str, ProcessGroup]:
-    found = {name: ranks_of(ranks) for name, ranks in about.groups.items()}
-    return {name: ProcessGroup(name, ranks, len(ranks)) for name, ranks in found.items() if ranks}
+def _added_groups(about: About) -> dict[str, ProcessGroup]:
+    ranks_by_name = {name: ranks_of(ranks) for name, ranks in about.groups.items()}
+    return {n: ProcessGroup(n, ranks, len(ranks)) for n, ranks in ranks_by_name.items() if ranks}
 
 
-def _groups(config: object) -> dict[str, ProcessGroup]:
-    """The process groups by name. Gloo writes those of all groups under the empty name."""
-    found = {}
+def _configured_groups(config: object) -> dict[str, ProcessGroup]:
+    """Return the process groups by name. Gloo's entry for all groups has an empty name."""
+    groups = {}
     for key, group in config.items() if type(config) is dict else ():
         name = _text(key)
         ranks = ranks_of(group.get("ranks")) if type(group) is dict else None
         if name and ranks:
-            found[name] = ProcessGroup(name, ranks, len(ranks), _text(group.get("desc")))
-    return found
+            groups[name] = ProcessGroup(name, ranks, len(ranks), _text(group.get("desc")))
+    return groups
 
 
 def _world_size(groups: Mapping[str, ProcessGroup], calls: Iterable[RecordedCall]) -> int | None:
-    """The number of ranks of the default group, if it is known."""
+    """Return the number of ranks of the default group, if it is known."""
     default = {call.group for call in calls if call.description == "default_pg"}
     default |= {name for name, group in groups.items() if group.description == "default_pg"}
     return max((group.size or 0 for name, group in groups.items() if name in default), default=None)
 
 
-def _call(entry: object, shared: dict[Any, Any]) -> RecordedCall | None:
-    """A call; None for an entry that is none.
+def _convert_call(data: object, shared: dict[Any, Any]) -> RecordedCall | None:
+    """Convert an entry to a call; None if it is not an entry.
 
     Args:
-        shared: Texts, shapes and stacks by themselves: a thousand calls have the same, once.
+        data: An entry.
+        shared: Texts, shapes and stacks, so that equal ones of a thousand calls are one object.
     """
-    if not _is_entry(entry):
+    if not _is_entry(data):
         return None
-    known: dict[str, Any] = entry  # type: ignore[assignment]
-    group = known.get("process_group", known.get("pg_id", ""))
+    entry: dict[str, Any] = data  # type: ignore[assignment]
+    group = entry.get("process_group", entry.get("pg_id", ""))
     names = [*group] if type(group) in (list, tuple) else [group]
-    is_p2p = known.get("is_p2p") is True
-    seq = known.get("p2p_seq_id" if is_p2p else "collective_seq_id", known.get("seq_id"))
+    is_p2p = entry.get("is_p2p") is True
+    seq = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
 
-    def once(value: T) -> T:
+    def share(value: T) -> T:
         return shared.setdefault(value, value)  # type: ignore[no-any-return]
 
-    name = once(_text(known["profiling_name"]))
-    is_retired = known.get("retired") is True
+    name = share(_text(entry["profiling_name"]))
+    is_retired = entry.get("retired") is True
     return RecordedCall(
         name=name,
-        group=once(_text(names[0]) if names else ""),
-        description=once("" if len(names) < 2 or names[1] == "undefined" else _text(names[1])),  # noqa: PLR2004
+        group=share(_text(names[0]) if names else ""),
+        description=share("" if len(names) < 2 or names[1] == "undefined" else _text(names[1])),  # noqa: PLR2004
         seq=_whole(seq),
         is_p2p=is_p2p,
-        created_ns=_time_ns(known, "time_created"),
-        progress=_progress(known, name, is_retired=is_retired),
+        created_ns=_time_ns(entry, "time_created"),
+        progress=_progress(entry, name, is_retired=is_retired),
         is_retired=is_retired,
-        inputs=once(_sizes(known.get("input_sizes"))),
-        outputs=once(_sizes(known.get("output_sizes"))),
-        input_types=once(_texts(known.get("input_dtypes"))),
-        output_types=once(_texts(known.get("output_dtypes"))),
-        frames=once(_frames(known.get("frames"))),
+        inputs=share(_sizes(entry.get("input_sizes"))),
+        outputs=share(_sizes(entry.get("output_sizes"))),
+        input_types=share(_texts(entry.get("input_dtypes"))),
+        output_types=share(_texts(entry.get("output_dtypes"))),
+        frames=share(_frames(entry.get("frames"))),
     )
 
 
 def _progress(entry: Mapping[str, Any], name: str, *, is_retired: bool) -> CallProgress:
-    """How far a call is. Gloo only retires calls: those that failed too."""
+    """Return how far a call is. Gloo only marks calls as retired, failed ones too."""
     if is_retired and name.startswith("gloo:"):
         return "completed"
     state = entry["state"]
@@ -262,24 +273,23 @@ def _text(value: object) -> str:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    found = value[:_MAX_TENSORS] if type(value) is list else ()
-    return tuple(_text(each) for each in found)
+    return tuple(map(_text, value[:_MAX_TENSORS] if type(value) is list else ()))
 
 
 def _sizes(value: object) -> Sizes:
-    found = value[:_MAX_TENSORS] if type(value) is list else ()
+    shapes = value[:_MAX_TENSORS] if type(value) is list else ()
     return tuple(
         tuple(size for size in shape[:_MAX_DIMENSIONS] if type(size) is int and 0 <= size < 1 << 40)
-        for shape in found
+        for shape in shapes
         if type(shape) is list
     )
 
 
 def _frames(value: object) -> tuple[Frame, ...]:
-    found = []
+    frames = []
     for frame in value[:1000] if type(value) is list else ():
         if type(frame) is dict and type(frame.get("filename")) is str:
             line = _whole(frame.get("line"))
             file, function = _text(frame["filename"]), _text(frame.get("name"))
-            found.append(Frame(file, line if line and line < 1 << 31 else None, function))
-    return tuple(found)
+            frames.append(Frame(file, line if line and line < 1 << 31 else None, function))
+    return tuple(frames)

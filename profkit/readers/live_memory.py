@@ -15,13 +15,13 @@ _FAMILY: Final = SCHEMA.partition("/")[0]
 
 
 def encode(live: LiveMemory) -> bytes:
-    """The record as JSON in UTF-8, with the schema first so that :func:`is_live` recognizes it."""
+    """Encode a record as JSON in UTF-8, with the schema first, by which it is recognized."""
     fields: dict[str, object] = msgspec.to_builtins(live)
     return msgspec.json.encode({"schema": fields.pop("schema"), **fields})
 
 
 def is_live(start: bytes) -> bool:
-    """Whether decompressed bytes are the start of a memory record."""
+    """Return whether decompressed bytes are the start of a memory record."""
     return start.startswith(f'{{"schema":"{_FAMILY}/'.encode())
 
 
@@ -29,7 +29,7 @@ def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
     """Read a memory record, also of the older layout ``profkit.memory/1``.
 
     Raises:
-        DamagedFileError: It is incomplete, or of a layout that this version does not know.
+        DamagedFileError: It is incomplete, or has a layout that this version does not know.
         LoadError: It cannot be read, or is larger than ``limit_bytes``.
     """
     text = read_whole(place, limit_bytes)

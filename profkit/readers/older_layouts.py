@@ -1,4 +1,4 @@
-"""Converts reports, memory records and capture metadata of older layouts to the current one.
+"""Converts reports, memory records and capture metadata of older layouts to the current layout.
 
 Layout 2 differs from layout 1 in the names of keys, and has a tensor's shape as data.
 """
@@ -48,27 +48,28 @@ _EVIDENCE: Final = "evidence"
 
 def upgrade_report(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """Convert decoded JSON of the layout ``profkit.report/1``; other values are returned as is."""
-    return _upgraded(tree, "profkit.report/1", report.SCHEMA)
+    return _upgrade(tree, "profkit.report/1", report.SCHEMA)
 
 
 def upgrade_memory(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """Convert decoded JSON of the layout ``profkit.memory/1``; other values are returned as is."""
     is_older = isinstance(tree, dict) and tree.get("schema") == _MEMORY_1
-    tree = _upgraded(tree, _MEMORY_1, live_memory.SCHEMA)
+    tree = _upgrade(tree, _MEMORY_1, live_memory.SCHEMA)
     if is_older and isinstance(leaks := tree.get("leaks"), list):
-        for leak in filter(lambda each: isinstance(each, dict), leaks):
-            leak["shape"] = _shape(leak.get("shape"))
+        for leak in leaks:
+            if isinstance(leak, dict):
+                leak["shape"] = _parse_shape(leak.get("shape"))
     return tree
 
 
-def _shape(text: Any) -> dict[str, Any] | None:  # noqa: ANN401
-    """The fields of a tensor's shape that was recorded as text, such as ``(120, 3) float32``."""
-    found = _SHAPE.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+def _parse_shape(text: Any) -> dict[str, Any] | None:  # noqa: ANN401
+    """Parse a tensor's shape that was recorded as text, such as ``(120, 3) float32``."""
+    match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    dims = None if found[1] is None else [int(each) for each in found[1].split(",") if each.strip()]
-    bits = int(found[3] or 8)  # bool is the only dtype without a number in its name
-    return {"dtype": found[2], "dims": dims, "element_bytes": bits // 8}
+    dims = None if match[1] is None else [int(size) for size in match[1].split(",") if size.strip()]
+    bits = int(match[3] or 8)  # bool is the only dtype without a number in its name
+    return {"dtype": match[2], "dims": dims, "element_bytes": bits // 8}
 
 
 def upgrade_capture(info: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def upgrade_capture(info: dict[str, Any]) -> dict[str, Any]:
     return info
 
 
-def _upgraded(tree: Any, old: str, new: str) -> Any:  # noqa: ANN401
+def _upgrade(tree: Any, old: str, new: str) -> Any:  # noqa: ANN401
     if isinstance(tree, dict) and tree.get("schema") == old:
         _rename(tree)
         tree["schema"] = new
@@ -86,6 +87,7 @@ def _upgraded(tree: Any, old: str, new: str) -> Any:  # noqa: ANN401
 
 def _rename(tree: object, names: Mapping[str, str] = _RENAMED) -> None:
     """Rename keys of a JSON tree in place, at every depth except within evidence."""
+    # A loop over a growing list visits the tree without recursion, however deep it is.
     nodes = [tree]
     for node in nodes:
         if isinstance(node, list):
@@ -94,6 +96,8 @@ def _rename(tree: object, names: Mapping[str, str] = _RENAMED) -> None:
             for old, new in names.items():
                 if old in node:
                     node[new] = node.pop(old)
+
+            # Some short names are keys of other objects as well, and stay there.
             if isinstance(sites := node.get("sync_sites"), list):
                 for site in sites:
                     _rename(site, _RENAMED_IN_SYNC_SITES)

@@ -14,7 +14,7 @@ from profkit.readers.flight_recorder import read_dump
 from profkit.readers.kineto.cached import read_trace
 from profkit.readers.live_memory import read_live
 from profkit.readers.progress import OnProgress
-from profkit.readers.recordings import folder_files, kind_of
+from profkit.readers.recordings import detect_kind, list_folder
 from profkit.readers.snapshot.read import read_pickle
 from profkit.readers.stream import is_folder, place_of
 
@@ -52,10 +52,11 @@ def load(
     _ARGUMENTS.check(path=path, limit_bytes=limit_bytes, on_progress=on_progress)
     place = place_of(path)
     if isinstance(place, Path) and is_folder(place):
-        found = folder_files(str(place))
-        message = f"{place} is a folder with {len(found)} possible recordings."
-        raise SeveralTracesError(message, f"Give one of them, such as {found[-1]}.", found)
-    kind = kind_of(place)
+        files = list_folder(str(place))
+        message = f"{place} is a folder with {len(files)} possible recordings."
+        raise SeveralTracesError(message, f"Give one of them, such as {files[-1]}.", files)
+
+    kind = detect_kind(place)
     if kind == "snapshot":
         return read_pickle(place, limit_bytes, on_progress)
     if kind == "live":
@@ -64,4 +65,5 @@ def load(
         record = read_dump(place, limit_bytes)
         if record is not None:
             return record
+    # Keys of a dump may also be those of a trace's head.
     return read_trace(place, limit_bytes, on_progress)

@@ -13,10 +13,12 @@ def decode_plain(text: bytes) -> Any:  # noqa: ANN401  (any JSON value)
     """Decode JSON text.
 
     Raises:
-        ValueError: It is not JSON, or has an integer beyond 64 bits, which no figure of profkit is.
+        ValueError: It is not JSON, or has an integer beyond 64 bits, unlike all of profkit's.
         RecursionError: It is nested too deeply.
     """
     tree = msgspec.json.decode(text)
+
+    # A loop over a growing list visits the tree without recursion.
     nodes = [tree]
     for node in nodes:
         if isinstance(node, list):

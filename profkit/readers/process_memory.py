@@ -24,19 +24,19 @@ def garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _of_glibc(name: str) -> Callable[..., int]:
-    """A function of glibc; one that does nothing with another C library."""
+def _load_from_glibc(name: str) -> Callable[..., int]:
+    """Load a function of glibc; with another C library, return one that does nothing."""
     if sys.platform.startswith("linux"):
         try:
-            found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+            function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
         except (OSError, AttributeError):  # not glibc
             pass
         else:
-            return found
+            return function
     return lambda *_: 0
 
 
-_trim = _of_glibc("malloc_trim")
+_trim = _load_from_glibc("malloc_trim")
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 _MAX_FREE_BYTES: Final = (1 << 31) - 1
@@ -57,11 +57,11 @@ def reuse_free_memory() -> None:
     """Let large arrays take the memory of earlier ones, until the process ends.
 
     By default each array of a few MiB gets new pages, which the system has to clear, and returns
-    them when it is freed: a page that is drawn from large columns spends up to half of its time on
-    that. Only for a process of profkit's own: what is free at the end of the heap stays with it.
+    them when it is freed. A page that is drawn from large columns spends up to half of its time on
+    that. Only for a process of profkit itself: free memory at the end of the heap stays with it.
 
     Source: mallopt(3), ``M_MMAP_MAX`` and ``M_TRIM_THRESHOLD``.
     """
-    configure = _of_glibc("mallopt")
+    configure = _load_from_glibc("mallopt")
     configure(_M_MMAP_MAX, 0)
     configure(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)

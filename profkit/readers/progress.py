@@ -1,4 +1,4 @@
-"""How much of a file has been read, and how long each stage of reading takes."""
+"""Measures how much of a file has been read, and how long each stage of reading takes."""
 
 import os
 import time
@@ -36,7 +36,7 @@ class ProgressReads:
 
 
 def n_bytes_of(raw: BinaryIO) -> int:
-    """The size of an open local or remote file; 0 if not known, as on some servers."""
+    """Return the size of an open local or remote file; 0 if unknown, as on some servers."""
     try:
         return os.fstat(raw.fileno()).st_size
     except (OSError, AttributeError):  # not a local file
@@ -47,26 +47,26 @@ class Stages:
     """Stopwatches for the stages of reading.
 
     Attributes:
-        ns: Nanoseconds by stage, without those of stages inside it.
+        ns: Nanoseconds by stage, without the stages inside it.
     """
 
     def __init__(self) -> None:
         self.ns: dict[str, int] = {}
-        self._inner: list[int] = []
+        self._inner_ns: list[int] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Measure a block."""
-        began = time.perf_counter_ns()
-        self._inner.append(0)
+        began_ns = time.perf_counter_ns()
+        self._inner_ns.append(0)
         try:
             yield
         finally:
-            took = time.perf_counter_ns() - began
-            inner = self._inner.pop()
-            self.ns[name] = self.ns.get(name, 0) + took - inner
-            if self._inner:
-                self._inner[-1] += took
+            took_ns = time.perf_counter_ns() - began_ns
+            inner_ns = self._inner_ns.pop()
+            self.ns[name] = self.ns.get(name, 0) + took_ns - inner_ns
+            if self._inner_ns:
+                self._inner_ns[-1] += took_ns
 
 
 class TimedReads:

@@ -1,7 +1,7 @@
-"""Finds the recordings of some paths: files, folders and globs, on this machine or at a URL.
+"""Finds the recordings at some paths: files, folders and globs, on this machine or at a URL.
 
-A recording is a file, or the files of several kinds that one process wrote: a trace, and with the
-same name up to its ending the snapshot and the memory samples of the same process.
+A recording is a file, or the files of several kinds that one process wrote: a trace, and the
+snapshot and the memory samples of the same process, with the same name up to the ending.
 """
 
 import glob
@@ -18,7 +18,7 @@ from profkit.patterns import regex
 from profkit.readers.archives import MEMBER
 from profkit.readers.flight_recorder import may_be_dump
 from profkit.readers.live_memory import is_live
-from profkit.readers.remote import glob_urls, is_url, urls_in
+from profkit.readers.remote import glob_urls, is_url, list_urls
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
 from profkit.readers.stream import Place, is_folder, open_plain, place_of
 
@@ -36,8 +36,8 @@ KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live", "flight")
 """A recording of several files has the first of these kinds."""
 _DUMP: Final = regex(r"(?:nccl_trace_rank_|fr_rank)\d+(?:\.(?:json|pickle))?(?:\.gz|\.zst)?$")
 """File names of the FlightRecorder's dumps: by default, and in PyTorch's tutorial."""
-_ANY: Final = regex(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
-"""What else a recording may be called."""
+_POSSIBLE: Final = regex(r"(?:\.(?:json|pickle)|rank[_-]?\d+)(?:\.gz|\.zst)?$")
+"""Other file names that recordings may have."""
 _GLOB: Final = regex(r"[*?\[]")
 _FILE: Final = regex(r"\.(json|gz|zst|pickle|pkl|zip|tar|tgz)$", re.IGNORECASE)
 _WEB: Final = ("http://", "https://")
@@ -54,8 +54,8 @@ class Recording:
     """A recording of one process.
 
     Attributes:
-        paths: Its files, by kind: first the trace.
-        is_member: Whether it was found in a folder or an archive, or by a glob.
+        paths: The files, by kind: first the trace.
+        is_member: Whether they were found in a folder or an archive, or by a glob.
     """
 
     paths: tuple[str, ...]
@@ -63,34 +63,36 @@ class Recording:
 
 
 def find_recordings(paths: Iterable[str]) -> list[Recording]:
-    """The recordings of some paths, in their order. Archives are not opened.
+    """Find the recordings at some paths, in their order. Archives are not opened.
 
-    A file is read with the others of its recording beside it.
+    A file is read together with the other files of its recording in the same folder.
 
     Raises:
         MissingFileError: A folder has no recordings, or a glob matches nothing.
         UnreadableFileError: A folder cannot be read.
     """
-    found: list[tuple[str, bool]] = []
+    files: list[tuple[str, bool]] = []
     named: set[str] = set()
-    beside: set[str] = set()
+    added: set[str] = set()
     for path in paths:
-        members = _members(path)
-        own = [each for each in members or [path] if each not in beside]
-        named.update(own)
-        others = (
-            [each for each in _files_beside(path) if each not in named] if own == [path] else []
-        )
-        beside.update(others)
-        found += [(each, members is not None) for each in own] + [(each, False) for each in others]
-    return grouped(found)
+        members = _find_members(path)
+        paths_here = [file for file in members or [path] if file not in added]
+        named.update(paths_here)
+        files += [(file, members is not None) for file in paths_here]
+
+        # A file that was added for an earlier path is not read again for its own.
+        if paths_here == [path]:
+            siblings = [file for file in _find_siblings(path) if file not in named]
+            added.update(siblings)
+            files += [(file, False) for file in siblings]
+    return group_files(files)
 
 
-def grouped(files: Iterable[tuple[str, bool]]) -> list[Recording]:
-    """Files with the same name up to their endings are one recording, each kind once.
+def group_files(files: Iterable[tuple[str, bool]]) -> list[Recording]:
+    """Group files with the same name up to their endings to recordings, with one file per kind.
 
     Args:
-        files: Each with whether it was found in a folder or an archive.
+        files: Paths, each with whether it was found in a folder or an archive.
     """
     by_stem: dict[object, dict[str, tuple[str, bool]]] = {}
     for number, (path, is_member) in enumerate(files):
@@ -100,18 +102,19 @@ def grouped(files: Iterable[tuple[str, bool]]) -> list[Recording]:
         if kind in by_stem.get(stem, ()):
             stem = number
         by_stem.setdefault(stem, {})[kind] = (path, is_member)
+
     order = ("", *KINDS)
     return [
         Recording(
-            tuple(of_kind[kind][0] for kind in order if kind in of_kind),
-            all(is_member for _, is_member in of_kind.values()),
+            tuple(by_kind[kind][0] for kind in order if kind in by_kind),
+            all(is_member for _, is_member in by_kind.values()),
         )
-        for of_kind in by_stem.values()
+        for by_kind in by_stem.values()
     ]
 
 
-def _files_beside(path: str) -> list[str]:
-    """A file with the other files of its recording: those of the same name up to their endings."""
+def _find_siblings(path: str) -> list[str]:
+    """Find the files of a recording, which have the same name up to their endings."""
     ending = ENDING.search(path)
     if ending is None or is_url(path):
         return [path]
@@ -120,73 +123,77 @@ def _files_beside(path: str) -> list[str]:
     return [name for name in names if name == path or os.path.exists(name)]  # noqa: PTH110
 
 
-def _members(path: str) -> list[str] | None:
-    """The files of a folder or a glob; None for a path of neither.
+def _find_members(path: str) -> list[str] | None:
+    """Find the files of a folder or a glob; None for other paths.
 
     Raises:
-        MissingFileError: It has none.
+        MissingFileError: It has no files.
         UnreadableFileError: It cannot be read.
     """
     if not path:
-        # As a path it would be the working folder, with whatever is in that.
+        # As a path it would be the working folder.
         raise MissingFileError("The path is empty.", "Is a variable of the shell not set?")
+
     if is_url(path):
         if "::" in path or path.startswith(_WEB):
             return None
         if _GLOB.search(path):
-            return _some(glob_urls(path), path)
-        files = None if _FILE.search(path) else urls_in(path)
-        return None if files is None else _some(possible(files), path)
+            return _require_files(glob_urls(path), path)
+        files = None if _FILE.search(path) else list_urls(path)
+        return None if files is None else _require_files(_select_recordings(files), path)
+
     if is_folder(place_of(path)):
-        return folder_files(path)
+        return list_folder(path)
     if not _GLOB.search(path) or os.path.lexists(path):
         return None
-    matched = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  (absolute or relative)
-    files = [each for each in matched if not is_folder(Path(each))]
-    folders = [each for each in matched if is_folder(Path(each))]
-    return _some(files or [file for each in folders for file in folder_files(each)], path)
+    matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  (absolute or relative)
+    files = [match for match in matches if not is_folder(Path(match))]
+    folders = [match for match in matches if is_folder(Path(match))]
+    return _require_files(files or [f for folder in folders for f in list_folder(folder)], path)
 
 
-def _some(found: list[str], path: str) -> list[str]:
-    if not found:
+def _require_files(files: list[str], path: str) -> list[str]:
+    if not files:
         raise MissingFileError(f"There are no recordings at {path}.", "Check the path.")
-    return found
+    return files
 
 
-def folder_files(folder: str) -> list[str]:
-    """The files of a folder and the folders in it that may be recordings, by name.
+def list_folder(folder: str) -> list[str]:
+    """List the files that may be recordings in a folder and the folders in it, by name.
 
     Raises:
-        MissingFileError: There are none.
+        MissingFileError: The folder has no such files.
         UnreadableFileError: It cannot be read.
     """
     try:
-        files = sorted(str(path) for path in Path(folder).rglob("*") if _has_type(path.name))
+        paths = sorted(str(path) for path in Path(folder).rglob("*") if _may_be_file(path.name))
     except OSError as error:
         message = f"The folder {folder} cannot be read: {error.strerror or error}."
         raise UnreadableFileError(message, "Give one of its files.") from error
-    found = possible(files)
-    if not found:
+    files = _select_recordings(paths)
+    if not files:
         raise MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")
-    return found
+    return files
 
 
-def _has_type(name: str) -> bool:
-    return "." in name or _ANY.search(name) is not None
+def _may_be_file(name: str) -> bool:
+    return "." in name or _POSSIBLE.search(name) is not None
 
 
-def possible(files: Iterable[str]) -> list[str]:
-    """Those of some files that may be recordings: that profilers named, or else any others."""
+def _select_recordings(files: Iterable[str]) -> list[str]:
+    """Select the files that profilers named; if there are none, those that may be recordings."""
     named = [(file, file.replace("\\", "/").rpartition("/")[2]) for file in files]
-    named = [each for each in named if not each[1].startswith(".")]
-    found = [(file, ENDING.search(name) or _DUMP.search(name)) for file, name in named]
-    if any(ending is not None and ending.lastgroup != "live" for _, ending in found):
-        return [file for file, ending in found if ending is not None]
-    return [file for file, name in named if _ANY.search(name)]
+    named = [(file, name) for file, name in named if not name.startswith(".")]
+
+    # Memory samples alone do not decide: the program may have written a trace by another name.
+    endings = [(file, ENDING.search(name) or _DUMP.search(name)) for file, name in named]
+    if any(ending is not None and ending.lastgroup != "live" for _, ending in endings):
+        return [file for file, ending in endings if ending is not None]
+    return [file for file, name in named if _POSSIBLE.search(name)]
 
 
-def kind_of(place: Place) -> FileKind:
-    """The kind of a file, by its first bytes; a trace where nothing says otherwise.
+def detect_kind(place: Place) -> FileKind:
+    """Detect the kind of a file by its first bytes; a trace if they are of no other kind.
 
     Raises:
         LoadError: It cannot be read.
@@ -201,18 +208,18 @@ def kind_of(place: Place) -> FileKind:
 
 
 def may_be_ranks(recordings: Sequence[Recording]) -> list[bool]:
-    """Which recordings may be ranks of a job with another one, as their first bytes tell."""
+    """Return which recordings may be ranks of one job, as far as their first bytes tell."""
     if len(recordings) == 1:
         return [False]
-    heads = [_rank_at_start(each.paths[0]) for each in recordings]
+    heads = [_read_rank(recording.paths[0]) for recording in recordings]
     ranks: dict[int, set[int]] = defaultdict(set)
     for rank, world_size in filter(None, heads):
         ranks[world_size].add(rank)
     return [head is None or (head != () and len(ranks[head[1]]) > 1) for head in heads]
 
 
-def _rank_at_start(path: str) -> tuple[int, ...] | None:
-    """Rank and world size of a trace, or empty; None if its first bytes do not tell."""
+def _read_rank(path: str) -> tuple[int, ...] | None:
+    """Read rank and world size of a trace, or empty; None if its first bytes do not tell."""
     head = b""
     try:
         with open_plain(place_of(path)) as stream:
@@ -222,6 +229,8 @@ def _rank_at_start(path: str) -> tuple[int, ...] | None:
         return None
     if head.startswith(PICKLE_MAGIC) or is_live(head):
         return ()
+
+    # Kineto writes the ranks above the events, so a trace whose events have begun has none.
     rank, world_size = _RANK.search(head), _WORLD_SIZE.search(head)
     if rank and world_size:
         return int(rank[1]), int(world_size[1])
@@ -229,7 +238,7 @@ def _rank_at_start(path: str) -> tuple[int, ...] | None:
 
 
 def stored_bytes(path: str) -> int:
-    """The size of a file, of an archive for its members; 0 if it is not known, as of a URL."""
+    """Return the size of a file, or of the archive that it is in; 0 if unknown, as for a URL."""
     try:
         return os.stat(path.partition(MEMBER)[0]).st_size  # noqa: PTH116  (any text)
     except (OSError, ValueError):

@@ -9,15 +9,15 @@ from profkit.units import format_bytes
 
 _BLOCK_BYTES: Final = 4 << 20
 STALLED_S: Final = 60
-"""How long a server may send nothing."""
+"""Time for which a server may send nothing."""
 _MAX_UNANNOUNCED_BYTES: Final = 1 << 30
-"""How much is read from a server that announces no size: it may never end."""
+"""Limit for a server that announces no size, since it may never end."""
 _STREAMED: Final = ("http://", "https://")
 """Servers that may not support range requests: a block size of 0 requests one stream."""
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names a protocol (``s3://…``, ``zip://a.json::b.zip``)."""
+    """Return whether a path names a protocol (``s3://…``, ``zip://a.json::b.zip``)."""
     return "://" in path
 
 
@@ -37,6 +37,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         opened = filesystem.open(path, "rb", block_size=block_bytes)
     except Exception as error:
         raise _load_error(url, error) from error
+
     with opened as raw:
         yield cast("BinaryIO", _RemoteFile(raw, url))
 
@@ -53,9 +54,10 @@ def _import_fsspec(url: str) -> Any:  # noqa: ANN401  (a module)
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Options of the filesystem: a server is given up if it sends nothing, however long it takes.
+    """Return options of the filesystem that limit the time without data, not the total time.
 
-    Without them a download ends after five minutes, and a server that stalls is waited for as long.
+    By default aiohttp ends a download after five minutes, and waits as long for a server that
+    stalls.
     """
     if not url.startswith(_STREAMED):
         return {}
@@ -66,13 +68,13 @@ def _options(url: str) -> dict[str, Any]:
 
 
 def url_n_bytes(url: str) -> int:
-    """The size of the file at a URL; 0 if the server does not report it."""
+    """Return the size of the file at a URL; 0 if the server does not report it."""
     with _filesystem_of(url) as (filesystem, path):
         return int(filesystem.size(path) or 0)
 
 
-def urls_in(url: str) -> list[str] | None:
-    """The files in a folder and the folders in it, by name; None if it is none.
+def list_urls(url: str) -> list[str] | None:
+    """List the files in a folder and the folders in it, by name; None if it is not a folder.
 
     Raises:
         LoadError: It cannot be listed.
@@ -81,11 +83,11 @@ def urls_in(url: str) -> list[str] | None:
         if not filesystem.isdir(path):
             return None
         folder = path.rstrip("/")
-        return sorted(url.rstrip("/") + each[len(folder) :] for each in filesystem.find(path))
+        return sorted(url.rstrip("/") + file[len(folder) :] for file in filesystem.find(path))
 
 
 def glob_urls(url: str) -> list[str]:
-    """The files that a URL with wildcards matches, by name.
+    """List the files that a URL with wildcards matches, by name.
 
     Raises:
         LoadError: They cannot be listed.
@@ -96,7 +98,7 @@ def glob_urls(url: str) -> list[str]:
 
 @contextmanager
 def _filesystem_of(url: str) -> Iterator[tuple[Any, str]]:
-    """The filesystem of a URL and the path in it; errors within become ours."""
+    """Yield the filesystem of a URL and the path in it; errors within become profkit's."""
     try:
         yield _import_fsspec(url).core.url_to_fs(url, **_options(url))
     except LoadError:
@@ -106,7 +108,7 @@ def _filesystem_of(url: str) -> Iterator[tuple[Any, str]]:
 
 
 class _RemoteFile:
-    """A remote file that raises our errors: every protocol has exceptions of its own."""
+    """A remote file that raises profkit's errors, since every protocol has other exceptions."""
 
     def __init__(self, raw: Any, url: str) -> None:  # noqa: ANN401  (opened by fsspec)
         self._raw = raw
@@ -139,13 +141,13 @@ class _RemoteFile:
 
 
 def _announced_bytes(raw: Any) -> int | None:  # noqa: ANN401  (opened by fsspec)
-    """The size that a web server announced for what it sends; None if it announced none."""
+    """Return the size that a web server announced for its response; None if it announced none."""
     size: int | None = getattr(getattr(raw, "r", None), "content_length", None)
     return size
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """The original error: fsspec raises FileNotFoundError for unreachable servers as well."""
+    """Return the original error. fsspec raises FileNotFoundError for unreachable servers too."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and isinstance(cause, OSError):
         return _cause_of(cause)
@@ -160,6 +162,7 @@ def _load_error(url: str, raised: Exception) -> LoadError:
         return UnreadableFileError(
             f"{url} needs a package that is not installed: {error}.", "Install it with pip."
         )
+
     reason = str(error) or type(error).__name__
     return UnreadableFileError(
         f"{url} cannot be read: {reason.rstrip('.')}.",

@@ -16,7 +16,7 @@ _START_BYTES: Final = 256
 
 
 def is_report(place: Place) -> bool:
-    """Whether a file begins like one; no folder does.
+    """Return whether a file begins like a saved report; False for a folder.
 
     Raises:
         LoadError: It cannot be read.
@@ -28,14 +28,15 @@ def is_report(place: Place) -> bool:
 
 
 def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
-    """Read what ``profkit analyze --format json`` wrote; None if it is something else.
+    """Read a report of ``profkit analyze --format json``; None if the file has other data.
 
     Raises:
-        DamagedFileError: It is incomplete, or of a layout that this version does not know.
+        DamagedFileError: It is incomplete, or has a layout that this version does not know.
         LoadError: It cannot be read, or is larger than ``limit_bytes``.
     """
     if not is_report(place):
         return None
+
     text = read_whole(place, limit_bytes)
     try:
         tree = decode_plain(text)
@@ -46,6 +47,8 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
     except UNREADABLE as error:
         message = f"{place} is incomplete, or not a report of this version: {error}."
         raise DamagedFileError(message, "Save the report again, or compare the traces.") from error
+
+    # A later layout may have all fields of this one, with other meanings.
     if report.schema != SCHEMA:
         message = f"{place} is a report of the layout {report.schema}, not {SCHEMA}."
         raise DamagedFileError(message, "Compare the traces themselves.")

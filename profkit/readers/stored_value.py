@@ -1,10 +1,9 @@
-"""Values with arrays as entries of the cache: dataclasses, tuples, mappings and plain data.
+"""Converts values with arrays to entries of the cache: dataclasses, tuples, mappings, plain data.
 
-The types of a value's fields say what an entry must have. Which numbers an array may have is for
-the caller to check.
+The types of a value's fields decide which entries are valid. The caller checks the numbers in the
+arrays.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
@@ -18,19 +17,19 @@ _ARRAY: Final = 1
 
 
 class NotValidError(Exception):
-    """What was stored is no such value."""
+    """The entry of the cache is not a value of this type."""
 
 
 def entry_of(value: object) -> Entry:
-    """A value as an entry of the cache.
+    """Convert a value to an entry of the cache.
 
     Raises:
-        ValueError: A text cannot be encoded, or an array has not one dimension.
+        ValueError: A text cannot be encoded, or an array does not have one dimension.
         OverflowError: An integer has more than 64 bits.
     """
     arrays: dict[str, Any] = {}
 
-    def stored(array: object) -> msgspec.msgpack.Ext:
+    def name_array(array: object) -> msgspec.msgpack.Ext:
         if not isinstance(array, np.ndarray):
             raise TypeError(type(array))
         if array.ndim != 1:
@@ -39,47 +38,38 @@ def entry_of(value: object) -> Entry:
         arrays[name] = array
         return msgspec.msgpack.Ext(_ARRAY, name.encode())
 
-    return Entry(msgspec.msgpack.encode(value, enc_hook=stored), arrays)
+    return Entry(msgspec.msgpack.encode(value, enc_hook=name_array), arrays)
 
 
 def value_of(kind: type[_T], entry: Entry) -> _T:
-    """The value of an entry, which is input like any other.
+    """Convert an entry to a value. It is input like any other, so its types are checked.
 
     Args:
-        kind: Its type.
+        kind: The type of the value.
+        entry: The entry.
 
     Raises:
-        NotValidError: It is of another type.
+        NotValidError: The value is of another type.
     """
 
-    def array(code: int, name: memoryview) -> Any:  # noqa: ANN401  (numpy's)
-        return _array(entry.arrays, code, bytes(name))
+    def get_array(code: int, name: memoryview) -> Any:  # noqa: ANN401  (numpy's)
+        if code != _ARRAY:
+            raise ValueError(code)
+        return entry.arrays[bytes(name).decode()]
 
     try:
-        return msgspec.msgpack.decode(entry.data, type=kind, dec_hook=_checked, ext_hook=array)
+        return msgspec.msgpack.decode(entry.data, type=kind, dec_hook=_check, ext_hook=get_array)
     except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
         raise NotValidError from error
 
 
-def _array(arrays: Mapping[str, Any], code: int, name: bytes) -> Any:  # noqa: ANN401  (numpy's)
-    """An array by name.
+def _check(kind: Any, value: object) -> object:  # noqa: ANN401  (a type with arguments)
+    """Return an array with the type of its field: ``NDArray[np.int32]`` as ``int32``.
 
     Raises:
-        LookupError: There is none.
-        ValueError: It is something else.
+        ValueError: The value is not an array, or has another type.
     """
-    if code != _ARRAY:
-        raise ValueError(code)
-    return arrays[name.decode()]
-
-
-def _checked(kind: Any, value: object) -> object:  # noqa: ANN401  (a type with arguments)
-    """An array of the type that a field has.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    ((wanted,),) = (get_args(each) for each in get_args(kind)[1:])
-    if not isinstance(value, np.ndarray) or not np.can_cast(value.dtype, wanted, "safe"):
+    ((dtype,),) = (get_args(argument) for argument in get_args(kind)[1:])
+    if not isinstance(value, np.ndarray) or not np.can_cast(value.dtype, dtype, "safe"):
         raise ValueError(kind)
-    return value.astype(wanted, copy=False)
+    return value.astype(dtype, copy=False)

@@ -14,7 +14,7 @@ from profkit.readers.archives import (
     MEMBER,
     MIN_LIMIT_BYTES,
     Readable,
-    unpacked,
+    open_unpacked,
 )
 from profkit.readers.progress import OnProgress, ProgressReads, Stages, TimedReads
 from profkit.readers.remote import is_url, open_url, url_n_bytes
@@ -33,7 +33,7 @@ Place = Path | str
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """A path as :class:`~pathlib.Path`, a URL as text."""
+    """Return a path as :class:`~pathlib.Path`, a URL as text."""
     text = os.fspath(path)
     return text if is_url(text) else Path(text)
 
@@ -41,24 +41,27 @@ def place_of(path: str | os.PathLike[str]) -> Place:
 def split_member(place: Place) -> tuple[Place, str | None]:
     """Split ``ranks.tar!rank0.json`` into archive and member, which is None without a ``!``."""
     text = str(place)
-    archive, mark, member = text.partition(MEMBER)
-    if not mark or (isinstance(place, Path) and (_exists(place) or not is_file(Path(archive)))):
+    archive, separator, member = text.partition(MEMBER)
+    if not separator:
+        return place, None
+    # A local file may have the separator in its own name.
+    if isinstance(place, Path) and (_exists(place) or not is_file(Path(archive))):
         return place, None
     return place_of(archive), member
 
 
 def default_limit_bytes(place: Place) -> int:
-    """The default for the maximum decompressed size: 4 GiB, or 200 times the file's size."""
+    """Return the default maximum decompressed size: 4 GiB, or 200 times the file's size."""
     place, _ = split_member(place)
     n_bytes = _status(place).st_size if isinstance(place, Path) else url_n_bytes(place)
     return max(MIN_LIMIT_BYTES, MAX_COMPRESSION_RATIO * n_bytes)
 
 
 def text_bytes(place: Place) -> int:
-    """About how many bytes a local file has when it is decompressed.
+    """Estimate the decompressed size of a local file.
 
     Returns:
-        0 for files on other machines, members of archives, and what cannot be read.
+        0 for files on other machines, members of archives, and files that cannot be read.
     """
     if not isinstance(place, Path) or not is_file(place):
         return 0
@@ -71,12 +74,12 @@ def text_bytes(place: Place) -> int:
 
 
 def is_folder(place: Place) -> bool:
-    """Whether a place is a folder; False if the system cannot tell."""
+    """Return whether a place is a folder; False if the system cannot tell."""
     return os.path.isdir(place)  # noqa: PTH112  (Path.is_dir raises, for example for long names)
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path is a regular file; False if the system cannot tell."""
+    """Return whether a path is a regular file; False if the system cannot tell."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -102,14 +105,14 @@ def open_plain(
         SeveralTracesError: It is an archive of several traces.
     """
     file, member = split_member(place)
-    opened = _opened(file) if isinstance(file, Path) else open_url(file)
-    with opened as stored:
+    with _open_local(file) if isinstance(file, Path) else open_url(file) as stored:
         raw = stored
         if on_progress is not None:
             raw = cast("BinaryIO", ProgressReads(raw, on_progress))
         if stages is not None:
             raw = cast("BinaryIO", TimedReads(raw, stages, "read"))
-        with unpacked(raw, str(file), member) as plain:
+
+        with open_unpacked(raw, str(file), member) as plain:
             yield plain
 
 
@@ -129,7 +132,7 @@ def read_whole(place: Place, limit_bytes: int | None = None) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_local(path: Path) -> Iterator[BinaryIO]:
     if not stat.S_ISREG(_status(path).st_mode):
         # Opening a pipe would block until there is a writer, and a device may have no end.
         raise UnreadableFileError(f"{path} is not a regular file.", "Give a trace file.")
@@ -142,7 +145,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _LocalFile:
-    """A file that raises our errors: a read may fail midway, on a network or a broken disk."""
+    """A file that raises profkit's errors: a read may fail midway, on a network or broken disk."""
 
     def __init__(self, raw: BinaryIO, path: Path) -> None:
         self._raw = raw
@@ -171,11 +174,11 @@ class _LocalFile:
 
 
 def _status(path: Path) -> os.stat_result:
-    """The status of a file.
+    """Return the status of a file.
 
     Raises:
         MissingFileError: There is no such file.
-        UnreadableFileError: The system refuses to say.
+        UnreadableFileError: The system refuses to tell.
     """
     try:
         return path.stat()
@@ -184,14 +187,15 @@ def _status(path: Path) -> os.stat_result:
 
 
 def _load_error(path: Path, error: OSError | ValueError) -> LoadError:
-    """The error of a path that the system refuses, or that has a null character."""
+    """Return the error for a path that the system refuses, or that has a null character."""
     if isinstance(error, FileNotFoundError):
         if os.path.islink(path):  # noqa: PTH114
             message = f"{path} is a link to a file that does not exist."
             return UnreadableFileError(message, "Give the file itself.")
         return MissingFileError(f"There is no file {path}.", _hint_for_missing(path))
-    number = error.errno if isinstance(error, OSError) else None
-    reason = os.strerror(number) if number else str(error)
+
+    errno = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(errno) if errno else str(error)
     return UnreadableFileError(
         f"{path} cannot be read: {reason}.", "Check the path and its permissions."
     )
@@ -201,15 +205,15 @@ def _hint_for_missing(path: Path) -> str:
     if not is_folder(path.parent):
         return f"There is no folder {path.parent} either."
     try:
-        names = sorted(each.name for each in path.parent.glob("*.json*"))
+        names = sorted(file.name for file in path.parent.glob("*.json*"))
     except OSError:
         return ""
-    near = names if len(names) == 1 else get_close_matches(path.name, names, n=1)
-    return f"Did you mean {near[0]}?" if near else ""
+    matches = names if len(names) == 1 else get_close_matches(path.name, names, n=1)
+    return f"Did you mean {matches[0]}?" if matches else ""
 
 
 class Chunks:
-    """The chunks of a stream.
+    """Iterates over the chunks of a stream.
 
     Attributes:
         n_bytes: Decompressed bytes read so far.
@@ -227,7 +231,7 @@ class Chunks:
         """Yield chunks of at most :data:`CHUNK_BYTES` until the end, or until the data is broken.
 
         Raises:
-            TooLargeError: There is more than the limit.
+            TooLargeError: The stream is larger than the limit.
         """
         while chunk := self._reads.read(CHUNK_BYTES):
             self.n_bytes += len(chunk)

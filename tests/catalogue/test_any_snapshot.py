@@ -13,7 +13,7 @@ from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import simulate
 from profkit.index.snapshot.what_if import RecordedHistory
 from profkit.model.report import Report
-from profkit.readers.snapshot.columns import is_snapshot, snapshot_of
+from profkit.readers.snapshot.columns import convert_snapshot, is_snapshot
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 
@@ -24,7 +24,7 @@ SIZES = (1, 700_000, MIB + 1, 9 * MIB, 60 * MIB, 300 * MIB)
 def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     """All rules over plain data, as :func:`profkit.analyze` would run them."""
     assert is_snapshot(data)
-    ctx = Context(snapshot=snapshot_of(data, 1 << 30))
+    ctx = Context(snapshot=convert_snapshot(data, 1 << 30))
     report = analyzed(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
     msgspec.json.encode(report)
     for memory in ctx.device_memories:

@@ -8,7 +8,7 @@ from typing import Any
 from profkit.engine.context import Context
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
-from profkit.readers.snapshot.columns import snapshot_of
+from profkit.readers.snapshot.columns import convert_snapshot
 from profkit.testing import SnapshotBuilder
 
 Site = tuple[str, int, str]
@@ -57,7 +57,7 @@ def write(path: Path, blocks: Sequence[Block], device: int = 0) -> Path:
 
 def snapshot(blocks: Sequence[Block], device: int = 0) -> MemorySnapshot:
     """The same as profkit has it, without a process of its own to read it."""
-    return snapshot_of(content(blocks, device), n_bytes=1 << 30)
+    return convert_snapshot(content(blocks, device), n_bytes=1 << 30)
 
 
 def memories(b: SnapshotBuilder, whole: Any = None) -> tuple[DeviceMemory, ...]:  # noqa: ANN401
@@ -67,5 +67,5 @@ def memories(b: SnapshotBuilder, whole: Any = None) -> tuple[DeviceMemory, ...]:
         b: The builder.
         whole: Its snapshot, where that was changed since.
     """
-    built = snapshot_of(b.to_dict() if whole is None else whole, len(b.to_bytes()))
+    built = convert_snapshot(b.to_dict() if whole is None else whole, len(b.to_bytes()))
     return Context(snapshot=built).device_memories

@@ -16,7 +16,7 @@ from profkit.model.trace import Trace
 from profkit.readers import cache
 from profkit.readers.cache import Cache, Entry, Key
 from profkit.readers.kineto import cached
-from profkit.readers.kineto.cached import entry_of, read_trace, trace_of
+from profkit.readers.kineto.cached import decode_trace, encode_trace, read_trace
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.progress import OnProgress, Stages
 from profkit.readers.stored_value import NotValidError
@@ -159,12 +159,12 @@ def test_a_hash_of_parts_tells_files_apart_whose_times_do_not(
     path.write_bytes(content)
     status = path.stat()
     monkeypatch.setattr(os, "fstat", lambda _: status)
-    states = {cache._state_of(path)}
+    states = {cache._read_state(path)}
     middle = (len(content) - cache._PART_BYTES) * 7 // (cache._N_PARTS - 1)
     for at in (0, middle, len(content) - 1):
         content[at] ^= 1
         path.write_bytes(content)
-        states.add(cache._state_of(path))
+        states.add(cache._read_state(path))
     assert len(states) == 4
 
 
@@ -172,7 +172,7 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     path: Path, folder: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     read_trace(path)
-    monkeypatch.setattr(cache, "_state_of_code", lambda: b"another")
+    monkeypatch.setattr(cache, "_hash_code", lambda: b"another")
     read_trace(path)
     assert len(reads) == len(entries(folder)) == 2
     source = tmp_path / "code" / "inner" / "module.py"
@@ -180,12 +180,12 @@ def test_nothing_outlives_a_change_of_profkits_sources(
     source.write_text("a = 1")
     (tmp_path / "code" / "__pycache__").mkdir()
     (tmp_path / "code" / "__pycache__" / "module.pyc").touch()
-    before = list(cache._states_below(str(tmp_path / "code")))
+    before = list(cache._scan_states(str(tmp_path / "code")))
     assert [state[0] for state in before] == [str(source)]
     source.write_text("a = 12")
-    assert list(cache._states_below(str(tmp_path / "code"))) != before
+    assert list(cache._scan_states(str(tmp_path / "code"))) != before
     monkeypatch.undo()
-    assert cache._state_of_code()
+    assert cache._hash_code()
 
 
 def test_the_limit_of_a_files_size_holds_from_the_cache_too(path: Path, folder: Path) -> None:
@@ -255,7 +255,7 @@ def test_no_flipped_bit_is_used(path: Path, folder: Path) -> None:
     users = Cache()
     key = users.key([path])
     assert key is not None
-    users.store(key, lambda: entry_of(read_kineto(path)), Stages())
+    users.store(key, lambda: encode_trace(read_kineto(path)), Stages())
     (entry,) = entries(folder)
     expected = users.find(key)
     assert expected is not None
@@ -319,7 +319,7 @@ def test_what_is_stored_but_is_no_trace_is_not_used(
     change: Callable[[dict[str, Any]], None], path: Path, folder: Path, reads: list[Path]
 ) -> None:
     expected = read_kineto(path)
-    stored = entry_of(expected)
+    stored = encode_trace(expected)
     arrays = dict(stored.arrays)
     change(arrays)
     users = Cache()
@@ -334,10 +334,10 @@ def test_what_is_stored_but_is_no_trace_is_not_used(
 
 
 def test_plain_data_of_another_layout_is_not_used(path: Path, folder: Path) -> None:
-    stored = entry_of(read_kineto(path))
+    stored = encode_trace(read_kineto(path))
     for data in (b"", b"\xc0", stored.data[:-1], b"\x91" * 100_000):
         with pytest.raises(NotValidError):
-            trace_of(Entry(data, stored.arrays), "a")
+            decode_trace(Entry(data, stored.arrays), "a")
     assert not folder.exists()
 
 
@@ -440,7 +440,7 @@ def test_an_interrupted_write_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache, "_write", interrupted)
+    monkeypatch.setattr(cache, "_write_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         read_trace(path)
     assert not entries(folder)

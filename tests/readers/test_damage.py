@@ -158,14 +158,14 @@ def test_an_event_nested_too_deeply_is_skipped(read: Read) -> None:
 
 def test_a_very_long_string_is_searched_once(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = 0
-    search = split._last_boundary
+    search = split._find_last_boundary
 
     def counting(pending: bytearray, start: int) -> object:
         nonlocal searched
         searched += len(pending) - start
         return search(pending, start)
 
-    monkeypatch.setattr(split, "_last_boundary", counting)
+    monkeypatch.setattr(split, "_find_last_boundary", counting)
     text = json.dumps([event(name="x" * 20_000_000), event(2.0)]).encode()
     trace = read(text)
     assert len(trace.events.name_of(0)) == 8192

@@ -14,7 +14,7 @@ from profkit.cli.main import main
 from profkit.errors import DamagedFileError, LoadError, NotATraceError
 from profkit.model.flight_record import FlightRecord
 from profkit.model.trace import Trace
-from profkit.readers.flight_recorder import flight_record, is_dump, rank_in
+from profkit.readers.flight_recorder import convert_dump, is_dump, rank_in
 from profkit.readers.open import load
 from tests.flight import NS, S, dump, entry, own, waiting, written
 from tests.processes import start
@@ -121,12 +121,12 @@ def test_what_is_not_as_torch_writes_it_is_left_out(tmp_path: Path) -> None:
 )
 def test_any_values_are_read(value: object) -> None:
     for key in (*entry(1), "frames"):
-        flight_record(dump([entry(1) | {key: value}]), "x")
+        convert_dump(dump([entry(1) | {key: value}]), "x")
     for key in dump([]):
         data = dump([entry(1)]) | {key: value}
         if is_dump(data):
-            flight_record(data, "x")
-    assert flight_record(own(dump([entry(1)]), 0, groups=value), "fr_rank4.json").rank in {0, 4}
+            convert_dump(data, "x")
+    assert convert_dump(own(dump([entry(1)]), 0, groups=value), "fr_rank4.json").rank in {0, 4}
 
 
 class Evil:

@@ -9,7 +9,7 @@ import pytest
 
 from profkit.errors import NotATraceError
 from profkit.model.rank_lanes import RankClock
-from profkit.readers.kineto.merge import RankFile, merged
+from profkit.readers.kineto.merge import RankFile, merge_traces
 from profkit.readers.stream import place_of
 
 BASE_NS = 1_790_000_000_000_000_000
@@ -23,7 +23,7 @@ def trace(path: Path, events: list[dict[str, Any]], *, base_below: bool = False)
 
 
 def joined(*files: RankFile, start_ns: int = BASE_NS) -> list[dict[str, Any]]:
-    text = b"".join(merged(files, start_ns))
+    text = b"".join(merge_traces(files, start_ns))
     found: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
     return found
 

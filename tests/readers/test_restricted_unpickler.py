@@ -17,8 +17,8 @@ from profkit.api import analyze
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
 from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.open import load
-from profkit.readers.snapshot.restricted_unpickler import ProcessLimits, plain_data
-from profkit.readers.snapshot.worker import unpickled
+from profkit.readers.snapshot.restricted_unpickler import ProcessLimits, load_plain
+from profkit.readers.snapshot.worker import unpickle
 
 SNAPSHOT: dict[str, Any] = {
     "segments": [
@@ -54,7 +54,7 @@ def _load(folder: Path, data: bytes) -> object:
 
 
 def _plain(data: bytes) -> object:
-    return plain_data(io.BytesIO(data), lambda _n_bytes: None)[0]
+    return load_plain(io.BytesIO(data), lambda _n_bytes: None)[0]
 
 
 @contextlib.contextmanager
@@ -219,7 +219,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
             data[place : place if how == "splice" else place + len(piece)] = piece
         data = data or bytearray(b"\x80")
     with _limit_restored():
-        found = unpickled(io.BytesIO(bytes(data)), ProcessLimits().allow)
+        found = unpickle(io.BytesIO(bytes(data)), ProcessLimits().allow)
     assert (found.recording is None) == bool(found.fault)
 
 
@@ -227,7 +227,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_a_result(data: bytes) -> None:
     with _limit_restored():
-        found = unpickled(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
+        found = unpickle(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
     assert (found.recording is None) == bool(found.fault)
 
 

@@ -17,16 +17,16 @@ from profkit.readers.kineto.decode import OURS_QUOTED, is_ours
 from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import CATEGORIES_ONLY
 from profkit.readers.kineto.split import (
-    BAD_ESCAPE_BYTES,
+    BOM,
     UNREADABLE,
     TraceText,
     salvage,
     split_batches,
+    with_repair,
 )
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
 
 _SEPARATOR: Final = b",\n"
-_BOM: Final = b"\xef\xbb\xbf"
 _HEAD: Final = b'{"traceEvents":['
 _EVENTS_AT_ONCE: Final = 4096
 _UNREADABLE_EVENT: Final = b'{"ph":"M","name":"unreadable_event","pid":0,"tid":0,"args":{}}'
@@ -40,8 +40,8 @@ class OwnPositions:
     """Positions in the file of the events of profkit itself, ascending.
 
     Attributes:
-        concealed: Of those that are left out.
-        work: Of those that stand for the time of its work.
+        concealed: Events that are left out.
+        work: Events that stand for the time of its work.
     """
 
     concealed: Int32s
@@ -96,16 +96,19 @@ def with_events(
                 yield _head(text) if before is None else before
                 yield events
                 before = _SEPARATOR
+
     if not text.found_events:
         message = f"{place} has no traceEvents."
         raise NotATraceError(message, "profkit reads what torch.profiler exports.")
     if before is None:
         yield _head(text)
-    new = iter(added(metadata.base_time_ns(metadata.header_of(text) or {})))
-    while some := list(islice(new, _EVENTS_AT_ONCE)):
+
+    # The base time may be a key below the events, so the new events come last.
+    new_events = iter(added(metadata.base_time_ns(metadata.header_of(text) or {})))
+    while block := list(islice(new_events, _EVENTS_AT_ONCE)):
         if before is not None:
             yield before
-        yield _SEPARATOR.join(some)
+        yield _SEPARATOR.join(block)
         before = _SEPARATOR
     yield _tail(text)
 
@@ -134,29 +137,32 @@ class RecordedText:
                 for event, written in zip(salvaged.events, salvaged.texts, strict=True)
                 if not is_ours(event)
             ]
-            return _SEPARATOR.join(self._without_own(written))
+            return _SEPARATOR.join(self._replace_own(written))
 
+        # Most batches need no change, so their text is passed on as it is.
         has_ours = OURS_QUOTED in batch
-        if not has_ours and not self._replaces(len(events)):
+        if not has_ours and not self._has_own(len(events)):
             self._n_events += len(events)
             return batch[1:-1].strip()
+
         raws = msgspec.json.decode(batch, type=list[msgspec.Raw])
         written = [bytes(raw) for raw, event in zip(raws, events, strict=True) if event.cat != OURS]
-        return _SEPARATOR.join(self._without_own(written))
+        return _SEPARATOR.join(self._replace_own(written))
 
-    def _replaces(self, n: int) -> bool:
-        """Whether any of the next events is replaced."""
-        next_ones = (self._n_events, self._n_events + n)
-        bounds = (
-            np.searchsorted(each, next_ones) for each in (self._own.concealed, self._own.work)
+    def _has_own(self, n_events: int) -> bool:
+        """Return whether any of the next events is profkit's own."""
+        limits = (self._n_events, self._n_events + n_events)
+        ranges = (
+            np.searchsorted(positions, limits)
+            for positions in (self._own.concealed, self._own.work)
         )
-        return any(first < last for first, last in bounds)
+        return any(first < last for first, last in ranges)
 
-    def _without_own(self, written: list[bytes]) -> list[bytes]:
-        """Replace events of profkit among the next ones."""
+    def _replace_own(self, written: list[bytes]) -> list[bytes]:
+        """Replace the events of profkit itself among the next events."""
         for positions, replace in (
             (self._own.concealed, lambda _: _CONCEALED_EVENT),
-            (self._own.work, _marked),
+            (self._own.work, _mark_work),
         ):
             places = positions - self._n_events
             for place in places[(places >= 0) & (places < len(written))].tolist():
@@ -165,8 +171,8 @@ class RecordedText:
         return written
 
 
-def _marked(written: bytes) -> bytes:
-    """Return what profkit did as an annotation, which is read as such again."""
+def _mark_work(written: bytes) -> bytes:
+    """Return an event of profkit's work as an annotation, which readers recognize again."""
     try:
         event = msgspec.json.decode(written, type=dict[str, msgspec.Raw])
     except UNREADABLE:
@@ -193,22 +199,19 @@ def _to_null(constant: str) -> None:
 
 
 def _head(text: TraceText) -> bytes:
-    """The text before the events, up to the opening bracket."""
+    """Return valid text before the events, up to the opening bracket."""
     if text.bare:
         return text.head
-    head = text.head.lstrip(_BOM)
-    candidates = (head, BAD_ESCAPE_BYTES.sub(rb"\\\\", head))
-    return next((each for each in candidates if _is_object(each + b"]}")), _HEAD)
+    heads = with_repair(text.head.lstrip(BOM))
+    return next((head for head in heads if _is_object(head + b"]}")), _HEAD)
 
 
 def _tail(text: TraceText) -> bytes:
-    """The text after the events, from the closing bracket on."""
+    """Return valid text after the events, from the closing bracket on."""
     if text.bare:
         return b"]\n"
-    tail = bytes(text.tail)
-    candidates = (tail, BAD_ESCAPE_BYTES.sub(rb"\\\\", tail)) if text.complete else ()
-    valid = (each for each in candidates if _is_object(_HEAD + b"]" + each))
-    return b"]" + next(valid, b"}\n")
+    tails = with_repair(bytes(text.tail)) if text.complete else ()
+    return b"]" + next((tail for tail in tails if _is_object(_HEAD + b"]" + tail)), b"}\n")
 
 
 def _is_object(text: bytes) -> bool:

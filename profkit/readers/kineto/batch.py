@@ -89,19 +89,21 @@ _UNFINISHED: Final = frozenset({"false", "0"})
 """Values of ``finished``, as text in lower case, of events that torch closed when it stopped.
 
 Source: ``finished_`` in ``torch/csrc/profiler/collection.h``, and traces written by torch 2.13.
-Allocations, which are instants, have the argument as well; Python calls that are open at the stop
-do not: they end where the recording ends."""
+Allocations, which are instants, have the argument as well. Python calls that are open at the stop
+do not have it: they end where the recording ends."""
 _ROUNDS_TO_0: Final = 0.32
 """0.5% of the 64 warps of the largest multiprocessors; an occupancy above it is written as 1."""
 _OF_CUPTI: Final = ("correlation", "device")
-"""What CUPTI's own field names say: programs that write them do not say which device it was, and
-the process is no device."""
+"""Columns that CUPTI's own field names fill as well. Programs that write them leave the device out,
+and the process is not a device."""
 _ROCM_COPY_KERNELS: Final = {"copyBuffer": Category.MEMCPY, "fillBuffer": Category.MEMSET}
 """Source: ``rocclr/device/rocm/rocblit.cpp``: HIP copies and fills with kernels of its own where no
 DMA engine does it. From ROCm 7.1 on the profiler reports these kernels."""
 
 Columns = dict[str, npt.NDArray[Any]]
 """Columns of equal length by name."""
+_Parts = dict[str, list[tuple[Int32s, npt.NDArray[Any]]]]
+"""By sparse column, the rows that have a value, and the values, for one category after another."""
 
 
 @dataclass
@@ -111,11 +113,11 @@ class Batch:
     Attributes:
         n_events: Entries of every kind.
         n_skipped: Entries that are not events.
-        complete: Of complete events: ``position`` in the batch, ``category``, interned ``name``
+        complete: For complete events: ``position`` in the batch, ``category``, interned ``name``
             and ``lane``, ``ts_ns`` on the file's clock, ``dur_ns``.
         sparse: By column, the rows of ``complete`` that have a value, and the values.
-        memory: Of ``[memory]`` events: ``position``, ``lane``, ``ts_ns``, and :data:`MEMORY`.
-        begin_end: Of begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
+        memory: For ``[memory]`` events: ``position``, ``lane``, ``ts_ns``, and :data:`MEMORY`.
+        begin_end: For begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
             ``lane``, ``ts_ns``, ``begins``, and :data:`SPARSE` with :data:`MISSING` for no value.
     """
 
@@ -142,12 +144,13 @@ def to_ns(microseconds: list[Any]) -> Int64s:
     if microseconds and not isinstance(microseconds[0], (int, float)):
         return _exact_times_ns(microseconds)
     values = np.array(microseconds, dtype=np.float64)
-    valid = np.abs(values) < _MAX_US
-    values = np.where(valid, values, 0.0)
+    is_valid = np.abs(values) < _MAX_US
+    values = np.where(is_valid, values, 0.0)
+
     whole = np.floor(values)
     decimals = np.rint((values - whole) * _MICROSECOND)
     times = whole.astype(np.int64) * _MICROSECOND + decimals.astype(np.int64)
-    return np.where(valid, times, MISSING)
+    return np.where(is_valid, times, MISSING)
 
 
 def _exact_times_ns(microseconds: list[Any]) -> Int64s:
@@ -172,7 +175,7 @@ def _exact_ns(us: Any) -> int:  # noqa: ANN401  (a Decimal, or None)
 
 
 def to_int64(values: list[Any]) -> Int64s:
-    """Integers as a column; unsigned ones above 2**63 wrap around, so that ids still join."""
+    """Convert integers to a column; unsigned ones above 2**63 wrap around: ids still join."""
     try:
         # Twice as fast as numpy.array, which inspects all values for a common type first.
         return np.fromiter(values, dtype=np.int64, count=len(values))
@@ -182,11 +185,11 @@ def to_int64(values: list[Any]) -> Int64s:
 
 
 class InternTables:
-    """All names, categories and lanes so far, each with a number.
+    """Numbers of all names, categories and lanes so far.
 
     Attributes:
         names: Names of events, call stacks, collectives, inputs.
-        raw: The numbers of JSON texts among ``names``; an empty one has none.
+        raw: The numbers of JSON texts among ``names``; an empty text has no number.
         written_categories: Categories as the file spells them.
         category_counts: Number of complete events by written category.
     """
@@ -212,26 +215,29 @@ class InternTables:
                     if part in texts[number]:
                         self._copy_kernels[number] = kind
         self._n_checked = len(texts)
+
         for number, kind in self._copy_kernels.items():
             category[(names == number) & (category == Category.KERNEL)] = kind
 
-    def categories(self, events: list[Any]) -> npt.NDArray[np.uint8]:
-        """The :class:`Category` of each event. Shape ``(n,)``."""
+    def categorize(self, events: list[Any]) -> npt.NDArray[np.uint8]:
+        """Return the :class:`Category` of each event, shape ``(n,)``, and count the categories."""
         written = _intern(self.written_categories, map(_CATEGORY, events), len(events))
         texts = self.written_categories.texts
         counts = np.bincount(written, minlength=len(texts)).tolist()
         for text, count in zip(texts, counts, strict=True):
             self.category_counts[text] = self.category_counts.get(text, 0) + count
+
+        # Most categories are decided once per text, not per event.
         by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
-        codes = np.array(by_text, dtype=np.uint8)[written]
+        category = np.array(by_text, dtype=np.uint8)[written]
         for number, text in enumerate(texts):
             by_event = _AMBIGUOUS_CATEGORIES.get(text.lower())
             if by_event is None and by_text[number] == Category.OTHER:
                 by_event = _category_by_name
             if by_event is not None:
                 for i in np.flatnonzero(written == number).tolist():
-                    codes[i] = by_event(events[i])
-        return codes
+                    category[i] = by_event(events[i])
+        return category
 
 
 _BRACKETED: Final = {
@@ -243,16 +249,16 @@ _BRACKETED: Final = {
 
 
 def _category_by_name(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an event whose ``cat`` is unknown, by the kind before its name."""
+    """Return the category of an event whose ``cat`` is unknown, by the kind before its name."""
     return _BRACKETED.get(event.name.partition(" ")[0], Category.OTHER)
 
 
 def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an event without ``cat``.
+    """Return the category of an event without ``cat``.
 
     An autograd profiler's array has the kind in the process: ``CPU functions`` or, for device work,
     ``CUDA functions``. Programs that use CUPTI directly write its records of device work with its
-    own field names, and the kind, except that of kernels, before the name: ``[MEMCPY] HtoD``.
+    own field names, and the kind before the name, except for kernels: ``[MEMCPY] HtoD``.
 
     Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``);
     ``correlationId`` of ``CUpti_ActivityKernel`` and ``CUpti_ActivityMemcpy`` in CUPTI's API.
@@ -269,7 +275,7 @@ def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one 
 
 
 def _category_of_xpu_sync(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an XPU sync: a driver call on the host, or a barrier on the device.
+    """Return the category of an XPU sync: a driver call on the host, or a barrier on the device.
 
     Source: ``libkineto/src/plugin/xpupti/XpuptiActivityHandlers.cpp``
     (``handleSynchronizationActivity``): named after the Level Zero call, with its ``Type``.
@@ -279,7 +285,7 @@ def _category_of_xpu_sync(event: Any) -> int:  # noqa: ANN401  (a struct of one 
 
 
 def _category_of_nsight(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an event that a converter of Nsight Systems' reports wrote as ``cuda``.
+    """Return the category of an event that a converter of Nsight reports wrote as ``cuda``.
 
     Source: ``nsys2json.py``, which writes kernels on the thread ``Stream 7`` of ``Device 0``.
     """
@@ -307,21 +313,23 @@ def to_columns(events: list[Any], interned: InternTables) -> Batch:
     """
     kinds = list(map(type, events))
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
-    places = _places_by_kind(kinds)
-    allocations = [i for i in places[Instant].tolist() if _is_allocation(events[i])]
-    if len(at := places[Complete]):
-        allocations += _add_complete(batch, _chosen(events, at), at, interned)
+    positions = _find_positions(kinds)
+
+    allocations = [i for i in positions[Instant].tolist() if _is_allocation(events[i])]
+    if len(at := positions[Complete]):
+        allocations += _add_complete(batch, _select(events, at), at, interned)
     if allocations:
         at = np.sort(np.array(allocations, dtype=np.int32))
-        _add_memory(batch, _chosen(events, at), at, interned)
-    if len(at := places[BeginEnd]):
-        _add_begin_end(batch, _chosen(events, at), at, interned)
-    interned.lanes.name_lanes(_chosen(events, places[Naming]))
+        _add_memory(batch, _select(events, at), at, interned)
+    if len(at := positions[BeginEnd]):
+        _add_begin_end(batch, _select(events, at), at, interned)
+
+    interned.lanes.name_lanes(_select(events, positions[Naming]))
     return batch
 
 
-def _places_by_kind(kinds: list[type]) -> dict[type, Int32s]:
-    """Positions of the events of each of :data:`_KINDS`, which have subclasses."""
+def _find_positions(kinds: list[type]) -> dict[type, Int32s]:
+    """Find the positions of the events of each of :data:`_KINDS`, which have subclasses."""
     number = {
         kind: next((i for i, base in enumerate(_KINDS) if issubclass(kind, base)), len(_KINDS))
         for kind in set(kinds)
@@ -330,8 +338,8 @@ def _places_by_kind(kinds: list[type]) -> dict[type, Int32s]:
     return {kind: np.flatnonzero(numbers == i).astype(np.int32) for i, kind in enumerate(_KINDS)}
 
 
-def _chosen(events: list[Any], places: Int32s | Rows) -> list[Any]:
-    """The events, or what they have, at some ascending places."""
+def _select(events: list[Any], places: Int32s | Rows) -> list[Any]:
+    """Return the events, or their arguments, at some ascending places."""
     return events if len(places) == len(events) else [events[i] for i in places.tolist()]
 
 
@@ -349,113 +357,116 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
         Positions of the allocations, which are not added.
     """
     names = _intern(interned.names, map(_NAME, events), len(events))
-    named = np.flatnonzero(names == interned.names.get(MEMORY_EVENT, _NO_NUMBER)).tolist()
-    allocations = {i for i in named if _is_allocation(events[i])}
-    if allocations:
-        places = np.array(sorted(allocations), dtype=np.int32)
-        rest = np.delete(np.arange(len(events)), places)
-        _add_complete(batch, _chosen(events, rest), at[rest], interned)
-        return [int(each) for each in at[places]]
-    category = interned.categories(events)
+    memory_name = interned.names.get(MEMORY_EVENT, _NO_NUMBER)
+    candidates = np.flatnonzero(names == memory_name).tolist()
+    allocations = np.array([i for i in candidates if _is_allocation(events[i])], dtype=np.int32)
+    if len(allocations):
+        complete = np.delete(np.arange(len(events)), allocations)
+        _add_complete(batch, _select(events, complete), at[complete], interned)
+        return [int(position) for position in at[allocations]]
+
+    category = interned.categorize(events)
     interned.recategorize_copy_kernels(names, category)
     length_ns = to_ns(list(map(_DURATION, events)))
-    unfinished = _unfinished_rows(events, category)
+    unfinished = _find_unfinished(events, category)
     category[unfinished], length_ns[unfinished] = Category.UNFINISHED, 0
     batch.complete = {
-        **_common_columns(events, at, interned),
+        **_read_common(events, at, interned),
         "category": category,
         "name": names,
         "dur_ns": length_ns,
     }
-    parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]] = {}
+
+    # Category by category, since an operator has none of the arguments of a kernel.
+    parts: _Parts = {}
     for kind, keys in COLUMNS_OF_CATEGORY.items():
         rows = np.flatnonzero(category == kind).astype(np.int32)
         if not len(rows):
             continue
-        args = [each or NO_ARGS for each in map(_ARGS, _chosen(events, rows))]
+        args = [arg or NO_ARGS for arg in map(_ARGS, _select(events, rows))]
         for key in keys:
             _add_values(parts, key, rows, args, interned)
         if events[0].keeps_collectives and kind in _RUN_COLLECTIVES:
-            own = [i for i, each in enumerate(args) if each.collective]
-            rows, args = rows[own], [args[i] for i in own]
+            collectives = [i for i, arg in enumerate(args) if arg.collective]
+            rows, args = rows[collectives], [args[i] for i in collectives]
             for key in OF_COLLECTIVES:
                 _add_values(parts, key, rows, args, interned)
-    for key, listed in parts.items():
-        rows = np.concatenate([rows for rows, _ in listed])
-        values = np.concatenate([values for _, values in listed])
+
+    for key, column in parts.items():
+        rows = np.concatenate([rows for rows, _ in column])
+        values = np.concatenate([values for _, values in column])
         order = np.argsort(rows, kind="stable")
-        batch.sparse[key] = (rows[order], _narrowed(values[order]))
+        batch.sparse[key] = (rows[order], _narrow(values[order]))
     return []
 
 
-def _unfinished_rows(events: list[Any], category: npt.NDArray[np.uint8]) -> Rows:
+def _find_unfinished(events: list[Any], category: npt.NDArray[np.uint8]) -> Rows:
     """Find the operators and annotations whose end is not known: the stop closed them."""
     rows = np.flatnonzero(np.isin(category, _CAN_BE_UNFINISHED))
-    marks = [(each or NO_ARGS).finished for each in map(_ARGS, _chosen(events, rows))]
+    marks = [(arg or NO_ARGS).finished for arg in map(_ARGS, _select(events, rows))]
     is_unfinished = [mark is not True and str(mark).lower() in _UNFINISHED for mark in marks]
     return rows[np.array(is_unfinished, dtype=np.bool_)]
 
 
 def _add_values(
-    parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]],
-    key: str,
-    rows: Int32s,
-    args: list[Args],
-    interned: InternTables,
+    parts: _Parts, key: str, rows: Int32s, args: list[Args], interned: InternTables
 ) -> None:
     """Add the values of one sparse column for some rows, as far as they have any."""
-    values = _values(key, args, interned)
+    values = _read_values(key, args, interned)
     has = values != MISSING
     if has.any():
         parts.setdefault(key, []).append((rows[has], values[has]))
 
 
 def categories_with(key: str) -> list[Category]:
-    """The categories of the events that can have a value in a sparse column."""
+    """Return the categories of the events that can have a value in a sparse column."""
     if key in OF_COLLECTIVES:
         return list(_RUN_COLLECTIVES)
     return [category for category, keys in COLUMNS_OF_CATEGORY.items() if key in keys]
 
 
-def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values as int32 where they fit: most ids do, and there are many of them."""
+def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Convert values to int32 if all fit: most ids do, and there are many of them."""
     if values.dtype != np.int64:
         return values
     fits = values.min() > _INT32.min and values.max() <= _INT32.max
     return values.astype(np.int32) if fits else values
 
 
-def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[Any]:
-    """The values of one sparse column, :data:`MISSING` where an event has none. Shape ``(k,)``."""
-    given = list(map(attrgetter(key), args))
+def _read_values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[Any]:
+    """Read one sparse column, with :data:`MISSING` where an event has no value. Shape ``(k,)``."""
+    written = list(map(attrgetter(key), args))
     if key in FIGURES:
-        return _occupancy(key, given, args)
+        return _check_occupancy(key, written, args)
     if key in _RAW:
-        # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, given)``.
-        texts = b"\0".join(given).split(b"\0")
+        # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, written)``.
+        texts = b"\0".join(written).split(b"\0")
         return to_int64(list(map(interned.raw.__getitem__, texts)))
     if key in INTERNED:
-        names, none = interned.names, [MISSING] * len(given)
-        given = [names[text] if text else MISSING for text in given] if any(given) else none
-    values = to_int64(given)
+        names, absent = interned.names, [MISSING] * len(written)
+        written = [names[text] if text else MISSING for text in written] if any(written) else absent
+    values = to_int64(written)
+
+    # Other versions and programs write the same value under another key.
     if key == "external_id" and (values == MISSING).any():
-        old = to_int64([each.external_id_before_1_11 for each in args])
-        return np.where(values == MISSING, old, values)
+        external_id = to_int64([arg.external_id_before_1_11 for arg in args])
+        return np.where(values == MISSING, external_id, values)
     if key in _OF_CUPTI and (values == MISSING).any():
-        foreign = to_int64([each.cupti_correlation for each in args])
-        own = foreign if key == "correlation" else np.where(foreign == MISSING, MISSING, 0)
-        values = np.where(values == MISSING, own, values)
+        correlation = to_int64([arg.cupti_correlation for arg in args])
+        is_cupti = correlation != MISSING
+        cupti_values = correlation if key == "correlation" else np.where(is_cupti, 0, MISSING)
+        values = np.where(values == MISSING, cupti_values, values)
     if key == "device":
-        # No device has such a number: which one it was is not known.
+        # No device has a number out of this range, so it is not known which device it was.
         return np.where((values < 0) | (values > _INT32.max), MISSING, values)
     if key == "stream" and (values == MISSING).any():
-        queues = to_int64([each.sycl_queue for each in args])
+        queues = to_int64([arg.sycl_queue for arg in args])
         return np.where(values == MISSING, queues, values)
     return values
 
 
-def _occupancy(key: str, given: list[Any], args: list[Args]) -> Float64s:
-    """Blocks per SM or achieved occupancy, :data:`MISSING` where Kineto's value is not usable.
+def _check_occupancy(key: str, written: list[Any], args: list[Args]) -> Float64s:
+    """Return blocks per SM or achieved occupancy, :data:`MISSING` for unusable values.
 
     Kineto writes ``inf`` or -1 blocks where it does not know the device. It computes occupancy for
     at most 48 KiB of shared memory per block and writes 0 for a kernel that requests more; a 0
@@ -464,42 +475,45 @@ def _occupancy(key: str, given: list[Any], args: list[Args]) -> Float64s:
     Source: ``libkineto/src/DeviceProperties.cpp`` (``kernelOccupancy``, whose
     ``maxDynamicSharedSizeBytes`` is 0).
     """
-    values = np.fromiter(given, dtype=np.float64, count=len(given))
-    known = np.isfinite(values) & (values >= 0)
+    values = np.fromiter(written, dtype=np.float64, count=len(written))
+    is_usable = np.isfinite(values) & (values >= 0)
     if key == "occupancy_percent":
         zeros = np.flatnonzero(values == 0)
         warps = np.array([args[i].warps_per_sm for i in zeros.tolist()], dtype=np.float64)
-        known[zeros] = ~(warps > _ROUNDS_TO_0)
-    return np.where(known, values, float(MISSING))
+        is_usable[zeros] = ~(warps > _ROUNDS_TO_0)
+    return np.where(is_usable, values, float(MISSING))
 
 
 def _add_memory(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> None:
-    batch.memory = _common_columns(events, at, interned)
+    batch.memory = _read_common(events, at, interned)
     args = list(map(_ARGS, events))
     for key, argument in MEMORY.items():
         batch.memory[key] = to_int64(list(map(attrgetter(argument), args)))
 
 
 def _add_begin_end(batch: Batch, events: list[Any], at: Int32s, interned: InternTables) -> None:
-    category = interned.categories(events)
+    category = interned.categorize(events)
     names = _intern(interned.names, map(_NAME, events), len(events))
     interned.recategorize_copy_kernels(names, category)
-    kept = events[0].keeps_collectives
-    args = [event.args or (NO_COLLECTIVE if kept else NO_ARGS) for event in events]
-    category[_unfinished_rows(events, category)] = Category.UNFINISHED
-    keys = [key for key in SPARSE if kept or key not in OF_COLLECTIVES]
+    category[_find_unfinished(events, category)] = Category.UNFINISHED
+
+    # Dense columns, since the category that decides which values count may be the other event's.
+    keeps_collectives = events[0].keeps_collectives
+    no_args = NO_COLLECTIVE if keeps_collectives else NO_ARGS
+    args = [event.args or no_args for event in events]
+    keys = [key for key in SPARSE if keeps_collectives or key not in OF_COLLECTIVES]
     batch.begin_end = {
-        **_common_columns(events, at, interned),
+        **_read_common(events, at, interned),
         "category": category,
         "name": names,
         "begins": np.array([event.begins for event in events], dtype=np.bool_),
-        **{key: _values(key, args, interned) for key in keys},
+        **{key: _read_values(key, args, interned) for key in keys},
         **{key: np.full(len(events), MISSING) for key in SPARSE if key not in keys},
     }
 
 
-def _common_columns(events: list[Any], at: Int32s, interned: InternTables) -> Columns:
-    """The columns that events of every kind have."""
+def _read_common(events: list[Any], at: Int32s, interned: InternTables) -> Columns:
+    """Read the columns that events of every kind have."""
     return {
         "position": at,
         "lane": _intern(interned.lanes, map(_LANE, events), len(events)),
@@ -508,5 +522,5 @@ def _common_columns(events: list[Any], at: Int32s, interned: InternTables) -> Co
 
 
 def _intern(table: InternTable | LaneTable, values: Iterator[Any], count: int) -> Int32s:
-    """The number of each value; new values get the next number. Shape ``(count,)``."""
+    """Return the number of each value; new values get the next number. Shape ``(count,)``."""
     return np.fromiter(map(table.__getitem__, values), dtype=np.int32, count=count)

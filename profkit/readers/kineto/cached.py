@@ -1,4 +1,4 @@
-"""Traces in the cache: their columns as arrays, everything else as plain data."""
+"""Stores traces in the cache: their columns as arrays, all other fields as plain data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -23,7 +23,7 @@ from profkit.model.trace import Trace
 from profkit.readers.cache import STAGE, Cache, Entry, Key, users_cache
 from profkit.readers.kineto.assemble import COMPLETE, DTYPES
 from profkit.readers.kineto.batch import FIGURES, INTERNED, SPARSE
-from profkit.readers.kineto.capture_info import capture_holds
+from profkit.readers.kineto.capture_info import is_valid_capture
 from profkit.readers.kineto.invalid_times import MAX_NS
 from profkit.readers.kineto.read import read_kineto
 from profkit.readers.process_memory import garbage_collection_paused
@@ -32,9 +32,10 @@ from profkit.readers.stored_value import NotValidError
 from profkit.readers.stream import Place
 
 _KIND: Final = b"trace"
-_APART: Final = ("path", "events", "memory")
-"""Fields of a trace that are no part of its plain data."""
+_NOT_PLAIN: Final = ("path", "events", "memory")
+"""Fields of a trace that are not part of its plain data."""
 _MEMORY: Final = "memory."
+_MEMORY_COLUMNS: Final = tuple(field.name for field in fields(MemoryTable))
 _ROWS: Final = ".rows"
 _MAX_TIME_NS: Final = (1 << 63) // 2
 """With the longest duration added, an end is still an int64."""
@@ -54,86 +55,94 @@ def read_trace(
     cache, stages = users_cache(), Stages()
     with stages.stage(STAGE):
         key = cache.key([place], _KIND)
-        trace = None if key is None else _found(cache, key, place)
+        trace = None if key is None else _find_trace(cache, key, place)
     if key is None:
         return read_kineto(place, limit_bytes, on_progress)
+
+    # A cached trace that is larger than the limit is read again, so that reading it fails.
     if trace is None or trace.notes.uncompressed_bytes > (limit_bytes or _MAX_INT):
-        trace = read = read_kineto(place, limit_bytes, on_progress)
-        cache.store(key, lambda: entry_of(read), stages)
+        trace = new_trace = read_kineto(place, limit_bytes, on_progress)
+        cache.store(key, lambda: encode_trace(new_trace), stages)
+
     stages_ns = {**trace.notes.stages_ns, **stages.ns}
     return replace(trace, notes=replace(trace.notes, stages_ns=stages_ns))
 
 
-def _found(cache: Cache, key: Key, place: Place) -> Trace | None:
-    """The cached trace; an entry that is not valid is removed."""
+def _find_trace(cache: Cache, key: Key, place: Place) -> Trace | None:
+    """Find the cached trace; an entry that is not valid is removed."""
     entry = cache.find(key)
     if entry is None:
         return None
     try:
         with garbage_collection_paused():
-            return trace_of(entry, str(place))
+            return decode_trace(entry, str(place))
     except NotValidError:
         cache.remove(key)
         return None
 
 
 @lru_cache(maxsize=1)
-def _plain_data() -> type[msgspec.Struct]:
-    """A trace without its columns: its other fields, with the names and lanes of the events."""
+def _plain_type() -> type[msgspec.Struct]:
+    """Return the type of a trace's plain data: its other fields, the events' names and lanes."""
     hints = get_type_hints(Trace)
-    others = [(each.name, hints[each.name]) for each in fields(Trace) if each.name not in _APART]
+    plain = [(field.name, hints[field.name]) for field in fields(Trace)]
+    plain = [(name, hint) for name, hint in plain if name not in _NOT_PLAIN]
     return msgspec.defstruct(
-        "PlainData", [("names", tuple[str, ...]), ("lanes", tuple[Lane, ...]), *others]
+        "PlainData", [("names", tuple[str, ...]), ("lanes", tuple[Lane, ...]), *plain]
     )
 
 
-def entry_of(trace: Trace) -> Entry:
-    """A trace as an entry of the cache.
+def encode_trace(trace: Trace) -> Entry:
+    """Convert a trace to an entry of the cache.
 
     Raises:
         ValueError: A text cannot be encoded.
         OverflowError: An integer has more than 64 bits.
     """
-    kind, events = _plain_data(), trace.events
-    plain = {name: getattr(trace, name) for name in kind.__struct_fields__[2:]}
+    plain_type, events = _plain_type(), trace.events
+    plain = {name: getattr(trace, name) for name in plain_type.__struct_fields__[2:]}
     plain["notes"] = replace(trace.notes, stages_ns={})
-    data = msgspec.msgpack.encode(kind(names=events.names, lanes=events.lanes, **plain))
+    data = msgspec.msgpack.encode(plain_type(names=events.names, lanes=events.lanes, **plain))
+
     arrays = {name: getattr(events, name) for name in COMPLETE}
     for name in SPARSE:
         column = getattr(events, name)
         if len(column.rows):
             arrays |= {name: column.values, name + _ROWS: column.rows}
-    memory = {_MEMORY + each.name: getattr(trace.memory, each.name) for each in fields(MemoryTable)}
-    return Entry(data, arrays | memory)
+    arrays |= {_MEMORY + name: getattr(trace.memory, name) for name in _MEMORY_COLUMNS}
+    return Entry(data, arrays)
 
 
-def trace_of(entry: Entry, path: str) -> Trace:
-    """The trace of an entry, which is input like any other: everything is checked.
+def decode_trace(entry: Entry, path: str) -> Trace:
+    """Convert an entry to a trace. It is input like any other, so all of it is checked.
 
     Raises:
-        NotValidError: It is no trace.
+        NotValidError: The entry is not a trace.
     """
     try:
-        plain: Any = msgspec.msgpack.decode(entry.data, type=_plain_data())
+        plain: Any = msgspec.msgpack.decode(entry.data, type=_plain_type())
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotValidError from error
     names, lanes = plain.names, plain.lanes
-    if plain.capture is not None and not capture_holds(plain.capture):
+    if plain.capture is not None and not is_valid_capture(plain.capture):
         raise NotValidError
-    times = {"ts_ns": (0, _MAX_TIME_NS), "position": (0, _MAX_INT), "lane": (0, len(lanes) - 1)}
-    within = {
-        **times,
+
+    limits = {
+        "ts_ns": (0, _MAX_TIME_NS),
+        "position": (0, _MAX_INT),
+        "lane": (0, len(lanes) - 1),
         "dur_ns": (0, MAX_NS),
         "name": (0, len(names) - 1),
         "category": (0, max(Category)),
     }
-    dense: dict[str, Any] = _columns(entry.arrays, "", COMPLETE, within)
-    memory = _columns(entry.arrays, _MEMORY, [each.name for each in fields(MemoryTable)], times)
+    dense: dict[str, Any] = _read_columns(entry.arrays, "", COMPLETE, limits)
+    memory = _read_columns(entry.arrays, _MEMORY, _MEMORY_COLUMNS, limits)
     if not is_ascending(memory["ts_ns"], 0):
         raise NotValidError
+
     n_rows = len(dense["ts_ns"])
     sparse: dict[str, Any] = {
-        name: _sparse(entry.arrays, name, n_rows, len(names))
+        name: _read_sparse(entry.arrays, name, n_rows, len(names))
         for name in SPARSE
         if name in entry.arrays
     }
@@ -145,30 +154,30 @@ def trace_of(entry: Entry, path: str) -> Trace:
     )
 
 
-def _columns(
+def _read_columns(
     arrays: Mapping[str, Any], prefix: str, names: Iterable[str], limits: _Limits
 ) -> dict[str, Any]:
-    """The columns of a table.
+    """Read the columns of a table.
 
     Raises:
         NotValidError: One is missing, or has another type or length, or a value out of its range.
     """
-    found: dict[str, Any] = {name: arrays.get(prefix + name) for name in names}
-    for name, column in found.items():
+    columns: dict[str, Any] = {name: arrays.get(prefix + name) for name in names}
+    for name, column in columns.items():
         if column is None or column.dtype != DTYPES.get(name, np.int64):
             raise NotValidError
         if not is_within(column, *limits.get(name, (MISSING, _MAX_INT))):
             raise NotValidError
-    if not are_equally_long(*found.values()):
+    if not are_equally_long(*columns.values()):
         raise NotValidError
-    return found
+    return columns
 
 
-def _sparse(arrays: Mapping[str, Any], name: str, n_rows: int, n_names: int) -> SparseColumn:
-    """A sparse column.
+def _read_sparse(arrays: Mapping[str, Any], name: str, n_rows: int, n_names: int) -> SparseColumn:
+    """Read a sparse column.
 
     Raises:
-        NotValidError: Its rows are not those of a table, or its values no numbers of names.
+        NotValidError: Its rows are not within the table, or its values are not numbers of names.
     """
     values, rows = arrays[name], arrays.get(name + _ROWS)
     if rows is None or rows.dtype != np.int32 or len(rows) != len(values):

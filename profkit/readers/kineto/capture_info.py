@@ -1,7 +1,8 @@
 """Reads the key ``profkit`` of a trace, which is input like any other.
 
 Each part is checked once, here: its types, that numbers fit into 64 bits and are plausible, that
-indices are within what they refer to. A part that does not hold is dropped, and the rest is used.
+indices are within the lists that they refer to. A part that is not valid is dropped, and the others
+are used.
 """
 
 import math
@@ -39,13 +40,13 @@ _COST: Final = "cost"
 
 
 def read_capture(raw: bytes) -> tuple[CaptureInfo | None, tuple[str, ...]]:
-    """Read what profkit recorded beside the events.
+    """Read the value that profkit adds to a trace.
 
     Args:
         raw: The value of the key ``profkit`` as JSON; ``null`` if there is none.
 
     Returns:
-        What holds of it, and the names of the parts that were dropped. None if that includes a part
+        The valid parts, and the names of the parts that were dropped. None if these include a part
         without a default, or all.
     """
     try:
@@ -54,82 +55,86 @@ def read_capture(raw: bytes) -> tuple[CaptureInfo | None, tuple[str, ...]]:
         return None, ("profkit",)
     if written is None:
         return None, ()
+
     parts: dict[str, Any] = {}
     dropped: list[str] = []
-    for each in fields(CaptureInfo):
-        if each.name in written:
+    for field in fields(CaptureInfo):
+        if field.name in written:
             try:
-                parts[each.name] = _part(each.name, written[each.name])
+                parts[field.name] = _decode_part(field.name, written[field.name])
             except (*UNREADABLE, ValueError):
-                dropped.append(each.name)
-    if not all(each.name in parts for each in fields(CaptureInfo) if _is_required(each)):
+                dropped.append(field.name)
+
+    if not all(field.name in parts for field in fields(CaptureInfo) if _is_required(field)):
         return None, ("profkit",)
     return CaptureInfo(**parts), tuple(dropped)
 
 
-def capture_holds(capture: CaptureInfo) -> bool:
-    """Whether each part of what was recorded holds, as when it is read from a trace."""
-    values = (getattr(capture, each.name) for each in fields(CaptureInfo))
-    return all(_CHECKS.get(type(value), _is_int_in_range)(value) for value in values)
+def is_valid_capture(capture: CaptureInfo) -> bool:
+    """Return whether each part is valid, as when it is read from a trace."""
+    return all(_is_valid(getattr(capture, field.name)) for field in fields(CaptureInfo))
 
 
 def _is_required(field: "Field[Any]") -> bool:
     return field.default is NO_DEFAULT and field.default_factory is NO_DEFAULT
 
 
-def _part(name: str, raw: msgspec.Raw) -> Any:  # noqa: ANN401  (each part has its own type)
-    """One part of the metadata.
+def _decode_part(name: str, raw: msgspec.Raw) -> Any:  # noqa: ANN401  (each part has its own type)
+    """Decode a part of the metadata.
 
     Raises:
-        ValueError: It does not hold.
+        ValueError: It is not valid.
     """
     if name == _COST:
         older = upgrade_capture({name: msgspec.json.decode(raw, type=dict[str, Any])})
         value = msgspec.convert(older[name], _HINTS[name], strict=False)
     else:
         value = msgspec.json.decode(raw, type=_HINTS[name], strict=False)
-    holds = _CHECKS.get(type(value), _is_int_in_range)
-    if not holds(value):
+    if not _is_valid(value):
         raise ValueError(name)
     return value
 
 
-def _is_int_in_range(value: object) -> bool:
-    """Whether a value is no integer beyond 64 bits."""
+def _is_valid(value: object) -> bool:
+    """Return whether a part is valid: by the check of its type, or as a number of 64 bits."""
+    check = _CHECKS.get(type(value))
+    if check is not None:
+        return check(value)
     return not isinstance(value, int) or abs(value) <= _MAX_INT
 
 
-def _cost_holds(cost: CaptureCost) -> bool:
+def _is_valid_cost(cost: CaptureCost) -> bool:
     figures = (cost.start_ns, cost.stop_ns, cost.write_ns, cost.n_events)
     ratio = cost.overhead_ratio
-    return all(each is None or 0 <= each <= MAX_NS for each in figures) and (
+    return all(figure is None or 0 <= figure <= MAX_NS for figure in figures) and (
         ratio is None or (math.isfinite(ratio) and abs(ratio) <= _MAX_RATIO)
     )
 
 
-def _cpu_holds(cpu: CpuTime) -> bool:
-    figures = (cpu.window_ns, cpu.thread_ns, cpu.process_ns, cpu.delayed_ns, cpu.children_ns)
-    return all(each is None or 0 <= each <= MAX_NS for each in figures)
+def _is_valid_cpu(cpu: CpuTime) -> bool:
+    times_ns = (cpu.window_ns, cpu.thread_ns, cpu.process_ns, cpu.delayed_ns, cpu.children_ns)
+    return all(ns is None or 0 <= ns <= MAX_NS for ns in times_ns)
 
 
-def _threads_hold(threads: HostThreads) -> bool:
-    figures = (threads.n_cores, threads.n_threads, threads.n_ranks)
-    return all(0 < each <= _MAX_THREADS for each in (*figures, threads.n_workers + 1))
+def _are_valid_threads(threads: HostThreads) -> bool:
+    # A loader may have no workers, but a process has a core, a thread and a rank.
+    counts = (threads.n_cores, threads.n_threads, threads.n_ranks, threads.n_workers + 1)
+    return all(0 < count <= _MAX_THREADS for count in counts)
 
 
-def _lines_hold(lines: OpLines) -> bool:
-    """Whether the columns are of one length, and their indices within what they refer to.
+def _are_valid_lines(lines: OpLines) -> bool:
+    """Return whether the columns are of one length, and all indices within their lists.
 
     A parent comes before its children, as profkit writes them, so that there are no cycles.
     """
-    n = len(lines.name)
+    n_entries = len(lines.name)
     columns = (lines.parent, lines.thread, lines.external_id, lines.frame, lines.module)
     return (
-        all(len(column) == n for column in columns)
+        all(len(column) == n_entries for column in columns)
         and _are_within(lines.name, 0, len(lines.names))
         and _are_within(lines.frame, -1, len(lines.frames))
         and _are_within(lines.module, -1, len(lines.modules))
-        and _are_within(lines.in_library, 0, n)
+        and _are_within(lines.in_library, 0, n_entries)
         and _are_within(lines.thread, -_MAX_INT, _MAX_INT)
         and _are_within(lines.external_id, -1, _MAX_INT)
         and all(-1 <= parent < entry for entry, parent in enumerate(lines.parent))
@@ -138,49 +143,51 @@ def _lines_hold(lines: OpLines) -> bool:
 
 
 def _are_within(numbers: Sequence[int], first: int, end: int) -> bool:
-    """Whether all numbers are at least ``first`` and less than ``end``."""
+    """Return whether all numbers are at least ``first`` and less than ``end``."""
     return not numbers or (first <= min(numbers) and max(numbers) < end)
 
 
-def _compiles_hold(compiles: Compiles) -> bool:
+def _are_valid_compiles(compiles: Compiles) -> bool:
     return (
         0 <= compiles.n_left_out <= _MAX_INT
-        and all(map(_compiled_holds, compiles.compiled))
-        and all(map(_break_holds, compiles.breaks))
+        and all(map(_is_valid_compiled, compiles.compiled))
+        and all(map(_is_valid_break, compiles.breaks))
     )
 
 
-def _compiled_holds(one: Compiled) -> bool:
+def _is_valid_compiled(graph: Compiled) -> bool:
     return (
-        _has_line(one.code)
-        and (one.caller is None or _has_line(one.caller))
-        and (one.start_ns is None or 0 <= one.start_ns <= _MAX_INT)
-        and (one.dur_ns is None or 0 <= one.dur_ns <= MAX_NS)
-        and (one.n_ops is None or 0 <= one.n_ops <= _MAX_INT)
+        _has_line(graph.code)
+        and (graph.caller is None or _has_line(graph.caller))
+        and (graph.start_ns is None or 0 <= graph.start_ns <= _MAX_INT)
+        and (graph.dur_ns is None or 0 <= graph.dur_ns <= MAX_NS)
+        and (graph.n_ops is None or 0 <= graph.n_ops <= _MAX_INT)
     )
 
 
-def _break_holds(one: GraphBreak) -> bool:
+def _is_valid_break(graph_break: GraphBreak) -> bool:
     return (
-        all(map(_has_line, one.stack)) and -1 <= one.user < len(one.stack) and 0 < one.n <= _MAX_INT
+        all(map(_has_line, graph_break.stack))
+        and -1 <= graph_break.user < len(graph_break.stack)
+        and 0 < graph_break.n <= _MAX_INT
     )
 
 
-def _mismatch_holds(mismatch: DeviceMismatch) -> bool:
+def _is_valid_mismatch(mismatch: DeviceMismatch) -> bool:
     sizes = [size for tensor in mismatch.tensors for size in tensor.shape]
     return _has_line(mismatch.place) and _are_within(sizes, 0, _MAX_INT)
 
 
-def _sampled_holds(sampled: SampledTime) -> bool:
-    """Whether the functions' times and samples are within those of the whole."""
+def _is_valid_sampled(sampled: SampledTime) -> bool:
+    """Return whether the functions' times are within the total, and their waits within them."""
     functions = sampled.functions
     return (
         0 < sampled.interval_ns <= MAX_NS
         and 0 < sampled.n_samples <= _MAX_INT
-        and 0 < sum(each.ns for each in functions) <= sampled.running_ns <= MAX_NS
-        and all(_has_line(each.place) and each.ns >= 0 for each in functions)
-        and all(0 < each.n <= _MAX_INT for each in functions)
-        and all(0 <= each.waiting_ns <= each.ns for each in functions)
+        and 0 < sum(function.ns for function in functions) <= sampled.running_ns <= MAX_NS
+        and all(_has_line(function.place) and function.ns >= 0 for function in functions)
+        and all(0 < function.n <= _MAX_INT for function in functions)
+        and all(0 <= function.waiting_ns <= function.ns for function in functions)
         and 0 <= sampled.n_steps <= _MAX_INT
         and 0 <= sampled.steps_ns <= MAX_NS
         and (sampled.n_steps > 0) == (sampled.steps_ns > 0)
@@ -192,11 +199,11 @@ def _has_line(place: CodePlace) -> bool:
 
 
 _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
-    CaptureCost: _cost_holds,
-    CpuTime: _cpu_holds,
-    DeviceMismatch: _mismatch_holds,
-    HostThreads: _threads_hold,
-    OpLines: _lines_hold,
-    SampledTime: _sampled_holds,
-    Compiles: _compiles_hold,
+    CaptureCost: _is_valid_cost,
+    CpuTime: _is_valid_cpu,
+    DeviceMismatch: _is_valid_mismatch,
+    HostThreads: _are_valid_threads,
+    OpLines: _are_valid_lines,
+    SampledTime: _is_valid_sampled,
+    Compiles: _are_valid_compiles,
 }

@@ -48,58 +48,62 @@ class BatchReader:
         self.clean = True
 
     def columns(self, batch: bytes) -> Batch:
-        """The columns of a batch of whole events: a JSON list."""
+        """Return the columns of a batch of whole events: a JSON list."""
         with self._stages.stage("decode"):
-            events = self._events(batch)
+            events = self._decode_exactly(batch)
         with self._stages.stage("columns"):
             columns = to_columns(events, self.interned)
             # Freeing the events takes time too, so it belongs to this stage.
             del events
         return columns
 
-    def _events(self, batch: bytes) -> list[Any]:
-        events = self._decoded(batch)
+    def _decode_exactly(self, batch: bytes) -> list[Any]:
+        """Decode a batch, again with all digits if a float does not have them."""
+        events = self._decode(batch)
         if not self._exact and _needs_digits(events) and _MANY_DIGITS.search(batch):
             self._exact = True
-            events = self._decoded(batch)
+            events = self._decode(batch)
         return events
 
-    def _decoded(self, batch: bytes) -> list[Any]:
-        """The events of a batch; None for an entry that is not an event."""
+    def _decode(self, batch: bytes) -> list[Any]:
+        """Return the events of a batch, with None for an entry that is not an event."""
         decoder = BATCHES[self._exact, _COLLECTIVE_QUOTED in batch]
         try:
             events: list[Any] = decoder.decode(batch)
         except UNREADABLE:
             # Salvaging updates the text's end, so it must not happen twice.
             self._exact = self._exact or _MANY_DIGITS.search(batch) is not None
-            return self._salvaged(batch)
+            return self._salvage(batch)
+
         if OURS_QUOTED in batch:
-            written = CATEGORIES_ONLY.decode(batch)
-            events = [e for e, own in zip(events, written, strict=True) if own.cat != OURS]
+            entries = CATEGORIES_ONLY.decode(batch)
+            pairs = zip(events, entries, strict=True)
+            events = [event for event, entry in pairs if entry.cat != OURS]
         return events
 
-    def _salvaged(self, batch: bytes) -> list[Any]:
+    def _salvage(self, batch: bytes) -> list[Any]:
         self.clean = False
         salvaged = salvage(batch, self._text, exact=self._exact)
         kind = EVENTS[self._exact, True]
-        return [_converted(event, kind) for event in salvaged.events if not is_ours(event)]
+        return [_convert(event, kind) for event in salvaged.events if not is_ours(event)]
 
 
 def is_ours(event: Any) -> bool:  # noqa: ANN401  (any JSON value)
-    """Whether profkit added an entry to the trace for viewers, so that it was not recorded."""
+    """Return whether profkit added an entry to the trace for viewers: it was not recorded."""
     return isinstance(event, dict) and event.get("cat") == OURS
 
 
 def _needs_digits(events: list[Any]) -> bool:
-    """Whether times are too large for a float to represent their decimals."""
+    """Return whether times are too large for a float to represent their decimals."""
     timed = (e.ts for e in events if isinstance(e, _TIMED) and e.ts is not None)
     return next(timed, 0.0) >= _FLOAT_EXACT_US
 
 
-def _converted(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
-    """An event without those ``args`` that have the wrong type; None if it is still not valid."""
+def _convert(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return an event without ``args`` of a wrong type; None if it is still not valid."""
     if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
         return None  # before the errors of a conversion, which take long where there are many
+
     args = event.get("args")
     if isinstance(args, dict) and not RAW_ARGS.isdisjoint(args):
         raw = {key: msgspec.Raw(json.dumps(args[key]).encode()) for key in RAW_ARGS & args.keys()}
@@ -108,6 +112,8 @@ def _converted(event: Any, kind: Any) -> Any:  # noqa: ANN401  (any JSON value)
         return msgspec.convert(event, kind, strict=False)
     except _NOT_CONVERTED:
         pass
+
+    # Arguments are checked one by one only where the event as a whole cannot be converted.
     if isinstance(args, dict):
         event = {**event, "args": {k: v for k, v in args.items() if _is_valid_argument(k, v)}}
     else:

@@ -1,4 +1,4 @@
-"""Correlation ids from flow events, for traces whose calls and device work have none.
+"""Reads correlation ids from flow events, for traces whose calls and device work have none.
 
 Kineto draws an arrow from each launch to its work: two flow events of one id, at the start of both
 events and on their threads. They are read in a second pass, only where a trace needs them.
@@ -26,7 +26,7 @@ _WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 class _Flow(msgspec.Struct, gc=False):
-    """Any event, decoded only for what a flow event has."""
+    """An event of any kind, decoded only for the fields of a flow event."""
 
     ph: Any = ""
     cat: Any = ""
@@ -40,68 +40,73 @@ _FLOWS: Final = msgspec.json.Decoder(list[_Flow], strict=False)
 
 
 def need_flows(events: EventTable) -> bool:
-    """Whether neither device work nor calls have correlation ids, and there are both."""
+    """Return whether there are device work and calls, and neither have correlation ids."""
     return all(
         len(rows) and (events.correlation.at(rows) == MISSING).all()
         for rows in (events.rows_of(*_CALLS), events.rows_of(*_WORK))
     )
 
 
-def flow_correlation(
+def read_correlation(
     place: Place, limit_bytes: int, events: EventTable, start_ns: int
 ) -> SparseColumn:
-    """The ids of flows as the correlation of calls and device work.
+    """Read the ids of flows as the correlation of calls and device work.
 
     Batches that are not valid JSON are left out.
 
     Args:
         place: The file that the events were read from.
+        limit_bytes: Maximum decompressed size.
+        events: The events of the trace.
         start_ns: The start of the events on the file's clock.
 
     Raises:
         LoadError: The file cannot be read again.
     """
+    # Lane and start identify an event. As one number they are sorted and searched at once.
     rows = events.rows_of(*_CALLS, *_WORK)
-    lanes = {(lane.pid, lane.tid): number for number, lane in enumerate(events.lanes)}
-    moments = np.unique(events.ts_ns[rows])
-    moment = np.searchsorted(moments, events.ts_ns[rows])
-    keys = events.lane[rows].astype(np.int64) * len(moments) + moment
+    starts = np.unique(events.ts_ns[rows])
+    start_index = np.searchsorted(starts, events.ts_ns[rows])
+    keys = events.lane[rows].astype(np.int64) * len(starts) + start_index
     order = np.argsort(keys, kind="stable")
     rows, keys = rows[order], keys[order]
-    found = np.full(len(rows), MISSING, dtype=np.int64)
+
+    lanes = {(lane.pid, lane.tid): number for number, lane in enumerate(events.lanes)}
+    correlation = np.full(len(rows), MISSING, dtype=np.int64)
     with open_plain(place) as stream:
         for batch in split_batches(Chunks(stream, limit_bytes), TraceText()):
-            flows = _flows(batch, lanes)
-            lane = to_int64([lanes[str(each.pid), str(each.tid)] for each in flows])
-            at_ns = to_ns([each.ts for each in flows]) - start_ns
-            moment = np.minimum(np.searchsorted(moments, at_ns), len(moments) - 1)
-            key = lane * len(moments) + moment
-            place_of = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            hit = (moments[moment] == at_ns) & (keys[place_of] == key)
-            found[place_of[hit]] = to_int64([int(each.id) for each in flows])[hit]
-    return _column(rows, found)
+            flows = _decode_flows(batch, lanes)
+            lane = to_int64([lanes[str(flow.pid), str(flow.tid)] for flow in flows])
+            at_ns = to_ns([flow.ts for flow in flows]) - start_ns
+            start_index = np.minimum(np.searchsorted(starts, at_ns), len(starts) - 1)
+            key = lane * len(starts) + start_index
+            index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            is_match = (starts[start_index] == at_ns) & (keys[index] == key)
+            ids = to_int64([int(flow.id) for flow in flows])
+            correlation[index[is_match]] = ids[is_match]
+    return _build_column(rows, correlation)
 
 
-def _flows(batch: bytes, lanes: dict[tuple[str, str], int]) -> list[_Flow]:
-    """The flow events of a batch that start or end on a known thread or stream."""
+def _decode_flows(batch: bytes, lanes: dict[tuple[str, str], int]) -> list[_Flow]:
+    """Return the flow events of a batch that start or end on one of the lanes."""
     try:
         events = _FLOWS.decode(batch)
     except (*UNREADABLE, msgspec.ValidationError):
         return []
     return [
-        each
-        for each in events
-        if isinstance(each.cat, str)
-        and each.cat in _LAUNCHES
-        and each.ts is not None
-        and _ID.fullmatch(str(each.id))
-        and (str(each.pid), str(each.tid)) in lanes
+        event
+        for event in events
+        if isinstance(event.cat, str)
+        and event.cat in _LAUNCHES
+        and event.ts is not None
+        and _ID.fullmatch(str(event.id))
+        and (str(event.pid), str(event.tid)) in lanes
     ]
 
 
-def _column(rows: Rows, values: Int64s) -> SparseColumn:
+def _build_column(rows: Rows, values: Int64s) -> SparseColumn:
     has = np.flatnonzero(values != MISSING)
     has = has[np.argsort(rows[has])]
-    at, ids = rows[has].astype(np.int32), values[has]
-    at.flags.writeable = ids.flags.writeable = False
-    return SparseColumn(at, ids)
+    column_rows, ids = rows[has].astype(np.int32), values[has]
+    column_rows.flags.writeable = ids.flags.writeable = False
+    return SparseColumn(column_rows, ids)

@@ -1,4 +1,4 @@
-"""Interns what repeats in a trace: names of events, categories, threads and streams."""
+"""Interns the texts that repeat in a trace: names of events, categories, threads and streams."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -40,8 +40,8 @@ CATEGORIES: Final = {
 }
 """Categories by their name in lower case.
 
-Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10;
-``nvtx`` is that of ``nsys2json.py``, a converter of Nsight Systems' reports.
+Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
+written by ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
 WITHOUT_WORK: Final = frozenset(
     {
@@ -49,7 +49,7 @@ WITHOUT_WORK: Final = frozenset(
         "collective_comm", "mtia_ccp_events", "mtia_insight", "mtia_counters",
     }
 )  # fmt: skip
-"""Kineto's other categories: what they describe has an event of a category above as well.
+"""Kineto's other categories. Each of their events describes one of a category above once more.
 
 Source: ``libkineto/include/ActivityType.h``.
 """
@@ -61,12 +61,12 @@ _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"
 
 
 def plain_text(text: str) -> str:
-    """The text with unpaired surrogates escaped, so that it can be encoded as UTF-8."""
+    """Return the text with unpaired surrogates escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def plain_name(name: str) -> str:
-    r"""A name without object addresses, cut, and with the backslashes of Windows paths restored.
+    r"""Return a name without object addresses, cut, with the backslashes of Windows paths restored.
 
     torch names a call of a builtin ``<built-in method item of Tensor object at 0x7f0c…>``, which
     gives thousands of names to one function. A path that was written without escaping its
@@ -99,7 +99,7 @@ class InternTable(dict[str, int]):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the texts in their order; the numbers follow from it."""
-        return _restored, (self._plain, self.texts)
+        return _restore_table, (self._plain, self.texts)
 
     def __missing__(self, text: str) -> int:
         plain = self._plain(text)
@@ -111,7 +111,7 @@ class InternTable(dict[str, int]):
         return number
 
 
-def _restored(plain: Callable[[str], str], texts: list[str]) -> InternTable:
+def _restore_table(plain: Callable[[str], str], texts: list[str]) -> InternTable:
     table = InternTable(plain)
     for text in texts:
         table[text]
@@ -119,14 +119,14 @@ def _restored(plain: Callable[[str], str], texts: list[str]) -> InternTable:
 
 
 class RawTable(dict[bytes, int]):
-    """The numbers of JSON texts in a table of names, where they are stored as they are written."""
+    """Numbers JSON texts in a table of names, where they are stored as they are written."""
 
     def __init__(self, names: InternTable) -> None:
         super().__init__({b"": MISSING})
         self._names = names
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the names: the rest follows from what is read next."""
+        """Pickle the names only: texts that are read later get their numbers from them."""
         return RawTable, (self._names,)
 
     def __missing__(self, raw: bytes) -> int:
@@ -156,7 +156,7 @@ class LaneTable(dict[tuple[object, object], int]):
         return number
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Process and thread of each lane, by number."""
+        """Return process and thread of each lane, by number."""
         return list(self._numbers)
 
     def add_names(self, other: "LaneTable") -> None:
@@ -175,7 +175,7 @@ class LaneTable(dict[tuple[object, object], int]):
                 self.threads[pid, tid] = name
 
     def lanes(self) -> tuple[Lane, ...]:
-        """All lanes by number, with their names where known."""
+        """Return all lanes by number, with their names where known."""
         return tuple(
             Lane(pid, tid, self.processes.get(pid, ""), self.threads.get((pid, tid), ""))
             for pid, tid in self._numbers

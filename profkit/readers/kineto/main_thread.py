@@ -9,7 +9,7 @@ from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import EventTable
 
 _FRONTENDS: Final = frozenset({"ipykernel_launcher.py", "colab_kernel_launcher.py"})
-"""Scripts that run cells of a notebook: not the user's."""
+"""Scripts that run the cells of a notebook, and are not the user's."""
 
 
 def script_name(argv: Sequence[str]) -> str:
@@ -21,8 +21,8 @@ def script_name(argv: Sequence[str]) -> str:
 def with_main_thread_named(events: EventTable, capture: CaptureInfo | None) -> EventTable:
     """Return the events with the main thread named after the script.
 
-    torch names it like all others, ``thread 41 (python)``. Its number is the process's on Linux;
-    elsewhere it is not known which one it is.
+    torch names it like all others, ``thread 41 (python)``. On Linux its number is the process's;
+    on other systems the main thread cannot be identified.
     """
     name = script_name(capture.argv) if capture is not None else ""
     if capture is None or capture.pid is None or not name:

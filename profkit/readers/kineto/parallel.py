@@ -1,7 +1,7 @@
 """Reads a large trace in several processes.
 
-Every process decompresses and splits the whole file, which is cheap, and decodes every n-th batch,
-which is not. Only columns are sent between processes, never text.
+Every process decompresses and splits the whole file, which takes little time, and decodes every
+n-th batch, which takes most of it. Only columns are sent between processes, never text.
 """
 
 import os
@@ -24,7 +24,7 @@ _BYTES_PER_PROCESS: Final = 100 << 20
 """Less text than this is read before a second process has started (about 0.25 s)."""
 _MAX_PROCESSES: Final = 8
 """With more, decompressing and splitting, which every process does, take as long as decoding."""
-_WORKER: Final = "from profkit.readers.kineto.parallel import worker; worker()"
+_WORKER: Final = "from profkit.readers.kineto.parallel import run_worker; run_worker()"
 
 
 @dataclass
@@ -32,9 +32,10 @@ class PartialRead:
     """The batches that one process read.
 
     Attributes:
+        batches: The batches, by their position in the file.
         interned: The tables that their numbers refer to.
         clean: Whether every batch could be decoded without salvaging. If not, batch boundaries
-            depend on what was read before, and the batches of several processes do not match.
+            depend on the batches before, and the batches of several processes do not match.
     """
 
     batches: Batches
@@ -42,33 +43,34 @@ class PartialRead:
     clean: bool
 
 
-_most: int | None = None
+_max_processes: int | None = None
 
 
-def limit_processes(most: int | None) -> None:
-    """Read each file with at most so many processes, since others use the cores; None to choose."""
-    global _most  # noqa: PLW0603  (of this process)
-    _most = most
+def limit_processes(max_processes: int | None) -> None:
+    """Limit the number of processes per file, since others use the cores; None for no limit."""
+    global _max_processes  # noqa: PLW0603  (of this process)
+    _max_processes = max_processes
 
 
 def processes_for(place: Place) -> int:
-    """The number of processes to read a file with; 1 for files on other machines."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    processors = processors if _most is None else min(processors, _most)
-    useful = text_bytes(place) // _BYTES_PER_PROCESS
-    return max(1, min(processors, useful, _MAX_PROCESSES) if sys.executable else 1)
+    """Return the number of processes to read a file with; 1 for files on other machines."""
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    n_cores = n_cores if _max_processes is None else min(n_cores, _max_processes)
+    n_useful = text_bytes(place) // _BYTES_PER_PROCESS
+    return max(1, min(n_cores, n_useful, _MAX_PROCESSES) if sys.executable else 1)
 
 
 def read_part(
     chunks: Chunks, text: TraceText, stages: Stages, number: int, n_processes: int
 ) -> PartialRead:
-    """Read every n-th batch, starting with the given one.
+    """Read every n-th batch, starting with the batch whose position is the process's number.
 
     Args:
         chunks: The whole text.
         text: Filled in while reading.
         stages: Records how long splitting and decoding take.
         number: The number of this process, from 0.
+        n_processes: The number of processes.
     """
     reader = BatchReader(text, stages)
     batches: Batches = {}
@@ -81,7 +83,7 @@ def read_part(
     return PartialRead(batches, reader.interned, reader.clean)
 
 
-def worker() -> None:
+def run_worker() -> None:
     """Read one part in a worker process and write its :class:`PartialRead` to stdout."""
     path, limit, number, n_processes = sys.argv[1:]
     with open_plain(Path(path)) as stream:
@@ -109,8 +111,9 @@ def join_workers(ours: PartialRead, workers: list["subprocess.Popen[bytes]"]) ->
     """
     complete = ours.clean or not workers
     for process in workers:
+        # Closing waits for the process, so that one that is not needed any more is killed first.
         with process:
-            theirs = _received(process) if complete else None
+            theirs = _receive(process) if complete else None
             if theirs is None:
                 process.kill()
                 complete = False
@@ -120,7 +123,7 @@ def join_workers(ours: PartialRead, workers: list["subprocess.Popen[bytes]"]) ->
     return complete
 
 
-def _received(process: "subprocess.Popen[bytes]") -> PartialRead | None:
+def _receive(process: "subprocess.Popen[bytes]") -> PartialRead | None:
     if process.stdout is None:
         return None
     try:

@@ -10,7 +10,7 @@ from profkit.names import middle_cut, visible
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
 from profkit.readers.kineto.capture_info import read_capture
-from profkit.readers.kineto.flows import flow_correlation, need_flows
+from profkit.readers.kineto.flows import need_flows, read_correlation
 from profkit.readers.kineto.interning import WITHOUT_WORK
 from profkit.readers.kineto.main_thread import with_main_thread_named
 from profkit.readers.kineto.own_work import without_own_work
@@ -55,7 +55,9 @@ def read_kineto(
     with garbage_collection_paused():
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
         stages = Stages()
-        text, chunks, part = _read(place, limit, stages, processes_for(place), on_progress)
+        text, chunks, part = _read_batches(place, limit, stages, processes_for(place), on_progress)
+
+        # Counted before the batches are joined, which empties them.
         batches = part.batches.values()
         notes = LoadNotes(
             n_events=sum(batch.n_events for batch in batches),
@@ -63,24 +65,25 @@ def read_kineto(
             n_skipped=sum(batch.n_skipped for batch in batches),
             categories=part.interned.category_counts,
             uncompressed_bytes=chunks.n_bytes,
-            truncated=chunks.truncated or not text.complete or bool(text.rest),
+            truncated=chunks.truncated or not text.complete or bool(text.undecoded),
             n_unread_bytes=metadata.n_unread_bytes(text),
         )
         if not text.found_events or notes.n_events == notes.n_skipped > 0:
             raise _not_a_trace(place, text, chunks.n_bytes)
+
         with stages.stage("assemble"):
             header = metadata.header_of(text) or {}
             tables = assemble(part.batches, part.interned)
             if need_flows(tables.events):
-                column = flow_correlation(place, limit, tables.events, tables.start_ns)
+                column = read_correlation(place, limit, tables.events, tables.start_ns)
                 tables = replace(tables, events=replace(tables.events, correlation=column))
-            if _is_of_another_program(header, tables, notes):
-                raise _of_another_program(place, tables, notes)
-            trace = _trace(place, header, tables, notes)
+            if not _is_from_torch(header, tables, notes):
+                raise _not_from_torch(place, tables, notes)
+            trace = _build_trace(place, header, tables, notes)
         return replace(trace, notes=replace(trace.notes, stages_ns=stages.ns))
 
 
-def _read(
+def _read_batches(
     place: Place, limit: int, stages: Stages, n_processes: int, on_progress: OnProgress | None
 ) -> tuple[TraceText, Chunks, PartialRead]:
     """Read all batches, in several processes if that succeeds."""
@@ -93,7 +96,7 @@ def _read(
         complete = join_workers(part, workers)
     if complete:
         return text, chunks, part
-    return _read(place, limit, stages, 1, on_progress)
+    return _read_batches(place, limit, stages, 1, on_progress)
 
 
 def _not_a_trace(place: Place, text: TraceText, n_bytes: int) -> NotATraceError:
@@ -102,52 +105,56 @@ def _not_a_trace(place: Place, text: TraceText, n_bytes: int) -> NotATraceError:
     if text.found_events:
         message = f"{place} has a list of events, but none of them is a trace event."
         return NotATraceError(message, _HINT)
-    beginning = text.head[: 1 << 16]
-    if b"\0" in (start := beginning[:8]) and start.strip(b"\0\xff\xfe")[:1] in (b"{", b"["):
+
+    head = text.head[: 1 << 16]
+    if b"\0" in (start := head[:8]) and start.strip(b"\0\xff\xfe")[:1] in (b"{", b"["):
         return NotATraceError(f"{place} is text in UTF-16 or UTF-32.", _TO_UTF_8)
-    if not beginning.lstrip().startswith((b"{", b"[")):
+    if not head.lstrip().startswith((b"{", b"[")):
         return NotATraceError(f"{place} is not JSON.", _HINT)
-    guess = next((format_ for mark, format_ in _OTHER_FORMATS.items() if mark in beginning), _HINT)
+
+    hint = next((hint for mark, hint in _OTHER_FORMATS.items() if mark in head), _HINT)
     message = f"{place} is JSON, but not a profiler trace: it has no traceEvents."
-    return NotATraceError(message, guess)
+    return NotATraceError(message, hint)
 
 
-def _is_of_another_program(header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> bool:
-    """Whether not one event is of a kind that torch's profiler writes, nor a key beside them."""
+def _is_from_torch(header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> bool:
+    """Return whether torch's profiler writes such events or keys, or there are no events."""
     events = tables.events
     if not len(events) or len(tables.memory) or (events.category != Category.OTHER).any():
-        return False
-    by_kineto = any(text.lower() in WITHOUT_WORK for text in notes.categories)
-    return not by_kineto and _KINETO_KEYS.isdisjoint(header)
+        return True
+    has_kineto_category = any(text.lower() in WITHOUT_WORK for text in notes.categories)
+    return has_kineto_category or not _KINETO_KEYS.isdisjoint(header)
 
 
-def _of_another_program(place: Place, tables: TraceTables, notes: LoadNotes) -> NotATraceError:
-    written = sorted(filter(None, notes.categories), key=lambda text: -notes.categories[text])
-    named = ", ".join(f"`{middle_cut(visible(text), _MAX_CATEGORY)}`" for text in written[:3])
+def _not_from_torch(place: Place, tables: TraceTables, notes: LoadNotes) -> NotATraceError:
+    categories = sorted(filter(None, notes.categories), key=lambda text: -notes.categories[text])
+    listed = ", ".join(f"`{middle_cut(visible(text), _MAX_CATEGORY)}`" for text in categories[:3])
     n = len(tables.events)
     events = "its event is" if n == 1 else f"none of its {format_count(n)} events is"
-    what = "no operator, call or kernel" if n == 1 else "an operator, a call or a kernel"
-    kinds = f" (their categories: {named})" if named else " (they have no category)"
+    kinds = "no operator, call or kernel" if n == 1 else "an operator, a call or a kernel"
+    suffix = f" (their categories: {listed})" if listed else " (they have no category)"
     return NotATraceError(
-        f"{place} is a trace, but not of torch.profiler: {events} {what}{kinds}.",
+        f"{place} is a trace, but not of torch.profiler: {events} {kinds}{suffix}.",
         f"{_HINT} Open this file in ui.perfetto.dev.",
     )
 
 
-def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> Trace:
+def _build_trace(
+    place: Place, header: metadata.Header, tables: TraceTables, notes: LoadNotes
+) -> Trace:
     capture, invalid_metadata = read_capture(bytes(header.get("profkit", b"null")))
     rank, world_size = metadata.distributed(header)
+    events = with_main_thread_named(without_own_work(tables.events, capture), capture)
+    has_stacks = "python_function" in notes.categories or len(events.call_stack.rows) > 0
+
     return Trace(
         path=str(place),
-        events=with_main_thread_named(without_own_work(tables.events, capture), capture),
+        events=events,
         memory=tables.memory,
         base_ns=metadata.base_time_ns(header) + tables.start_ns,
         devices=metadata.devices(header),
         recorded_with=metadata.recorded_with(
-            header,
-            has_stacks="python_function" in notes.categories
-            or len(tables.events.call_stack.rows) > 0,
-            has_memory=len(tables.memory) > 0,
+            header, has_stacks=has_stacks, has_memory=len(tables.memory) > 0
         ),
         torch=capture.torch if capture else None,
         rank=rank,

@@ -23,7 +23,7 @@ _NOTHING: Final = msgspec.Raw()
 class Args(msgspec.Struct, gc=False):
     """The ``args`` of complete and instant events.
 
-    The fields are in about the order in which Kineto writes them: msgspec finds them fastest so.
+    The fields are in about the order in which Kineto writes them, which msgspec decodes fastest.
     """
 
     external_id: int = msgspec.field(default=MISSING, name="External id")
@@ -74,7 +74,7 @@ RAW_ARGS: Final = frozenset(
 
 
 class CollectiveArgs(Args, gc=False):
-    """The ``args`` of events in text that has collectives, which other text is not slowed down by.
+    """The ``args`` of events in text with collectives. Other text is decoded faster without them.
 
     Source: ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp`` and ``torch/csrc/profiler/util.cpp``
     (``saveNcclMeta``), which write them to operators from torch 2.3 on, and to kernels from 2.4 on.
@@ -140,11 +140,11 @@ class BeginEnd(msgspec.Struct, gc=False):
     tid: int | str | None = None
     args: Args | None = None
     keeps_collectives: ClassVar[bool] = False
-    """As above."""
+    """Whether ``args`` are those of collectives, where an event has any."""
 
     @property
     def begins(self) -> bool:
-        """Whether it is a begin event."""
+        """Return whether this is a begin event."""
         return isinstance(self, Begin)
 
 
@@ -172,7 +172,7 @@ def _empty(tag: str) -> type[msgspec.Struct]:
 
 
 def _kind(base: Any, *changed: Any) -> Any:  # noqa: ANN401  (types made at run time have no type)
-    """A kind of event with some other fields: pairs or triples for :func:`msgspec.defstruct`."""
+    """Return a kind of event with some fields changed, as :func:`msgspec.defstruct` takes them."""
     names = [name for name, *_ in changed]
     return msgspec.defstruct(
         "".join((base.__name__, *map(str.capitalize, names))), changed, bases=(base,),
@@ -186,7 +186,7 @@ _OTHERS: Final = (Naming, *map(_empty, "stfbenCPNODSTpFvRc()ag"))
 
 
 def _event(*, exact: bool, collectives: bool) -> Any:  # noqa: ANN401  (as above)
-    """The union of all kinds of events.
+    """Return the union of all kinds of events.
 
     Args:
         exact: Keep all digits of times, which can be more than a float has.
@@ -203,13 +203,13 @@ EVENTS: Final = {
     for exact in (False, True)
     for collectives in (False, True)
 }
-"""The type of an event by whether all digits of times, and the arguments of collectives are kept.
+"""The type of an event, by whether it keeps all digits of times, and the arguments of collectives.
 """
 BATCHES: Final = {
     key: msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]
     for key, kind in EVENTS.items()
 }
-"""Decoders of lists of them. Not strict, because ROCm writes the bytes of copies as strings."""
+"""Decoders of lists of events. Not strict, because ROCm writes the bytes of copies as strings."""
 
 
 class CategoryOnly(msgspec.Struct, gc=False):

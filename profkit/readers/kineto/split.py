@@ -18,16 +18,17 @@ from profkit.errors import TooLargeError
 from profkit.patterns import regex
 from profkit.units import format_bytes
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
+"""The byte order mark that editors on Windows write before UTF-8."""
 _EVENTS_BEGIN: Final = regex(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = regex(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _BOUNDARY_TEXT: Final = regex(_BOUNDARY.pattern.decode())
 _EVENTS_END: Final = regex(rb"\}(?=\s*\])")
-BAD_ESCAPE_BYTES: Final = regex(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_BAD_ESCAPE: Final = regex(BAD_ESCAPE_BYTES.pattern.decode())
+_BAD_ESCAPE_BYTES: Final = regex(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BAD_ESCAPE: Final = regex(_BAD_ESCAPE_BYTES.pattern.decode())
 _MAX_HEAD_BYTES: Final = 64 << 20
 MAX_EVENT_BYTES: Final = 256 << 20
-"""A string of 100 MB is read; text without any event boundary is not accumulated in memory."""
+"""A string of 100 MB is read. Text without an event boundary is not accumulated without end."""
 _MAX_BOUNDARY_BYTES: Final = 4 << 10
 """A boundary with more white space than this is missed if it spans two chunks."""
 _MAX_BROKEN_CHARS: Final = 8 << 20
@@ -54,7 +55,7 @@ class TraceText:
         found_events: Whether there is a list of events.
         complete: Whether its closing bracket was found.
         bare: Whether the file is only the list.
-        rest: The end of a batch that its reader could not decode yet.
+        undecoded: The end of a batch that its reader could not decode yet.
     """
 
     head: bytes = b""
@@ -62,10 +63,10 @@ class TraceText:
     found_events: bool = False
     complete: bool = False
     bare: bool = False
-    rest: bytes = b""
+    undecoded: bytes = b""
 
     def has_ended(self) -> bool:
-        """Whether the closing bracket was found, here or by the reader of a batch."""
+        """Return whether the closing bracket was found, here or by the reader of a batch."""
         return self.complete
 
 
@@ -73,8 +74,8 @@ def split_batches(chunks: Iterable[bytes], text: TraceText) -> Iterator[bytes]:
     """Yield batches of whole events, each a JSON list.
 
     Where an event contains a list of objects that resemble events, a batch may end inside it. The
-    reader of the batch then stores the undecoded end in ``text.rest``, and the next batch begins
-    with it.
+    reader of the batch then stores the end in ``text.undecoded``, and the next batch begins with
+    it.
 
     Args:
         chunks: The text, in chunks of any length.
@@ -87,13 +88,15 @@ def split_batches(chunks: Iterable[bytes], text: TraceText) -> Iterator[bytes]:
     pending = _find_events(remaining, text)
     if not text.found_events:
         return
+
     for chunk in remaining:
         if text.has_ended():
             text.tail += chunk
             continue
+
         searched = max(0, len(pending) - _MAX_BOUNDARY_BYTES)
         pending += chunk
-        boundary = _last_boundary(pending, searched)
+        boundary = _find_last_boundary(pending, searched)
         if boundary is None:
             if len(pending) > MAX_EVENT_BYTES:
                 raise TooLargeError(
@@ -101,17 +104,20 @@ def split_batches(chunks: Iterable[bytes], text: TraceText) -> Iterator[bytes]:
                     "Profilers write no events of this size; the file may be of another kind.",
                 )
             continue
+
+        # The reader of the batch decides how the text goes on, see above.
         yield _as_list(pending, boundary.start() + 1)
         if text.has_ended():
             text.tail += pending[boundary.start() + 1 :]
             pending = bytearray()
-        elif text.rest:
-            pending = bytearray(text.rest) + pending[boundary.start() + 1 :]
-            text.rest = b""
+        elif text.undecoded:
+            pending = bytearray(text.undecoded) + pending[boundary.start() + 1 :]
+            text.undecoded = b""
         else:
             del pending[: boundary.end()]
+
     if not text.has_ended():
-        yield from _last_batches(bytes(pending), text)
+        yield from _split_end(bytes(pending), text)
 
 
 def _find_events(chunks: Iterator[bytes], text: TraceText) -> bytearray:
@@ -123,6 +129,7 @@ def _find_events(chunks: Iterator[bytes], text: TraceText) -> bytearray:
         if stripped.startswith(b"["):
             text.found_events, text.bare, text.head = True, True, b"["
             return pending[pending.index(b"[") + 1 :]
+
         begins = [m.end() for m in islice(_EVENTS_BEGIN.finditer(pending), _MAX_CANDIDATES)]
         if begins:
             # A key within another value, or a word of a text, may look the same.
@@ -131,14 +138,19 @@ def _find_events(chunks: Iterator[bytes], text: TraceText) -> bytearray:
             return pending[begin:]
         if len(pending) > _MAX_HEAD_BYTES:
             break
+
     text.head = bytes(pending)
     return bytearray()
 
 
 def _is_head(text: bytearray) -> bool:
-    """Whether a list that begins at the end of this text is the value of a key of the file."""
-    closed = bytes(text).lstrip(_BOM) + b"]}"
-    return any(map(_is_object, (closed, BAD_ESCAPE_BYTES.sub(rb"\\\\", closed))))
+    """Return whether a list that begins at the end of this text is a value of the top level."""
+    return any(map(_is_object, with_repair(bytes(text).lstrip(BOM) + b"]}")))
+
+
+def with_repair(text: bytes) -> tuple[bytes, bytes]:
+    """Return a text as it is written, and with invalid escapes taken literally."""
+    return text, _BAD_ESCAPE_BYTES.sub(rb"\\\\", text)
 
 
 def _is_object(text: bytes) -> bool:
@@ -149,8 +161,8 @@ def _is_object(text: bytes) -> bool:
     return True
 
 
-def _last_boundary(pending: bytearray, searched: int) -> re.Match[bytes] | None:
-    """The last boundary between two events, searched for backwards.
+def _find_last_boundary(pending: bytearray, searched: int) -> re.Match[bytes] | None:
+    """Find the last boundary between two events, in ever larger parts of the text's end.
 
     Args:
         pending: The text.
@@ -168,15 +180,16 @@ def _last_boundary(pending: bytearray, searched: int) -> re.Match[bytes] | None:
         search_bytes *= 8
 
 
-def _last_batches(pending: bytes, text: TraceText) -> Iterator[bytes]:
-    """The events at the end of the text, up to the closing bracket if its position is clear."""
+def _split_end(pending: bytes, text: TraceText) -> Iterator[bytes]:
+    """Yield the events at the end of the text, up to the closing bracket if it is clear which."""
     if pending.lstrip().startswith(b"]"):
         text.complete = True
         text.tail += pending.lstrip()[1:]
         return
-    ends = [m.end() for m in _EVENTS_END.finditer(pending)]
+
     # The first candidate that fits: a list in a later key ends like the list of events, and from
-    # inside an event the rest of the text closes more brackets than it opens.
+    # inside an event the text after it closes more brackets than it opens.
+    ends = [m.end() for m in _EVENTS_END.finditer(pending)]
     for end in ends[-_MAX_CANDIDATES:]:
         after = pending[end:].lstrip()[1:]
         if _is_tail(after, bare=text.bare):
@@ -188,20 +201,20 @@ def _last_batches(pending: bytes, text: TraceText) -> Iterator[bytes]:
 
 
 def _as_list(pending: bytes | bytearray, end: int) -> bytes:
-    """The text up to a position as a JSON list, copied only once since batches are large."""
+    """Return the text up to a position as a JSON list, copied only once since batches are large."""
     return b"".join((b"[", memoryview(pending)[:end], b"]"))
 
 
 def _is_tail(after: bytes, *, bare: bool) -> bool:
-    """Whether this text can follow the list of events."""
+    """Return whether this text can follow the list of events."""
     after = after.strip()
     if bare or after in (b"", b"}"):
         return after == b"" if bare else after == b"}"
     try:
-        rest = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
+        keys = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
     except UNREADABLE:
         return False
-    return bool(rest)
+    return bool(keys)
 
 
 @dataclass(frozen=True)
@@ -226,42 +239,45 @@ def salvage(batch: bytes, text: TraceText, *, exact: bool = False) -> Salvaged:
 
     Args:
         batch: The batch.
-        text: Its ``rest`` becomes the text after the last whole event. If the list's closing
-            bracket is in the batch, the text is ``complete`` and what follows is in ``tail``.
+        text: Its ``undecoded`` becomes the text after the last whole event. If the list's closing
+            bracket is in the batch, the text is ``complete`` and ``tail`` is the text after it.
         exact: Return numbers with decimals as strings, so that no digit is lost.
     """
     decoder = _EXACT_DECODER if exact else _DECODER
     plain = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
     salvaged = Salvaged([], [])
     at = 0
+
     while True:
         while at < len(plain) and plain[at] in " \t\r\n,":
             at += 1
         if at >= len(plain):
-            text.rest = b""
+            text.undecoded = b""
             return salvaged
         if plain[at] == "]":
             text.complete = True
             text.tail += plain[at + 1 :].encode("utf-8", "replace")
             return salvaged
+
         begin = at
         try:
             event, at = decoder.raw_decode(plain, at)
         except (ValueError, RecursionError) as error:
             following = _BOUNDARY_TEXT.search(plain, at)
             if _is_cut_off(error, plain, at) or following is None:
-                text.rest = plain[at:].encode("utf-8", "replace")
+                text.undecoded = plain[at:].encode("utf-8", "replace")
                 return salvaged
             event, at = None, following.end()
             if at > max(_MIN_PASSED_CHARS, len(plain) // 16):
                 # An error counts the lines before it, and there may be many errors.
                 plain, begin, at = plain[at:], 0, 0
+
         salvaged.events.append(event)
         salvaged.texts.append(plain[begin:at] if event is not None else "")
 
 
 def _is_cut_off(error: Exception, text: str, at: int) -> bool:
-    """Whether an event cannot be decoded because the text ends inside it."""
+    """Return whether an event cannot be decoded because the text ends inside it."""
     if not isinstance(error, json.JSONDecodeError) or len(text) - at > _MAX_BROKEN_CHARS:
         return False
     return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")

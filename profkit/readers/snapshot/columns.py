@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 _INT64: Final = np.iinfo(np.int64)
 _MAX_BYTES: Final = 1 << 48
-"""More than any device has, and small enough for a sum of thousands to fit into int64."""
+"""More than the memory of any device, and small enough for a sum of thousands to fit into int64."""
 _STATES: Final = {
     "active_allocated": State.ALLOCATED,
     "inactive": State.INACTIVE,
@@ -47,20 +47,20 @@ _ACTIONS: Final = {
 }
 _DEFAULT_POOL: Final = (0, 0)
 _MAX_DEVICES: Final = 128
-"""More than any machine has."""
+"""More than the devices of any machine."""
 _MAX_SETTING: Final = 10_000
 """Characters of a setting; longer ones are cut."""
 
 
 def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (any unpickled data)
-    """Whether plain data has the shape of a snapshot."""
+    """Return whether plain data has the shape of a snapshot."""
     if type(data) is dict:
         return type(data.get("segments")) is list
-    return type(data) is list and all(type(each) is dict and "blocks" in each for each in data)
+    return type(data) is list and all(type(entry) is dict and "blocks" in entry for entry in data)
 
 
-def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (any unpickled data)
-    """A snapshot in columns, without a path.
+def convert_snapshot(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (unpickled data)
+    """Convert a snapshot to columns, without a path.
 
     Args:
         data: Unpickled data for which :func:`is_snapshot` is true.
@@ -71,23 +71,25 @@ def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (an
             more devices than any machine.
     """
     whole: Entry = data if type(data) is dict else {"segments": data}
-    numbers = StackNumbers()
-    listed = whole["segments"]
-    segments = _entries(listed)
-    n_blocks = sum(len(_list(each, "blocks")) for each in segments)
-    traces = [each if type(each) is list else [] for each in _list(whole, "device_traces")]
-    listed_annotations = _list(whole, "external_annotations")
-    n_rows = len(listed) + n_blocks + sum(map(len, traces)) + len(listed_annotations)
+    segments = whole["segments"]
+    segment_entries = _select_entries(segments)
+    traces = [trace if type(trace) is list else [] for trace in _list(whole, "device_traces")]
+    annotations = _list(whole, "external_annotations")
+
+    n_blocks = sum(len(_list(entry, "blocks")) for entry in segment_entries)
+    n_rows = len(segments) + n_blocks + sum(map(len, traces)) + len(annotations)
     if n_rows > n_bytes:
         raise Broken("refers to the same entries repeatedly")
+
+    numbers = StackNumbers()
     pools: dict[tuple[int, int], int] = {_DEFAULT_POOL: 0}
-    segment_table = _segments(segments, pools, numbers)
-    block_table, n_invalid_blocks = _blocks(segments, segment_table, numbers)
-    history, n_invalid_events = _history(traces, numbers)
-    annotations = [note for each in _entries(listed_annotations) if (note := _annotation(each))]
+    segment_table = _convert_segments(segment_entries, pools, numbers)
+    block_table, n_invalid_blocks = _convert_blocks(segment_entries, segment_table, numbers)
+    history, n_invalid_events = _convert_history(traces, numbers)
     devices = tuple(np.union1d(segment_table.device, history.device).tolist())
     if len(devices) > _MAX_DEVICES:
         raise Broken(f"has {len(devices)} devices")
+
     return MemorySnapshot(
         path="",
         segments=segment_table,
@@ -95,27 +97,27 @@ def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (an
         history=history,
         stacks=numbers.stacks(),
         pools=tuple(pools),
-        annotations=tuple(annotations),
-        settings=_settings(whole.get("allocator_settings")),
+        annotations=tuple(filter(None, map(_annotation, _select_entries(annotations)))),
+        settings=_flatten_settings(whole.get("allocator_settings")),
         devices=devices,
-        driver=_driver(whole.get(SNAPSHOT_KEY)),
+        driver=_driver_bytes(whole.get(SNAPSHOT_KEY)),
         notes=SnapshotNotes(
-            n_inconsistent_segments=_n_inconsistent_segments(segment_table, block_table),
-            n_skipped=len(listed) - len(segments) + n_invalid_blocks + n_invalid_events,
+            n_inconsistent_segments=_count_inconsistent(segment_table, block_table),
+            n_skipped=len(segments) - len(segment_entries) + n_invalid_blocks + n_invalid_events,
         ),
     )
 
 
-def _n_inconsistent_segments(segments: SegmentTable, blocks: BlockTable) -> int:
-    """Segments whose recorded sizes differ from the sums over their blocks."""
+def _count_inconsistent(segments: SegmentTable, blocks: BlockTable) -> int:
+    """Count the segments whose recorded sizes differ from the sums over their blocks."""
     differs = np.zeros(len(segments), dtype=np.bool_)
-    for recorded, counted in (
+    for recorded, is_counted in (
         (segments.total_bytes, np.ones(len(blocks), dtype=np.bool_)),
         (segments.allocated_bytes, blocks.state == State.ALLOCATED),
         (segments.active_bytes, blocks.is_active),
     ):
         sums = np.zeros(len(segments), dtype=np.int64)
-        np.add.at(sums, blocks.segment[counted], blocks.n_bytes[counted])
+        np.add.at(sums, blocks.segment[is_counted], blocks.n_bytes[is_counted])
         differs |= sums != recorded
     return int(differs.sum())
 
@@ -125,24 +127,25 @@ def _list(entry: Entry, key: str) -> list[Any]:
     return value if type(value) is list else []
 
 
-def _entries(values: list[Any]) -> list[Entry]:
-    """Those values that are dictionaries; the list itself if all are."""
+def _select_entries(values: list[Any]) -> list[Entry]:
+    """Return the values that are dictionaries; the list itself if all are."""
     if set(map(type, values)) <= {dict}:
         return values
     return [value for value in values if type(value) is dict]
 
 
 def _integers(entries: Sequence[Entry], key: str, missing: int = 0) -> npt.NDArray[np.int64]:
-    """A column of integers."""
+    """Return a column of integers."""
+    # Values are checked one by one only if a whole column of them is not valid.
     try:
         return np.fromiter(map(itemgetter(key), entries), np.int64, len(entries))
     except (KeyError, TypeError, ValueError, OverflowError):
-        checked = (_integer(each.get(key, missing), missing) for each in entries)
+        checked = (_to_integer(entry.get(key, missing), missing) for entry in entries)
         return np.fromiter(checked, np.int64, len(entries))
 
 
-def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (any unpickled data)
-    """A value as a signed integer of 64 bits; larger unsigned values, such as addresses, wrap."""
+def _to_integer(value: Any, missing: int) -> int:  # noqa: ANN401  (any unpickled data)
+    """Convert a value to a signed integer of 64 bits; unsigned ones, such as addresses, wrap."""
     if type(value) is float and abs(value) < float(_INT64.max):
         return int(value)
     if type(value) not in {int, bool}:
@@ -153,27 +156,27 @@ def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (any unpickled d
 
 
 def _lengths(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int64]:
-    """A column of lengths in bytes, clipped to the range of plausible values."""
+    """Return a column of lengths in bytes, clipped to the range of plausible values."""
     return np.clip(_integers(entries, key), 0, _MAX_BYTES)
 
 
-def _small(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
-    """A column of small integers, such as ordinals of devices."""
-    wide = _integers(entries, key)
-    narrow = np.iinfo(np.int32)
-    return np.clip(wide, narrow.min, narrow.max).astype(np.int32)
+def _ordinals(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
+    """Return a column of small integers, such as ordinals of devices."""
+    values = _integers(entries, key)
+    limits = np.iinfo(np.int32)
+    return np.clip(values, limits.min, limits.max).astype(np.int32)
 
 
 def _codes(
-    entries: Sequence[Entry], key: str, codes: dict[str, int], other: int
+    entries: Sequence[Entry], key: str, codes: dict[str, int], default: int
 ) -> npt.NDArray[np.uint8]:
-    """A column of names as codes; ``other`` for a name that is not known."""
+    """Return a column of names as codes, with the default for a name without a code."""
     try:
         names = map(itemgetter(key), entries)
         return np.fromiter(map(codes.__getitem__, names), np.uint8, len(entries))
     except (KeyError, TypeError):
-        checked = (codes.get(name, other) if type(name := each.get(key)) is str else other
-                   for each in entries)  # fmt: skip
+        values = (entry.get(key) for entry in entries)
+        checked = (codes.get(v, default) if type(v) is str else default for v in values)
         return np.fromiter(checked, np.uint8, len(entries))
 
 
@@ -181,22 +184,22 @@ def _flags(entries: Sequence[Entry], test: Callable[[Entry], bool]) -> npt.NDArr
     return np.fromiter(map(test, entries), np.bool_, len(entries))
 
 
-def _segments(
+def _convert_segments(
     entries: Sequence[Entry], pools: dict[tuple[int, int], int], numbers: StackNumbers
 ) -> SegmentTable:
+    """Convert the segments to columns, and add their pools with numbers in order of appearance."""
+    pool = (pools.setdefault(_pool(entry), len(pools)) for entry in entries)
     return SegmentTable(
-        device=_small(entries, "device"),
+        device=_ordinals(entries, "device"),
         address=_integers(entries, "address"),
         total_bytes=_lengths(entries, "total_size"),
         allocated_bytes=_lengths(entries, "allocated_size"),
         active_bytes=_lengths(entries, "active_size"),
         stream=_integers(entries, "stream"),
-        is_large=_flags(entries, lambda each: each.get("segment_type") == "large"),
-        is_expandable=_flags(entries, lambda each: each.get("is_expandable") is True),
-        pool=np.fromiter(
-            (pools.setdefault(_pool(each), len(pools)) for each in entries), np.int32, len(entries)
-        ),
-        stack=numbers.of(each.get("frames") for each in entries),
+        is_large=_flags(entries, lambda entry: entry.get("segment_type") == "large"),
+        is_expandable=_flags(entries, lambda entry: entry.get("is_expandable") is True),
+        pool=np.fromiter(pool, np.int32, len(entries)),
+        stack=numbers.number(entry.get("frames") for entry in entries),
     )
 
 
@@ -207,57 +210,66 @@ def _pool(entry: Entry) -> tuple[int, int]:
     return _DEFAULT_POOL
 
 
-def _blocks(
+def _convert_blocks(
     entries: Sequence[Entry], segments: SegmentTable, numbers: StackNumbers
 ) -> tuple[BlockTable, int]:
-    of_segment = [_entries(_list(each, "blocks")) for each in entries]
-    n_blocks = list(map(len, of_segment))
-    blocks = list(chain.from_iterable(of_segment))
-    n_invalid = sum(len(_list(each, "blocks")) for each in entries) - len(blocks)
+    """Convert the blocks of all segments to columns, and count the invalid ones."""
+    by_segment = [_select_entries(_list(entry, "blocks")) for entry in entries]
+    n_blocks = list(map(len, by_segment))
+    blocks = list(chain.from_iterable(by_segment))
+    n_invalid = sum(len(_list(entry, "blocks")) for entry in entries) - len(blocks)
+
+    # Older versions write no addresses, but the blocks of a segment follow each other.
     segment = np.repeat(np.arange(len(entries), dtype=np.int32), n_blocks)
     n_bytes = _lengths(blocks, "size")
-    before = np.cumsum(n_bytes) - n_bytes
-    first = np.repeat(np.cumsum(n_blocks, dtype=np.int64) - n_blocks, n_blocks)
-    follows = segments.address[segment] + before - (before[first] if len(first) else 0)
+    offset = np.cumsum(n_bytes) - n_bytes
+    first_block = np.repeat(np.cumsum(n_blocks, dtype=np.int64) - n_blocks, n_blocks)
+    segment_offset = offset[first_block] if len(first_block) else 0
+    computed_address = segments.address[segment] + offset - segment_offset
     address = _integers(blocks, "address", MISSING)
+
     # Before torch 2.0 a block's requested size and stack are in its history, latest first.
-    history = [_latest(each) for each in blocks]
+    history = [_latest_entry(block) for block in blocks]
     requested = _integers(blocks, "requested_size", MISSING)
     real = _integers(history, "real_size", MISSING)
     frames = [
-        each["frames"] if "frames" in each else last.get("frames")
-        for each, last in zip(blocks, history, strict=True)
+        block["frames"] if "frames" in block else latest.get("frames")
+        for block, latest in zip(blocks, history, strict=True)
     ]
     table = BlockTable(
         segment=segment,
-        address=np.where(address == MISSING, follows, address),
+        address=np.where(address == MISSING, computed_address, address),
         n_bytes=n_bytes,
         requested_bytes=np.where(real == MISSING, requested, real),
         state=_codes(blocks, "state", {k: int(v) for k, v in _STATES.items()}, int(State.UNKNOWN)),
-        stack=numbers.of(frames),
+        stack=numbers.number(frames),
     )
     return table, n_invalid
 
 
-def _latest(block: Entry) -> Entry:
+def _latest_entry(block: Entry) -> Entry:
     history = block.get("history")
     if type(history) is list and history and type(history[0]) is dict:
         return history[0]
     return {}
 
 
-def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTable, int]:
-    listed = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
+def _convert_history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTable, int]:
+    """Convert the history of all devices to columns, and count the invalid entries."""
+    values = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
     device = np.repeat(np.arange(len(traces), dtype=np.int32), list(map(len, traces)))
-    entries = _entries(listed)
-    n_invalid = len(listed) - len(entries)
+    entries = _select_entries(values)
+    n_invalid = len(values) - len(entries)
     if n_invalid:
-        device = device[[type(each) is dict for each in listed]]
+        device = device[[type(value) is dict for value in values]]
+
+    # An out-of-memory error has the free memory of the device, and no address.
     action = _codes(entries, "action", _ACTIONS, int(Action.OTHER))
     address = _integers(entries, "addr", MISSING)
-    at_oom = np.flatnonzero(action == Action.OOM).astype(np.int32)
-    address[at_oom] = MISSING
-    free = _integers([entries[row] for row in at_oom.tolist()], "device_free", MISSING)
+    oom_rows = np.flatnonzero(action == Action.OOM).astype(np.int32)
+    address[oom_rows] = MISSING
+    free = _integers([entries[row] for row in oom_rows.tolist()], "device_free", MISSING)
+
     table = HistoryTable(
         device=device,
         action=action,
@@ -265,8 +277,8 @@ def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTab
         n_bytes=_lengths(entries, "size"),
         stream=_integers(entries, "stream"),
         time_us=_integers(entries, "time_us", MISSING),
-        stack=numbers.of(each.get("frames") for each in entries),
-        free_bytes=SparseColumn(at_oom[free != MISSING], free[free != MISSING]),
+        stack=numbers.number(entry.get("frames") for entry in entries),
+        free_bytes=SparseColumn(oom_rows[free != MISSING], free[free != MISSING]),
     )
     return table, n_invalid
 
@@ -277,40 +289,40 @@ def _annotation(entry: Entry) -> Annotation | None:
         return None
     return Annotation(
         name=name,
-        device=_integer(entry.get("device"), 0),
-        time_us=_integer(entry.get("time_us"), 0),
+        device=_to_integer(entry.get("device"), 0),
+        time_us=_to_integer(entry.get("time_us"), 0),
         is_start=stage == "START",
     )
 
 
-def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN401  (any data)
-    """The allocator's settings, with nested ones as ``1:0 2:0``."""
-    if type(value) is not dict:
+def _flatten_settings(settings: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN401
+    """Return the allocator's settings, with nested ones as ``1:0 2:0``."""
+    if type(settings) is not dict:
         return {}
     flat: dict[str, str | int | float | bool] = {}
-    for key, each in value.items():
-        if type(key) is str and _is_setting(each):
-            flat[key] = each[:_MAX_SETTING] if type(each) is str else each
-        elif type(key) is str and type(each) is dict:
-            simple = [(k, v) for k, v in each.items() if _is_setting(k) and _is_setting(v)]
+    for key, value in settings.items():
+        if type(key) is str and _is_setting(value):
+            flat[key] = value[:_MAX_SETTING] if type(value) is str else value
+        elif type(key) is str and type(value) is dict:
+            simple = [(k, v) for k, v in value.items() if _is_setting(k) and _is_setting(v)]
             flat[key] = " ".join(f"{k}:{v}" for k, v in simple)[:_MAX_SETTING]
     return flat
 
 
 def _is_setting(value: Any) -> bool:  # noqa: ANN401  (any unpickled data)
-    """Whether a value is text, a flag, or a number that is finite and fits into 64 bits."""
+    """Return whether a value is text, a flag, or a finite number that fits into 64 bits."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is str or (type(value) in {int, bool} and abs(value) <= _INT64.max)
 
 
-def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (any unpickled data)
-    """Which processes use the devices' memory, where all required figures are present."""
-    found = []
-    for entry in _entries(_list(own, "devices")) if type(own) is dict else ():
-        figures: dict[str, Any] = {each.name: entry.get(each.name) for each in fields(DeviceBytes)}
-        needed = [figures[each.name] for each in fields(DeviceBytes) if each.default is NO_DEFAULT]
-        others = [each for each in figures.values() if each is not None]
-        if None not in needed and all(type(each) is int and each >= 0 for each in others):
-            found.append(DeviceBytes(**figures))
-    return tuple(found)
+def _driver_bytes(data: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (any unpickled data)
+    """Return the use of each device's memory, where all required figures are present."""
+    devices = []
+    for entry in _select_entries(_list(data, "devices")) if type(data) is dict else ():
+        figures: dict[str, Any] = {f.name: entry.get(f.name) for f in fields(DeviceBytes)}
+        required = [figures[f.name] for f in fields(DeviceBytes) if f.default is NO_DEFAULT]
+        present = [figure for figure in figures.values() if figure is not None]
+        if None not in required and all(type(n) is int and n >= 0 for n in present):
+            devices.append(DeviceBytes(**figures))
+    return tuple(devices)

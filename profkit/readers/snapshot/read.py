@@ -24,7 +24,7 @@ _REPORT_EVERY_S: Final = 0.1
 def read_pickle(
     place: Place, limit_bytes: int | None = None, on_progress: OnProgress | None = None
 ) -> MemorySnapshot | FlightRecord:
-    """Read what ``torch.cuda.memory._dump_snapshot`` or the FlightRecorder wrote.
+    """Read a pickle of ``torch.cuda.memory._dump_snapshot`` or the FlightRecorder.
 
     No code in it is run.
 
@@ -36,18 +36,20 @@ def read_pickle(
     """
     stages = Stages()
     limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
+
     early = worker_process.take_early(place, limit) if isinstance(place, Path) else None
     if early is not None:
         n_bytes, truncated = early.n_bytes, False
         with contextlib.closing(early), early.process:
             if on_progress is not None:
                 _report_progress(early, on_progress)
-            result = _result(early.process, stages)
+            result = _receive(early.process, stages)
     else:
         with open_plain(place, stages, on_progress) as stream:
             chunks = Chunks(stream, limit, stages)
-            result = _sent_to_worker(chunks, stages)
+            result = _send_to_worker(chunks, stages)
             n_bytes, truncated = chunks.n_bytes, chunks.truncated
+
     recording = None if result is None else result.recording
     if result is None or recording is None:
         raise _load_error(result, str(place), truncated=truncated)
@@ -58,8 +60,8 @@ def read_pickle(
     return replace(recording, path=str(place), notes=notes)
 
 
-def _sent_to_worker(chunks: Chunks, stages: Stages) -> WorkerResult | None:
-    """The result of a worker process for a pickle that is read here; None if the process died."""
+def _send_to_worker(chunks: Chunks, stages: Stages) -> WorkerResult | None:
+    """Unpickle bytes that are read here in a worker process; None if the process died."""
     with worker_process.start() as worker:
         if worker.stdin is None:
             return None
@@ -69,7 +71,7 @@ def _sent_to_worker(chunks: Chunks, stages: Stages) -> WorkerResult | None:
         except BaseException:
             worker.kill()
             raise
-        return _result(worker, stages)
+        return _receive(worker, stages)
 
 
 def _report_progress(early: worker_process.EarlyWorker, on_progress: OnProgress) -> None:
@@ -85,14 +87,15 @@ def _report_progress(early: worker_process.EarlyWorker, on_progress: OnProgress)
         raise
 
 
-def _result(worker: "subprocess.Popen[bytes]", stages: Stages) -> WorkerResult | None:
-    """The process's result; None if it died."""
+def _receive(worker: "subprocess.Popen[bytes]", stages: Stages) -> WorkerResult | None:
+    """Return the process's result; None if it died."""
     if worker.stdout is None:
         return None
     try:
         with stages.stage("join"):
             result = pickle.load(worker.stdout)  # noqa: S301  (from our own process)
     except (EOFError, pickle.UnpicklingError):
+        # The system sends this signal at the limit of processor time.
         if worker.wait() == -getattr(signal, "SIGXCPU", 0):
             reason = "needs more processor time than its size allows"
             return WorkerResult(fault="broken", reason=reason)

@@ -1,10 +1,10 @@
 """Unpickles plain data only: numbers, text, lists, tuples and dictionaries.
 
 A pickle is a program that can call any function of any module by its name. Here every way to name
-one is refused, so that there is nothing to call. A pickle can also declare sizes that exceed the
-machine's memory, or keys whose hashes take years. It is therefore unpickled in a process of its
-own (:mod:`profkit.readers.snapshot.worker`), whose limits of memory and processor time grow with
-the bytes that were read.
+a function is refused, so that none can be called. A pickle can also declare sizes that exceed the
+machine's memory, or keys whose hashes take years. It is therefore unpickled in a separate process
+(:mod:`profkit.readers.snapshot.worker`), whose limits of memory and processor time grow with the
+bytes that were read.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ _BASE_S: Final = 5
 
 
 class Refused(Exception):  # noqa: N818  (raised to the user as RefusedPickleError)
-    """The pickle names something other than plain data; the message says what."""
+    """The pickle names something other than plain data, which the message names."""
 
 
 class Broken(Exception):  # noqa: N818  (raised to the user as DamagedFileError)
     """The pickle cannot be read to its end; the message says why."""
 
 
-def plain_data(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
+def load_plain(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
     """Unpickle plain data.
 
     Args:
@@ -104,10 +104,10 @@ class _CountedReads(io.RawIOBase):
 
 
 class ProcessLimits:
-    """Limits this process's address space and processor time, relative to what it has used.
+    """Limits this process's address space and processor time, on top of the use at its start.
 
-    Only Linux enforces the first, and Unix the second, with a signal that ends the process;
-    elsewhere an allocation that is too large fails later.
+    Only Linux enforces the first, and Unix the second, with a signal that ends the process. On
+    other systems an allocation that is too large fails later.
 
     Source: setrlimit(2) (``RLIMIT_AS``, ``RLIMIT_CPU``), proc_pid_statm(5).
     """
@@ -123,11 +123,12 @@ class ProcessLimits:
                 self._base_bytes = pages * resource.getpagesize()
 
     def allow(self, n_read: int) -> None:
-        """Set the limits to what a pickle of this many bytes may use."""
+        """Set the limits for a pickle of this many bytes."""
         try:
             import resource  # noqa: PLC0415
         except ImportError:
             return
+
         seconds = self._base_s + _BASE_S + n_read // _BYTES_PER_S
         _set_limit(resource.RLIMIT_CPU, seconds)
         if self._base_bytes is not None:
@@ -135,9 +136,10 @@ class ProcessLimits:
             _set_limit(resource.RLIMIT_AS, n_bytes)
 
 
-def _set_limit(kind: int, wanted: int) -> None:
+def _set_limit(kind: int, limit: int) -> None:
     import resource  # noqa: PLC0415
 
+    # The hard limit stays: a process cannot raise it again.
     _, hard = resource.getrlimit(kind)
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(kind, (soft, hard))

@@ -12,8 +12,8 @@ from profkit.model.snapshot import NO_STACK, Stacks
 
 _MAX_LINE: Final = 1 << 31
 _MAX_CANDIDATES: Final = 64
-"""Stacks with the same frames at the same few positions; more are not compared, so that a crafted
-file cannot make this quadratic."""
+"""Stacks with the same frames at the same few positions. More are not compared, so that a crafted
+file cannot take quadratic time."""
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
@@ -36,65 +36,69 @@ class StackNumbers:
         self._flat: list[int] = []
         self._starts: list[int] = [0]
 
-    def of(self, lists: Iterable[Any]) -> npt.NDArray[np.int32]:
-        """The number of each stack. Shape ``(n,)``.
+    def number(self, stacks: Iterable[Any]) -> npt.NDArray[np.int32]:
+        """Return the number of each stack. Shape ``(n,)``.
 
         Args:
-            lists: Lists of frames, innermost first; anything else gets :data:`NO_STACK`.
+            stacks: Lists of frames, innermost first; anything else gets :data:`NO_STACK`.
         """
         numbers = array("i")
-        append, candidates = numbers.append, self._candidates
-        last, number = None, NO_STACK
-        for listed in lists:
+        append, candidates_by_key = numbers.append, self._candidates
+        previous, number = None, NO_STACK
+
+        for stack in stacks:
             # The entries free_requested and free_completed of a block share one list.
-            if listed is not last:
-                last = listed
-                if type(listed) is list and listed:
-                    n = len(listed)
-                    key = id(listed[0]) ^ id(listed[n >> 1]) ^ id(listed[-(n >> 2) - 1])
-                    known = candidates.get(key)
-                    if known is not None and listed == known[0][0]:
-                        number = known[0][1]
+            if stack is not previous:
+                previous = stack
+                if type(stack) is list and stack:
+                    n = len(stack)
+                    key = id(stack[0]) ^ id(stack[n >> 1]) ^ id(stack[-(n >> 2) - 1])
+                    candidates = candidates_by_key.get(key)
+                    if candidates is not None and stack == candidates[0][0]:
+                        number = candidates[0][1]
                     else:
-                        number = self._number(listed, key)
+                        number = self._find_number(stack, key)
                 else:
                     number = NO_STACK
             append(number)
         return np.frombuffer(numbers, dtype=np.int32) if numbers else np.zeros(0, dtype=np.int32)
 
     def stacks(self) -> Stacks:
-        """All stacks so far."""
+        """Return all stacks so far."""
         return Stacks(
             frames=tuple(self._number_of_frame),
             start=np.array(self._starts, dtype=np.int32),
             frame=np.array(self._flat, dtype=np.int32),
         )
 
-    def _number(self, listed: list[Any], key: int) -> int:
-        for known, number in self._candidates.get(key, ()):
-            if listed == known:
+    def _find_number(self, stack: list[Any], key: int) -> int:
+        for candidate, number in self._candidates.get(key, ()):
+            if stack == candidate:
                 return number
-        frames = tuple(map(self._frame, listed))
+
+        # Equal stacks may have other frame objects, so the frames themselves decide.
+        frames = tuple(map(self._number_frame, stack))
         number = self._number_of_stack.setdefault(frames, len(self._number_of_stack))
         if number == len(self._starts) - 1:
             self._flat.extend(frames)
             self._starts.append(len(self._flat))
-        if all(map(_is_flat, listed)):
+
+        if all(map(_is_flat, stack)):
             candidates = self._candidates.setdefault(key, [])
             if len(candidates) < _MAX_CANDIDATES:
-                candidates.append((listed, number))
+                candidates.append((stack, number))
         return number
 
-    def _frame(self, entry: Any) -> int:  # noqa: ANN401  (any unpickled data)
-        return self._number_of_frame.setdefault(_frame(entry), len(self._number_of_frame))
+    def _number_frame(self, entry: Any) -> int:  # noqa: ANN401  (any unpickled data)
+        return self._number_of_frame.setdefault(_to_frame(entry), len(self._number_of_frame))
 
 
 def _is_flat(entry: Any) -> bool:  # noqa: ANN401  (any unpickled data)
-    """Whether a frame is a dictionary without nested values."""
+    """Return whether a frame is a dictionary without nested values."""
     return type(entry) is dict and {*map(type, entry), *map(type, entry.values())} <= _SCALARS
 
 
-def _frame(entry: Any) -> Frame:  # noqa: ANN401  (any unpickled data)
+def _to_frame(entry: Any) -> Frame:  # noqa: ANN401  (any unpickled data)
     fields = entry if type(entry) is dict else {}
     file, line, function = fields.get("filename"), fields.get("line"), fields.get("name")
     return Frame(

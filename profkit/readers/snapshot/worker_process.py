@@ -28,6 +28,8 @@ class EarlyWorker:
     """A worker process that is already reading a file.
 
     Attributes:
+        process: The process.
+        n_bytes: Size of the file.
         identity: Device, inode, size and time of modification, which change with the file.
         file: A descriptor that shares its position with the process's stdin.
     """
@@ -38,7 +40,7 @@ class EarlyWorker:
     file: int
 
     def n_read(self) -> int:
-        """The number of bytes that the process has read so far."""
+        """Return the number of bytes that the process has read so far."""
         return os.lseek(self.file, 0, os.SEEK_CUR)
 
     def close(self) -> None:
@@ -64,6 +66,7 @@ def start_early(path: str) -> None:
             if file.read(len(PICKLE_MAGIC)) != PICKLE_MAGIC:
                 return
             file.seek(0)
+
             status = os.fstat(file.fileno())
             if not _early:
                 atexit.register(_stop_all)
@@ -75,7 +78,7 @@ def start_early(path: str) -> None:
 
 
 def take_early(path: Path, limit_bytes: int) -> EarlyWorker | None:
-    """The process that already reads a file; None without one, or if it is too large or changed."""
+    """Take the process that already reads a file; None if the file is too large or has changed."""
     early = _early.pop(_key(path), None)
     if early is None:
         return None

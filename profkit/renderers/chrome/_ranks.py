@@ -8,7 +8,7 @@ from profkit.names import visible
 from profkit.present.rank_timeline import call_name, lane_label
 from profkit.readers.kineto.append import OwnPositions
 from profkit.readers.kineto.cached import read_trace
-from profkit.readers.kineto.merge import RankFile, merged, process_events
+from profkit.readers.kineto.merge import RankFile, merge_traces, process_events
 from profkit.readers.stream import place_of
 from profkit.renderers.chrome._event_writer import EventWriter
 
@@ -30,7 +30,7 @@ def write_job(job: JobLanes) -> Iterator[bytes]:
         )
         for lane in job.lanes
     )
-    return merged(files, job.start_ns)
+    return merge_traces(files, job.start_ns)
 
 
 def _read_own_positions(lane: RankLane) -> OwnPositions:

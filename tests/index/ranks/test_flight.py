@@ -19,7 +19,7 @@ from profkit.model.events import MISSING
 from profkit.model.flight_record import FlightRecord
 from profkit.model.process_group import ProcessGroup
 from profkit.packed import Packed
-from profkit.readers.flight_recorder import flight_record
+from profkit.readers.flight_recorder import convert_dump
 from tests.corpus.recordings import CORPUS, needs_corpus
 from tests.flight import NS, S, dump, entry, own, waiting
 from tests.index.ranks.jobs import BASE_NS, collective, ranks_of
@@ -52,7 +52,7 @@ def gloo_record(rank: int, n: int = 6, after_ns: int = 20 * US) -> FlightRecord:
         )
         for number in range(n)
     ]  # fmt: skip
-    return flight_record(dump(entries, "[]") | {"pg_config": {}}, f"fr_rank{rank}.json")
+    return convert_dump(dump(entries, "[]") | {"pg_config": {}}, f"fr_rank{rank}.json")
 
 
 def completed(
@@ -131,7 +131,7 @@ def test_all_collectives_of_a_gloo_job_are_joined() -> None:
 
 def records_of(*dumps: object) -> list[PackedRecord]:
     return [
-        PackedRecord.of(flight_record(data, f"nccl_trace_rank_{rank}"))
+        PackedRecord.of(convert_dump(data, f"nccl_trace_rank_{rank}"))
         for rank, data in enumerate(dumps)
         if data is not None
     ]
@@ -295,6 +295,6 @@ def test_the_calls_of_one_rank_at_a_time_are_in_memory() -> None:
 
 def test_calls_with_the_same_stack_share_it() -> None:
     stack = [{"filename": "/v/train.py", "line": 3, "name": "step"}]
-    one, two = flight_record(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
+    one, two = convert_dump(dump([entry(1, frames=stack), entry(2, frames=stack)]), "").calls
     assert one.frames is two.frames
     assert one.inputs is two.inputs

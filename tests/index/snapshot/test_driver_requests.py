@@ -13,7 +13,7 @@ from profkit.index.snapshot.annotated_regions import annotated_regions
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
-from profkit.readers.snapshot.columns import snapshot_of
+from profkit.readers.snapshot.columns import convert_snapshot
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 
@@ -22,7 +22,7 @@ SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
 
 def memory_of(b: SnapshotBuilder) -> DeviceMemory:
     """What a builder's snapshot of one device tells."""
-    snapshot = replace(snapshot_of(b.to_dict(), len(b.to_bytes())), devices=(0,))
+    snapshot = replace(convert_snapshot(b.to_dict(), len(b.to_bytes())), devices=(0,))
     (memory,) = Context(snapshot=snapshot).device_memories
     return memory
 

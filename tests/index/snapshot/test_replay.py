@@ -14,7 +14,7 @@ from profkit.index.snapshot.replay import requested_peak_bytes
 from profkit.model.events import NO_ROW
 from profkit.model.snapshot import Action, MemorySnapshot
 from profkit.readers.open import load
-from profkit.readers.snapshot.columns import snapshot_of
+from profkit.readers.snapshot.columns import convert_snapshot
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 from profkit.testing.snapshot_builder import Layout, Moment
@@ -272,5 +272,5 @@ def test_without_completions_requested_frees_are_used() -> None:
     whole["device_traces"][0] = [
         each for each in whole["device_traces"][0] if each["action"] != "free_completed"
     ]
-    (memory,) = Context(snapshot=snapshot_of(whole, 10_000)).device_memories
+    (memory,) = Context(snapshot=convert_snapshot(whole, 10_000)).device_memories
     assert memory.replay.active_bytes.tolist() == [0, 0, 12 * MIB, 0, 12 * MIB]
