@@ -87,7 +87,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     for each in job.disagreements:
         yield INFO.finding(
             confidence="medium" if each.number is None else "high",
-            message=_message(each),
+            message=_build_message(each),
             fix=(
                 "All ranks of a group must call the same collectives, with the same sizes. Remove "
                 "the branch that depends on the rank or its data."
@@ -132,7 +132,7 @@ def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def _message(each: Disagreement) -> str:
+def _build_message(each: Disagreement) -> str:
     what = f"collective {each.number}" if each.number is not None else f"step {each.step}"
     more = ""
     if each.n > 1:

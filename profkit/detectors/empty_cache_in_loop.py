@@ -100,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if not len(found) and not (flushes.cause == FlushCause.RETRY).any():
             found = unknown
         if len(found) >= thresholds.min_flushes_count:
-            yield _finding(memory, found, thresholds)
+            yield _build_finding(memory, found, thresholds)
 
 
 def _is_rare(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> bool:
@@ -115,7 +115,7 @@ def _is_rare(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> bool:
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
 
 
-def _finding(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> Finding:
+def _build_finding(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> Finding:
     flushes = memory.flushes
     locations = memory.locations(flushes.stack[found].tolist())
     is_known = bool((flushes.cause[found] == FlushCause.EMPTY_CACHE).all())

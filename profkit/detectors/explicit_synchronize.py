@@ -100,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             message=(
                 f"`{call}`{place} is called {times_per_step(ctx, len(rows))} and {wait.text(ctx)}"
             ),
-            fix=_LIBRARY_FIX if caller else _fix(call),
+            fix=_LIBRARY_FIX if caller else _suggest_fix(call),
             locations=known_locations(location),
             n=len(rows),
             rows=rows,
@@ -133,7 +133,7 @@ def _python_call(runtime_call: str) -> str:
     )
 
 
-def _fix(call: str) -> str:
+def _suggest_fix(call: str) -> str:
     start = f"Delete `{call}`: PyTorch orders the work of a stream by itself."
     if "event" in call.lower() or "stream" in call.lower():
         return (

@@ -66,10 +66,10 @@ Thresholds = UnintendedLeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each hook or line of hooks."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is not None and "_hooks" in holder_name(leak).rsplit(".", 1)[-1]:
         return (

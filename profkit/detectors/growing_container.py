@@ -100,16 +100,16 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors accumulate."""
-    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_build_message, fix=_suggest_fix)
 
 
-def _message(leak: Leak) -> str:
+def _build_message(leak: Leak) -> str:
     ratio = storage_ratio(leak)
     view = f"Each is a view that retains a storage {ratio} times as large."
     return sentences(leak_message(leak), view if ratio else "")
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
     known = library_fix(leak) or limit_fix(leak) or _fix_of_holder(leak)

@@ -79,10 +79,10 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each holder or line of host memory."""
-    return leak_findings(INFO, ctx, thresholds, message=host_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=host_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _workers_fix(leak)
     if leak.kind == "native" and not leak.chains:

@@ -113,7 +113,7 @@ def _texts(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
             "`x[i[:, None] + torch.arange(n)]` for slices; or make Python integers of them once, "
             "with `i.tolist()`."
         )
-    return _read(ctx, rows), _fix(ctx, rows)
+    return _read(ctx, rows), _suggest_fix(ctx, rows)
 
 
 def _read(ctx: Context, rows: Rows) -> str:
@@ -124,7 +124,7 @@ def _read(ctx: Context, rows: Rows) -> str:
     return _READS[_operator(ctx, rows)]
 
 
-def _fix(ctx: Context, rows: Rows) -> str:
+def _suggest_fix(ctx: Context, rows: Rows) -> str:
     name = _operator(ctx, rows)
     if name in {"is_nonzero", "equal", "allclose"}:
         return (

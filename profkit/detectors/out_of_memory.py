@@ -88,10 +88,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             line = next(iter(memory.locations([failure.stack])), None)
             by_line.setdefault(line, []).append(failure)
         for line, failures in by_line.items():
-            yield _finding(memory, line, failures)
+            yield _build_finding(memory, line, failures)
 
 
-def _finding(
+def _build_finding(
     memory: DeviceMemory, line: Location | None, failures: list[AllocationFailure]
 ) -> Finding:
     worst = max(failures, key=lambda each: each.missing_bytes or 0)

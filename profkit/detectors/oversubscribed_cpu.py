@@ -108,7 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{counted(threads.n_cores, 'core')}. The recorded thread had no core for up to "
             f"{format_ns(delayed_ns)} ({format_share(share)} of the recording) because of them."
         ),
-        fix=_fix(threads, fewer),
+        fix=_suggest_fix(threads, fewer),
         n=n_all,
         cost=ctx.cost(min(delayed_ns, ctx.window_ns), basis="upper-bound"),
         evidence={
@@ -139,7 +139,7 @@ def _delayed_by_program_ns(threads: HostThreads, cpu: CpuTime) -> int:
     return max(0, min(cpu.delayed_ns or 0, of_others_ns // threads.n_cores))
 
 
-def _fix(threads: HostThreads, fewer: int) -> str:
+def _suggest_fix(threads: HostThreads, fewer: int) -> str:
     if fewer == threads.n_threads:
         return "Use fewer workers in the loader."
     return f"Set `OMP_NUM_THREADS={fewer}`, or call `torch.set_num_threads({fewer})`."

@@ -115,7 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                     f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
                     f"{site.place} runs {times_per_step(ctx, len(site.owners))}"
                 ),
-                fix=_fix(ctx, site.owners)
+                fix=_suggest_fix(ctx, site.owners)
                 if memory == "pageable"
                 else _non_blocking(ctx, site.owners),
             )
@@ -130,7 +130,7 @@ def _non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
     return "Pass `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`."
 
 
-def _fix(ctx: Context, owners: Rows | Int32s) -> str:
+def _suggest_fix(ctx: Context, owners: Rows | Int32s) -> str:
     """The fix, by the operator that the program called."""
     called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]

@@ -107,7 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ]
         n_bytes, line = max(saved, default=(0, NO_LINE))
         if n_bytes >= min_bytes:
-            yield _finding(memory, line, n_bytes, peak)
+            yield _build_finding(memory, line, n_bytes, peak)
 
 
 def _candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list[int]:
@@ -131,7 +131,7 @@ def _at_peak(memory: DeviceMemory) -> tuple[LiveBlockSites, LiveBlocks]:
     return memory.sites_at(peak), memory.live_blocks_at(peak)
 
 
-def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
+def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
     sites, live = _at_peak(memory)
     own = (sites.line[sites.of_block] == line) & ~live.is_before_recording
     n_bytes, n = int(live.n_bytes[own].sum()), int(own.sum())

@@ -113,7 +113,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"{times_per_step(ctx, len(copies))}: {time_per_step(ctx, spent.total_ns)} "
                 f"({format_share(share)} of the GPU's busy time)."
             ),
-            fix=_fix(methods, caller),
+            fix=_suggest_fix(methods, caller),
             locations=(location,),
             n=len(copies),
             cost=cost,
@@ -123,7 +123,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _fix(methods: str, caller: str) -> str:
+def _suggest_fix(methods: str, caller: str) -> str:
     """The fix; what a library copies is not the program's to leave out.
 
     Args:

@@ -74,10 +74,10 @@ Thresholds = UnintendedLeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors retain graphs."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     name, variable = holder_name(leak), assigned_name(leak.code)
     is_scalar = leak.shape is not None and leak.shape.is_scalar
     method = "item" if is_scalar else "detach"

@@ -70,10 +70,10 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each cache that grows."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if library_fix(leak):
         return library_fix(leak)
     chain, name = main_chain(leak), holder_name(leak)

@@ -95,10 +95,10 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each kind of cycle."""
-    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_build_message, fix=_suggest_fix)
 
 
-def _message(leak: Leak) -> str:
+def _build_message(leak: Leak) -> str:
     cycle = f": {quoted(' -> '.join(leak.cycle))}" if leak.cycle else ""
     if _is_of_autograd(leak):
         return (
@@ -111,7 +111,7 @@ def _message(leak: Leak) -> str:
     )
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if _is_of_autograd(leak):
         return _fix_of_autograd(leak)
     functions = _closure_cycle(leak)

@@ -102,8 +102,8 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     stage = next((i for i, each in enumerate(what_if.stages) if {*each} == {*longest.tolist()}), -1)
     yield INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
-        message=_message(job, numbers, stage, saving_ns),
-        fix=_fix(job, numbers, stage),
+        message=_build_message(job, numbers, stage, saving_ns),
+        fix=_suggest_fix(job, numbers, stage),
         n=max(1, job.replay.n_steps),
         cost=job.cost(saving_ns, "replay"),
         ranks=tuple(numbers),
@@ -115,7 +115,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
+def _suggest_fix(job: JobContext, numbers: list[int], stage: int) -> str:
     if stage >= 0:
         return f"Move layers from stage {stage} of the pipeline to the other stages."
     if numbers:
@@ -128,7 +128,7 @@ def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
     )
 
 
-def _message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
+def _build_message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
     own_ns, recorded_ns = job.replay.totals_ns, job.what_if.recorded_ns
     costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / recorded_ns)})"
     if not numbers:

@@ -121,7 +121,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the GPU's busy "
             f"time), {time_per_step(ctx, int(between_ns.sum()))} of it without the products."
         ),
-        fix=_fix(ctx, found.softmax),
+        fix=_suggest_fix(ctx, found.softmax),
         locations=locations,
         n=len(found.softmax),
         cost=cost,
@@ -136,7 +136,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _fix(ctx: Context, softmax: Rows) -> str:
+def _suggest_fix(ctx: Context, softmax: Rows) -> str:
     """The fix, by what called the operators."""
 
     def are_within(pattern: re.Pattern[str]) -> bool:
