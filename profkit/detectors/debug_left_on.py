@@ -83,8 +83,7 @@ class Thresholds:
     Attributes:
         min_kernels_count: Minimum kernels, to say that launches wait for them.
         min_waited_share: Minimum share of the kernels that end before their launch returns. Without
-            the setting none of them does, but for clocks of host and GPU that differ by
-            microseconds.
+            the setting none does; clocks of host and GPU differ by microseconds.
     """
 
     min_kernels_count: int = 20
@@ -102,7 +101,7 @@ _EFFECTS: Final = {
     "PYTHONDEVMODE": "Python checks each allocation of memory",
     "PYTHONMALLOC": "Python checks each allocation of memory",
 }
-_OF_RANKS: Final = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT")
+_FOR_RANKS: Final = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT")
 _BLOCKING: Final = "each launch waits until its kernel has finished"
 
 
@@ -224,7 +223,7 @@ def _report_variables(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
 
     for name, value in capture.settings.items():
         effect = _EFFECTS.get(name, _BLOCKING)
-        matters = name not in _OF_RANKS or (capture.world_size or 1) > 1
+        matters = name not in _FOR_RANKS or (capture.world_size or 1) > 1
         if effect == _BLOCKING:
             matters = ctx.has_device_work and not blocks
         if not matters or value not in DEBUG_SETTINGS.get(name, ()):

@@ -129,8 +129,8 @@ class Thresholds:
     Attributes:
         min_step_share: Minimum share of a step that is exposed communication. Any distributed job
             has some of it, such as the end of the last bucket, below a tenth.
-        min_steps_share: Minimum share of steps for which that holds: a rank may be late once, such
-            as when recording begins.
+        min_steps_share: Minimum share of such steps: a rank may be late once, such as when
+            recording begins.
         warning_share: Share of the steps that could be saved, if all communication were hidden,
             from which it is a warning: where the host is the bottleneck, nothing is lost.
     """

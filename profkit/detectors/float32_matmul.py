@@ -105,8 +105,9 @@ class Thresholds:
 _MIN_CAPABILITY: Final = (8, 0)
 """Compute capability of the first GPUs whose tensor cores support TF32."""
 _RATIO: Final = 7.4
-"""Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for these GPUs:"""
+"""Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for GPUs of `_FAST_TF32`."""
 _FAST_TF32: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Compute capabilities of data-center GPUs."""
 _MAX_LINES: Final = 3
 _ALLOW: Final = (
     'Call `torch.set_float32_matmul_precision("high")` once at the start (TF32: 10 bits of '

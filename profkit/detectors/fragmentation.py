@@ -90,11 +90,11 @@ class Thresholds:
     """When fragmentation is a finding.
 
     Attributes:
-        min_pieces_bytes: Minimum of what is reserved beyond what allocations would need if free
-            memory were always contiguous. Half a gibibyte is little on current GPUs.
+        min_pieces_bytes: Minimum reserved memory beyond the need of the allocations if free memory
+            were always contiguous. Half a gibibyte is little on current GPUs.
         min_pieces_share: The same as a share of the peak of reserved memory. About a tenth is
             usual after a first step, whose allocations come in no order.
-        warning_share: Share from which it is a warning: as much is lost as is used.
+        warning_share: Share from which it is a warning: half of the reserved memory is lost.
         min_rounding_share: Minimum share of allocated memory that is rounding. With default
             settings it is a few hundredths.
     """

@@ -89,7 +89,9 @@ from profkit.patterns import regex
 from profkit.units import format_count, format_share
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
-"""Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``: what runs a compiled graph."""
+"""The operator that runs a compiled graph.
+
+Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``."""
 
 COMPILED_REGIONS: Final = Need(
     name="compiled regions",
@@ -110,7 +112,7 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a graph break is more than a note.
+    """When a graph break is a warning.
 
     Attributes:
         warning_share: Share of the steps that Python takes between the graphs from which it is a
@@ -143,7 +145,7 @@ _FIXES: Final = {
         "Simplify the line, or move it out of the compiled function."
     ),
 }
-"""Fixes by what the reason contains."""
+"""Fixes by a pattern in the reason."""
 _DEFAULT_FIX: Final = "Move the line out of the compiled function."
 _UNKNOWN_REASON_FIX: Final = (
     "Move the line out of the compiled function; record with `profkit run` or `profkit.trace`, or "

@@ -94,9 +94,9 @@ class Thresholds:
 
     Attributes:
         min_nodes_count: Minimum nodes in a row that no backward pass used: a layer and its loss
-            make three, a metric computed beside the loss fewer.
-        min_freed_share: Minimum share of the saved memory that is freed within the recording. Of a
-            training step that the recording cuts off, almost nothing is.
+            make three, a metric fewer.
+        min_freed_share: Minimum share of the saved memory that is freed within the recording. A
+            training step that the recording cuts off frees almost nothing.
         min_kept_bytes: Minimum peak of the saved memory.
         warning_kept_bytes: Peak from which it is a warning.
     """
@@ -111,7 +111,7 @@ _TRAINING_FLAGS: Final = {
     regex(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
     regex(r"^aten::batch_norm$"): 5,
 }
-"""Operators with an argument for training, and its place."""
+"""Operators with an argument for training, and the argument's index."""
 MAX_LINES: Final = 3
 
 

@@ -89,8 +89,8 @@ class Thresholds:
     Attributes:
         min_kernel_ns: Shorter kernels do not count: in 10 microseconds CUDA cores multiply
             matrices of some 200 rows, with which tensor cores are hardly faster.
-        min_busy_share: Minimum share of the GPU's busy time. A mixed-precision program with less
-            of them is bound by bandwidth.
+        min_busy_share: Minimum share of the GPU's busy time. With less, a mixed-precision program
+            is bound by bandwidth.
         warning_share: Share of the steps that a fix can save from which it is a warning.
     """
 

@@ -159,7 +159,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
         left_ns -= spent_ns
-        # The pauses are those of all functions, and only their total is known of each.
+        # Samples tell how long each function takes, and not which of the pauses are its own.
         cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
         if cost_ns < thresholds.min_saved_share * windows_ns(ctx):
             continue

@@ -100,10 +100,10 @@ class Thresholds:
         max_launch_ns: Longest time from one launch to the next that counts; in a longer one the
             host does other work. In launch-bound recordings of A100, B200, H100 and MI300X, 95% of
             the idle time is where launches are less than half a millisecond apart.
-        few_kernels_count: With fewer kernels per step the confidence is low: what the program does
+        few_kernels_count: With fewer kernels per step the confidence is low: the program's work
             between a few launches may take longer than the launches.
-        assumed_stretch_share: Overhead of stacks on the host where it was not recorded: 4.6 ms
-            became 10 ms.
+        assumed_stretch_share: Assumed overhead of recording stacks where it was not measured: a
+            step of 4.6 ms became 10 ms.
     """
 
     min_idle_share: float = 0.15

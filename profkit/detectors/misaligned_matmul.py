@@ -105,7 +105,7 @@ _HALF_ON_CUDA_CORES: Final = regex(
 )
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
-"""Rates of products of one shape differ by a few percent."""
+"""Most of its time that a product may keep when aligned, since rates differ by a few percent."""
 _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 

@@ -68,8 +68,8 @@ class Thresholds:
 
     Attributes:
         min_lost_share: Minimum share of live bytes whose allocations are missing in the history.
-        min_stackless_share: Minimum share of live bytes without a stack. Libraries' own allocations
-            and those before recording are usually a smaller part.
+        min_stackless_share: Minimum share of live bytes without a stack. Allocations by libraries
+            and before recording are usually a smaller part.
     """
 
     min_lost_share: float = 0.01

@@ -150,7 +150,7 @@ _FIXES: Final = {
         "changing values out of the compiled function."
     ),
 }
-"""Fixes by what the failed guard contains."""
+"""Fixes by a pattern in the failed guard."""
 _DEFAULT_FIX: Final = "Pass arguments that meet the same guards in every call."
 _UNKNOWN_REASON_FIX: Final = (
     "Record with `profkit run` or `profkit.trace`, or set `TORCH_LOGS=recompiles`, to see the "

@@ -67,7 +67,7 @@ INFO = RuleInfo(
 )
 
 _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-"""A variable, or an attribute of one."""
+"""A variable or its attribute, such as ``self.state``."""
 
 Thresholds = UnintendedLeakThresholds
 
@@ -78,18 +78,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _suggest_fix(leak: Leak) -> str:
-    name, variable = holder_name(leak), assigned_name(leak.code)
+    # The program's own line, changed, is the clearest fix.
     is_scalar = leak.shape is not None and leak.shape.is_scalar
-    method = "item" if is_scalar else "detach"
     line = without_graph(leak.code, is_number=is_scalar or is_accumulation(leak.code))
     if line is not None:
         return f"Write {quoted(line)}, which stores only the value."
-    chain = main_chain(leak)
+
+    name, chain = holder_name(leak), main_chain(leak)
     is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
     if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
+
+    variable = assigned_name(leak.code)
     if variable is not None:
         where = f" in {quoted(name)}" if name and name != variable else ""
+        method = "item" if is_scalar else "detach"
         return f"Store {quoted(f'{variable}.{method}()')}{where} instead of {quoted(variable)}."
     where = f" in {quoted(name)}" if name else ""
     return (

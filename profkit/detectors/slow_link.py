@@ -68,7 +68,7 @@ INFO = RuleInfo(
 )
 
 _MIN_GROUPS: Final = 3
-"""Of fewer groups none is the exception."""
+"""With two groups, either may be the exception."""
 _MIN_COLLECTIVES: Final = 3
 
 

@@ -82,11 +82,11 @@ class Thresholds:
 
     Attributes:
         min_calls_count: Minimum number per step: a few more than needed cost nothing.
-        min_excess_count: How many times as many as buckets of 25 MiB they have to be at least.
-        max_small_bytes: Maximum size of most of them: below 1 MiB, the size of the first bucket of
+        min_excess_count: Minimum ratio of their number to the number of buckets of 25 MiB.
+        max_small_bytes: Maximum of the median size: below 1 MiB, the size of the first bucket of
             DDP, latency is most of the time.
-        max_small_ns: Where sizes are not known, the maximum time of most of them, about the latency
-            of NCCL between GPUs of several hosts.
+        max_small_ns: Maximum of the median time where sizes are unknown, about the latency of NCCL
+            between GPUs of several hosts.
         warning_share: Share of the steps that a fix can save from which it is a warning: from one
             percent on, a change is worth the edit.
     """

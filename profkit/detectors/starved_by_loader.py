@@ -91,8 +91,8 @@ class Thresholds:
     Attributes:
         min_step_share: Minimum share of a step in the loader with every GPU idle. A loader without
             workers that only copies a small batch stays below a tenth.
-        min_steps_share: Minimum share of steps for which that holds. One step in six is an
-            outlier, such as the start of workers.
+        min_steps_share: Minimum share of such steps. One step in six is an outlier, such as the
+            start of workers.
         min_later_share: Minimum share of the time of all steps but the first, for waits in fewer
             steps: workers that fall behind make every n-th step wait for all of them. Two steps
             have to wait, and a tenth of the time is worth a setting.
@@ -105,7 +105,7 @@ class Thresholds:
 
 _LOADER: Final = regex(rf"^{re.escape(DATA_LOADER)}")
 _IN_PROCESS: Final = "SingleProcess"
-"""In the name of a wait for a batch that the loop's own process prepares."""
+"""Part of the name of a wait for a batch that the loop's own process prepares."""
 _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
 )

@@ -89,8 +89,8 @@ class Thresholds:
     """When it is a finding.
 
     Attributes:
-        min_passes_count: Passes that reduce gradients per optimizer step, on average: one and a
-            half is more than a program with one that is recorded from within a step.
+        min_passes_count: Minimum of the passes that reduce gradients per optimizer step, on
+            average. A recording that begins within a step has a little more than one.
         warning_share: Share of the steps that a fix can save from which it is a warning: from one
             percent on, a change is worth the edit.
     """

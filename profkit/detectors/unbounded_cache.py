@@ -76,6 +76,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(leak: Leak) -> str:
     if library_fix(leak):
         return library_fix(leak)
+
     chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the cache"
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""

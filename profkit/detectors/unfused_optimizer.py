@@ -107,7 +107,7 @@ _ELEMENTWISE: Final = regex(
     r"|lt|maximum|max|minimum|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sign|sqrt|square|sub|where"
     r"|zero|zeros_like)_?$"
 )
-"""What optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` operators."""
+"""Operators that optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` ones."""
 _KEPT_ON_GPU: Final = 0.1
 """Share of the operators' time on the host that remains: in recordings of ResNets one ``_foreach_``
 operator for 62 tensors took as long as two to six operators for one tensor (3 to 10 %), and longer

@@ -102,13 +102,13 @@ _FIXES: Final[dict[Sharding, tuple[str, str]]] = {
     ),
     "fsdp1": ("`forward_prefetch=True`", "`backward_prefetch=BackwardPrefetch.BACKWARD_PRE`"),
 }
-"""What issues all-gathers earlier in the forward pass, and in the backward pass."""
+"""Arguments that issue all-gathers earlier, in the forward pass and in the backward pass."""
 _IN_ZERO: Final = (
     "Raise `stage3_prefetch_bucket_size` in DeepSpeed's `zero_optimization`: so many elements of "
     "parameters are gathered before they are needed."
 )
 _MIN_LIMITED_SHARE: Final = 0.1
-"""The share of the cost that the host waits in the rate limiter for it to be named."""
+"""Minimum wait in the rate limiter, as a share of the cost, for the fix to name it."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Thresholds:
 
 
 _FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
-_FILL_OF_ONE: Final = regex(r"^aten::zero_$")
+_FILL_OF_TENSOR: Final = regex(r"^aten::zero_$")
 _ADD: Final = regex(r"^aten::add_$")
 MAX_LINES: Final = 3
 
@@ -150,7 +150,7 @@ def _find_fills(ctx: Context) -> Rows:
 def _find_adds(ctx: Context, fills: Rows) -> Rows:
     """Find the additions of a gradient to one that was filled with zeros."""
     events = ctx.events
-    fills = fills[rows_named(events, _FILL_OF_ONE, Category.OP)[fills]]
+    fills = fills[rows_named(events, _FILL_OF_TENSOR, Category.OP)[fills]]
     nodes = rows_named(events, ACCUMULATE_GRAD, Category.OP)
     adds = np.flatnonzero(
         rows_named(events, _ADD, Category.OP) & (ctx.tree.nearest(nodes) != NO_ROW)

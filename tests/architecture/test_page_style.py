@@ -15,7 +15,7 @@ NOW = {
     "capture": PageStyle(0.59, 0.068, 9.7, 0.35, 0.42, 6),
     "cli": PageStyle(0.13, 0.082, 4.4, 0.31, 0.81, 0),
     "comparison": PageStyle(1.00, 0.143, 4.1, 0.65, 0.86, 0),
-    "detectors": PageStyle(0.97, 0.068, 2.4, 0.31, 0.49, 0),
+    "detectors": AIM._replace(comments=7.5),  # a rule is half docstring, which tells its reasons
     "engine": PageStyle(0.91, 0.103, 3.5, 0.58, 0.80, 10),
     "index": PageStyle(0.94, 0.089, 6.9, 0.42, 0.65, 9),
     "integrations": PageStyle(0.87, 0.098, 8.1, 0.49, 0.35, 0),
