@@ -112,19 +112,19 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     spent = covered_by(ctx.events, rows)
-    whole = "the steps" if len(ctx.steps) else "the recording"
+    extent = "the steps" if len(ctx.steps) else "the recording"
     locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
-    parts = ", ".join(f"{what} {format_ns(ns)}" for what, ns in _sum_by_purpose(ctx, rows))
+    parts = ", ".join(f"{purpose} {format_ns(ns)}" for purpose, ns in _sum_by_purpose(ctx, rows))
     longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
-    where = ctx.location(longest)
+    location = ctx.location(longest)
 
     yield INFO.finding(
         confidence="high",
         message=(
-            f"Cold start takes {format_ns(spent.total_ns)} of {whole} "
+            f"Cold start takes {format_ns(spent.total_ns)} of {extent} "
             f"({format_share(spent.total_ns / total_ns)}), while the GPU is idle: {parts}. The "
             f"longest call is `{ctx.events.name_of(longest)}`"
-            f"{f' in `{where.op}`' if where.op else ''}{at(where)}."
+            f"{f' in `{location.op}`' if location.op else ''}{at(location)}."
         ),
         fix=(
             "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
@@ -152,17 +152,17 @@ def _sum_by_purpose(ctx: Context, rows: Rows) -> list[tuple[str, int]]:
         operator = ctx.events.name_of(op) if op != NO_ROW else ""
         call = ctx.events.name_of(row)
         if _GRAPH.search(call):
-            what = "instantiating HIP graphs" if is_hip else "instantiating CUDA graphs"
+            purpose = "instantiating HIP graphs" if is_hip else "instantiating CUDA graphs"
         elif row in launches:
-            what = "loading the code of kernels"
+            purpose = "loading the code of kernels"
         elif _DNN.search(operator):
-            what = "setting up MIOpen" if is_hip else "setting up cuDNN"
+            purpose = "setting up MIOpen" if is_hip else "setting up cuDNN"
         elif _BLAS.search(operator):
-            what = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
+            purpose = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
         elif _LOADS.search(call):
-            what = "loading the code of kernels"
+            purpose = "loading the code of kernels"
         else:
-            what = "setting up the device"
-        total[what] += int(ctx.events.dur_ns[row])
+            purpose = "setting up the device"
+        total[purpose] += int(ctx.events.dur_ns[row])
 
     return sorted(total.items(), key=lambda item: -item[1])

@@ -247,10 +247,10 @@ def _build_message(ctx: Context, waits: CollectiveWaits, longest_site: str, n: i
     total_ns = waits.waited.total_ns
     share = format_share(total_ns / windows_ns(ctx))
     longest = format_ns(int(waits.share_ns.max()))
-    who = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
-    where = " on host threads" if waits.device is None else ""
+    subject = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
+    place = " on host threads" if waits.device is None else ""
     return (
-        f"{who} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{where}, "
+        f"{subject} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{place}, "
         f"{times_per_step(ctx, n)}{longest_site}; the longest wait is {longest}. {_OF_ONE_RANK}"
     )
 

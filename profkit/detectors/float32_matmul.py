@@ -175,12 +175,12 @@ def _build_findings(
     is_launched = kernels.op != NO_ROW
     ops, op_ns = kernels.op[is_launched], events.dur_ns[rows[is_launched]]
     locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
-    what = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
+    subject = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="low" if by_cudnn else "high" if is_fast else "medium",
         message=(
-            f"{what} in full float32{at(locations[0]) if locations else ''}, "
+            f"{subject} in full float32{at(locations[0]) if locations else ''}, "
             f"{times_per_step(ctx, len(rows))}, on CUDA cores instead of tensor cores. This takes "
             f"{time_per_step(ctx, spent_ns)} ({format_share(share)} of the GPU's busy time)."
         ),

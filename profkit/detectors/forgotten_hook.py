@@ -76,8 +76,8 @@ def _suggest_fix(leak: Leak) -> str:
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "
             "step."
         )
-    what = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
+    holder = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
     return (
-        f"Store `.detach()`ed values in the hook, clear {what} in every step, and call "
+        f"Store `.detach()`ed values in the hook, clear {holder} in every step, and call "
         "`handle.remove()` when the hook is no longer needed."
     )

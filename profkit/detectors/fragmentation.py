@@ -177,16 +177,16 @@ def _build_finding(
 
 
 def _build_rounding_finding(memory: DeviceMemory, active: int) -> Finding:
-    lost = memory.rounding_bytes
+    rounding, share = memory.rounding_bytes, format_share(memory.rounding_bytes / active)
     return INFO.finding(
         confidence="high",
         message=(
-            f"{format_bytes(lost)} of the {format_bytes(active)} allocated on {memory.label} "
-            f"({format_share(lost / active)}) is rounding: blocks are larger than requested."
+            f"{format_bytes(rounding)} of the {format_bytes(active)} allocated on {memory.label} "
+            f"({share}) is rounding: blocks are larger than requested."
         ),
         fix="Remove `roundup_power2_divisions` from `PYTORCH_CUDA_ALLOC_CONF`, or raise it.",
-        cost=Cost(bytes=lost),
-        evidence={"device": memory.label, "rounding_bytes": lost, "active_bytes": active},
+        cost=Cost(bytes=rounding),
+        evidence={"device": memory.label, "rounding_bytes": rounding, "active_bytes": active},
     )
 
 

@@ -354,7 +354,7 @@ def _build_finding(
     n_text = (
         format_count(round(n_per_call)) if n_per_call.is_integer() else f"about {n_per_call:.1f}"
     )
-    where = " in the function called" if line.is_call else ""
+    in_callee = " in the function called" if line.is_call else ""
 
     change = ProgramChange(host_time=between.pairs())
     cost = ctx.time_cost(change, "estimate")
@@ -365,7 +365,7 @@ def _build_finding(
         severity="warning" if is_long or is_frequent else "note",
         confidence="high" if line.reason else "medium",
         message=(
-            f"Graph break{where}{at(line.location)}, {times_per_step(ctx, len(rows))}"
+            f"Graph break{in_callee}{at(line.location)}, {times_per_step(ctx, len(rows))}"
             f"{_quote_reason(line.reason)}. The compiled code runs as {n_text} "
             f"graphs instead of one, with {time_per_step(ctx, python_ns)} "
             f"({format_share(python_ns / windows_ns(ctx))}) of Python between them; the cost of "

@@ -209,16 +209,16 @@ def _build_finding(
     is_sure = not is_alive or _is_training(ctx) is False
     is_large = peak >= thresholds.warning_kept_bytes
 
-    text = (
-        f"{' in this recording' if is_alive else ''}. Its {counted(n_nodes, 'node')}"
-        f"{'' if is_alive else f' ({times_per_step(ctx, n_nodes)})'} "
-    )
-    size = format_bytes(peak)
-    held = f"hold {size} when it ends." if is_alive else f"saved up to {size} at one time."
+    size, nodes_text = format_bytes(peak), counted(n_nodes, "node")
+    if is_alive:
+        memory = f" in this recording. Its {nodes_text} hold {size} when it ends."
+    else:
+        often = times_per_step(ctx, n_nodes)
+        memory = f". Its {nodes_text} ({often}) saved up to {size} at one time."
     return INFO.finding(
         severity="warning" if is_large and is_sure else "note",
         confidence="low" if not is_sure else "high" if place.file and not is_alive else "medium",
-        message=f"An autograd graph is built{at(place)} that no backward pass uses{text}{held}",
+        message=f"An autograd graph is built{at(place)} that no backward pass uses{memory}",
         fix=(
             "Evaluate under `torch.inference_mode()`, or `torch.no_grad()` where the result "
             "becomes part of a graph later; `model.eval()` does not disable gradients."

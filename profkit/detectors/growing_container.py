@@ -121,33 +121,33 @@ def _suggest_fix(leak: Leak) -> str:
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
-    what = quoted(name) if name else "the container"
-    return f"Clear {what} after its tensors are used, or {limit}{move}."
+    holder = quoted(name) if name else "the container"
+    return f"Clear {holder} after its tensors are used, or {limit}{move}."
 
 
 def _suggest_holder_fix(leak: Leak) -> str:
     """Suggest the fix for a particular kind of holder; return "" for any other kind."""
     chain, name = main_chain(leak), holder_name(leak)
-    what = quoted(name) if name else "the container"
+    holder = quoted(name) if name else "the container"
 
     if chain is not None and any(CYCLE in part for part in chain.parts):
         return (
-            f"Iterate over the source of {what} anew in each epoch, as with `while True: yield "
+            f"Iterate over the source of {holder} anew in each epoch, as with `while True: yield "
             f"from loader`: `{CYCLE}` saves every item of the first pass."
         )
     if chain is not None and _is_optimizer_history(chain):
-        return f"Lower the optimizer's `history_size`: {what} keeps tensors of that many steps."
+        return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
     if leak.is_enlarged:
         return (
-            f"Keep only the last part of {what if name else 'the tensor'}, or start it anew for "
+            f"Keep only the last part of {holder if name else 'the tensor'}, or start it anew for "
             "each sequence or epoch: it is copied into a longer one each time."
         )
     if chain is not None and _is_variable_of_threads(chain, leak):
         return (
-            f"Let the threads end whose calls have the variable {what}, or pass its values to a "
+            f"Let the threads end whose calls have the variable {holder}, or pass its values to a "
             "few threads through a `queue.Queue` with a `maxsize`."
         )
-    return "" if chain is None else _FIXES.get(chain.kind, "").format(what)
+    return "" if chain is None else _FIXES.get(chain.kind, "").format(holder)
 
 
 def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:

@@ -81,8 +81,8 @@ def _build_message(leak: Leak) -> str:
 
 def _suggest_fix(leak: Leak) -> str:
     name = holder_name(leak)
-    where = f" in {quoted(name)}" if name else ""
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `traceback.format_exc()` or `str(error)`{where} instead of the exception, or drop "
+        f"Store `traceback.format_exc()` or `str(error)`{place} instead of the exception, or drop "
         "its frames with `error.with_traceback(None)`."
     )

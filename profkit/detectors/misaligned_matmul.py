@@ -111,11 +111,13 @@ _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "b
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all misaligned products."""
-    every = products(ctx.events, ctx.launches, ctx.op_work)
-    every = every.select(in_windows(ctx, every.rows) & (ctx.events.dur_ns[every.kernel] > 0))
-    is_odd, is_fast = misaligned(ctx.events, every), tensor_core_rows(ctx.events, every.kernel)
-    is_wide = (every.sizes >= thresholds.min_size_count).all(axis=1)
-    odd = every.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, every)))
+    matmuls = products(ctx.events, ctx.launches, ctx.op_work)
+    matmuls = matmuls.select(
+        in_windows(ctx, matmuls.rows) & (ctx.events.dur_ns[matmuls.kernel] > 0)
+    )
+    is_odd, is_fast = misaligned(ctx.events, matmuls), tensor_core_rows(ctx.events, matmuls.kernel)
+    is_wide = (matmuls.sizes >= thresholds.min_size_count).all(axis=1)
+    odd = matmuls.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, matmuls)))
     if not len(odd.rows):
         return
 
@@ -125,17 +127,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     # What the program's own aligned products reach is more certain than what the device could.
-    per_ns = _measure_aligned(ctx, odd, every.select(~is_odd & is_fast))
+    per_ns = _measure_aligned(ctx, odd, matmuls.select(~is_odd & is_fast))
     basis: Basis = "estimate" if per_ns.any() else "upper-bound"
     if basis == "upper-bound":
         per_ns = _estimate_peaks(ctx, odd)
     yield from _build_findings(ctx, thresholds, odd, per_ns, share, basis)
 
 
-def _left_tensor_cores(ctx: Context, every: Products) -> Mask:
+def _left_tensor_cores(ctx: Context, matmuls: Products) -> Mask:
     """Return which products run on CUDA cores, while tensor cores multiply the types elsewhere."""
     events = ctx.events
-    names, place = np.unique(events.name[every.kernel], return_inverse=True)
+    names, place = np.unique(events.name[matmuls.kernel], return_inverse=True)
     kernels = [events.names[name] for name in names.tolist()]
     precisions = [matmul_precision(kernel) for kernel in kernels]
     is_float32 = np.array([precision == "float32" for precision in precisions], dtype=np.bool_)

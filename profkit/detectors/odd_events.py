@@ -137,7 +137,7 @@ def _report_unfinished(ctx: Context) -> Iterator[Finding]:
         return
 
     n = len(rows)
-    what = (
+    subject = (
         "One operator or region has" if n == 1 else f"{format_count(n)} operators and regions have"
     )
     example = f"`{visible(events.name_of(rows[0]))}`"
@@ -147,7 +147,7 @@ def _report_unfinished(ctx: Context) -> Iterator[Finding]:
         severity="note",
         confidence="high",
         message=(
-            f"{what} no known end, because the profiler was stopped within{named} in no figure."
+            f"{subject} no known end, because the profiler was stopped within{named} in no figure."
         ),
         fix="Stop the profiler between two steps, outside of operators and `record_function`.",
         n=n,

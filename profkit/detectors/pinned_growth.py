@@ -64,8 +64,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _suggest_fix(leak: Leak) -> str:
     name = holder_name(leak)
-    what = f" in {quoted(name)}" if name else ""
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Release the tensors{what} after their copy to the GPU, or store them in pageable memory; "
-        "reuse a few pinned buffers with `copy_`."
+        f"Release the tensors{place} after their copy to the GPU, or store them in pageable "
+        "memory; reuse a few pinned buffers with `copy_`."
     )

@@ -179,8 +179,8 @@ def _build_finding(
     change = ProgramChange(scaled=((compiling, 0.0),))
 
     # Where devices work meanwhile, nothing is lost.
-    lost = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
-    total_ns = int(covered_within(lost, *windows(ctx)).sum())
+    lost_time = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
+    total_ns = int(covered_within(lost_time, *windows(ctx)).sum())
 
     records = [compilation.record for compilation in group if compilation.record is not None]
     n_by_reason = Counter(record.reason for record in records)
@@ -215,7 +215,7 @@ def _build_finding(
             "reasons": [first_line(reason) for reason in reasons[:MAX_REASONS]],
             "events": event_ids(ctx, rows),
         },
-        spans=lost.pairs(),
+        spans=lost_time.pairs(),
         change=change,
     )
 

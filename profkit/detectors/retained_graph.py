@@ -91,11 +91,11 @@ def _suggest_fix(leak: Leak) -> str:
 
     variable = assigned_name(leak.code)
     if variable is not None:
-        where = f" in {quoted(name)}" if name and name != variable else ""
+        place = f" in {quoted(name)}" if name and name != variable else ""
         method = "item" if is_scalar else "detach"
-        return f"Store {quoted(f'{variable}.{method}()')}{where} instead of {quoted(variable)}."
-    where = f" in {quoted(name)}" if name else ""
+        return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `.item()` of a number and `.detach()` of a tensor{where}, or compute it under "
+        f"Store `.item()` of a number and `.detach()` of a tensor{place}, or compute it under "
         "`torch.no_grad()`."
     )

@@ -120,12 +120,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         is_small = np.median(n_bytes) <= thresholds.max_small_bytes
 
     if is_small and n_per_step >= thresholds.min_excess_count * needed:
-        usual = (
+        typical = (
             f"most of them take less than {format_ns(float(np.median(dur_ns)))}"
             if n_bytes is None
             else f"most of them are at most {format_bytes(int(np.median(n_bytes)))}"
         )
-        yield _build_finding(ctx, waits, places, needed / n_per_step, usual, thresholds)
+        yield _build_finding(ctx, waits, places, needed / n_per_step, typical, thresholds)
 
 
 def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | None:
@@ -140,7 +140,7 @@ def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | 
 
 
 def _build_finding(
-    ctx: Context, waits: CollectiveWaits, places: Rows, kept_share: float, usual: str,
+    ctx: Context, waits: CollectiveWaits, places: Rows, kept_share: float, typical: str,
     thresholds: Thresholds,
 ) -> Finding:  # fmt: skip
     rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
@@ -156,8 +156,8 @@ def _build_finding(
         confidence="medium",
         message=(
             f"Gradients are reduced{at(lines[0]) if lines else ''} by "
-            f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {usual}. They take "
-            f"{time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
+            f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {typical}. They "
+            f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
         ),
         fix=(
             "Leave `bucket_cap_mb` of `DistributedDataParallel` at 25 MiB, or raise it."

@@ -78,14 +78,14 @@ def _suggest_fix(leak: Leak) -> str:
         return library_fix(leak)
 
     chain, name = main_chain(leak), holder_name(leak)
-    what = quoted(name) if name else "the cache"
+    holder = quoted(name) if name else "the cache"
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (
-            f"Limit {what} (`functools.lru_cache(maxsize=32)`), or pass arguments that repeat: a "
+            f"Limit {holder} (`functools.lru_cache(maxsize=32)`), or pass arguments that repeat: a "
             f"tensor or the number of a step is a new key every time.{detach}"
         )
     return (
-        f"Limit {what}: remove the oldest entry for each new one, or clear it every epoch, and use "
-        f"keys that repeat.{detach}"
+        f"Limit {holder}: remove the oldest entry for each new one, or clear it every epoch, and "
+        f"use keys that repeat.{detach}"
     )

@@ -144,9 +144,10 @@ def _build_message(job: JobContext, numbers: list[int], stage: int, saving_ns: f
 
     index = [i for i, recorded in enumerate(job.ranks) if recorded.rank in numbers]
     mean_ns = float(work_ns[index].mean())
-    who = f"Stage {stage} ({the_ranks(numbers)})" if stage >= 0 else the_ranks(numbers).capitalize()
+    ranks = the_ranks(numbers)
+    subject = f"Stage {stage} ({ranks})" if stage >= 0 else ranks.capitalize()
     verb = "works" if stage >= 0 or len(numbers) == 1 else "work"
     return (
-        f"{who} {verb} for {job.time_per_step(mean_ns)}, {mean_ns / work_ns.mean():.1f} times the "
-        f"mean of all ranks: that costs {costs}."
+        f"{subject} {verb} for {job.time_per_step(mean_ns)}, {mean_ns / work_ns.mean():.1f} times "
+        f"the mean of all ranks: that costs {costs}."
     )

@@ -185,22 +185,19 @@ def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -
 
 def _build_message(ctx: Context, lines: list[_Growth], step_bytes: int, n_blocks: int) -> str:
     where = "in host memory" if lines[0].device == "cpu" else f"on {lines[0].device}"
+    growth_text = f"{format_bytes(step_bytes)} per step {where}"
     left = f"{format_count(n_blocks)} blocks are left from {format_count(len(ctx.steps))} steps"
 
     if len(lines) == 1:
         ops = lines[0].ops
         named = " and ".join(f"`{op}`" for op in ops[:MAX_OPS])
         more = f" and {len(ops) - MAX_OPS} more" if len(ops) > MAX_OPS else ""
-        by = f" by {named}{more}" if named else ""
-        return (
-            f"{format_bytes(step_bytes)} per step {where}, allocated{at(lines[0].location)}{by}, "
-            f"are never freed: {left}."
-        )
+        by_ops = f" by {named}{more}" if named else ""
+        return f"{growth_text}, allocated{at(lines[0].location)}{by_ops}, are never freed: {left}."
 
     # A reference to the last tensor of a graph, such as a loss, holds all the others.
     last = max(lines, key=lambda line: int(line.kept.place.max())).location
     return (
-        f"{format_bytes(step_bytes)} per step {where}, allocated by {len(lines)} lines, are "
-        f"never freed: {left}. So many lines are one retained autograd graph, whose last tensor is "
-        f"allocated at {last.place}."
+        f"{growth_text}, allocated by {len(lines)} lines, are never freed: {left}. So many lines "
+        f"are one retained autograd graph, whose last tensor is allocated at {last.place}."
     )

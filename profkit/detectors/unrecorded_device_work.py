@@ -83,14 +83,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = total_ns / ctx.window_ns
     longest_ns = int((ctx.unrecorded.ends_ns - ctx.unrecorded.starts_ns).max())
     missing = _count_missing_collectives(ctx)
-    also = f" {counted(missing, 'collective')} more were issued than ran." if missing > 0 else ""
+    issued = f" {counted(missing, 'collective')} more were issued than ran." if missing > 0 else ""
     yield INFO.finding(
         severity="warning" if share >= thresholds.warning_share else "note",
         confidence="high",
         message=(
             f"For {format_ns(total_ns)} ({format_share(share)} of the recording, up to "
             f"{format_ns(longest_ns)} at once) no recorded work ran, although work was launched or "
-            f"the host was waiting for the GPU.{also}"
+            f"the host was waiting for the GPU.{issued}"
         ),
         fix=(
             "Start the recording before CUDA graphs are captured, record without other profilers, "
