@@ -97,21 +97,25 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all searches in the steps."""
-    syncs, op = _trials(ctx, thresholds)
+    syncs, op = _find_trials(ctx, thresholds)
     if not len(syncs):
         return
+
     ops, last = np.unique(op[::-1], return_index=True)
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
-    calls, work = _measured(ctx, ops, until_ns)
+    calls, work = _find_measured(ctx, ops, until_ns)
     change = ProgramChange(calls=syncs, scaled=((united(calls, work), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
+    # A search in one step is part of a warm-up; in several, sizes change all the time.
     n_steps = len(distinct(ctx.step_of(syncs))) if len(ctx.steps) else 0
     is_repeated = n_steps >= thresholds.min_steps_count
     locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, ctx.events.dur_ns[syncs]))
     steps = f" in {counted(n_steps, 'step')} of {format_count(len(ctx.steps))}" if n_steps else ""
+
     yield INFO.finding(
         severity="warning" if is_repeated else "note",
         confidence="high",
@@ -141,25 +145,26 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
-    """Waits for single algorithms in time order, and the convolution of each."""
+def _find_trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
+    """Find the waits for single algorithms in time order, and the convolution of each."""
     events = ctx.events
     syncs = EVENT_SYNC.rows(events)
     syncs = syncs[np.argsort(events.ts_ns[syncs], kind="stable")]
     op = ctx.innermost_op[syncs].astype(np.intp)
-    own = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
-    own[own] = in_windows(ctx, syncs[own])
+
+    is_trial = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
+    is_trial[is_trial] = in_windows(ctx, syncs[is_trial])
     _, group, count = np.unique(op, return_inverse=True, return_counts=True)
-    own &= count[group] >= thresholds.min_trials_count
-    return syncs[own], op[own]
+    is_trial &= count[group] >= thresholds.min_trials_count
+    return syncs[is_trial], op[is_trial]
 
 
-def _measured(ctx: Context, ops: Rows, until_ns: Int64s) -> tuple[Rows, Rows]:
-    """The launches of searches, and their work.
+def _find_measured(ctx: Context, ops: Rows, until_ns: Int64s) -> tuple[Rows, Rows]:
+    """Find the launches of searches, and their work.
 
     Args:
         ops: The convolutions, ascending.
-        until_ns: When the last wait of each has ended; what follows is the convolution itself.
+        until_ns: End of the last wait of each; the convolution itself follows.
     """
     events, launches = ctx.events, ctx.launches
 
@@ -170,6 +175,6 @@ def _measured(ctx: Context, ops: Rows, until_ns: Int64s) -> tuple[Rows, Rows]:
 
     # A cold launch loads code or a library, which the chosen algorithm may need too.
     calls = np.setdiff1d(LAUNCH.rows(events), ctx.cold_calls)
-    known = np.flatnonzero(launches.launch != NO_ROW)
-    work = launches.work[known[is_measured(launches.launch[known].astype(np.intp))]]
+    launched = np.flatnonzero(launches.launch != NO_ROW)
+    work = launches.work[launched[is_measured(launches.launch[launched].astype(np.intp))]]
     return calls[is_measured(calls)], work

@@ -112,38 +112,42 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for later steps that call the driver, and for a GPU whose cache is freed."""
     if len(ctx.steps) and ctx.has_device_work:
-        yield from _in_steps(ctx, thresholds)
+        yield from _report_steps(ctx, thresholds)
     for memory in ctx.device_memories:
-        full = np.flatnonzero(memory.flushes.cause == FlushCause.RETRY)
-        if len(full) >= thresholds.min_flushes_count:
-            yield _flushed_cache(memory, full)
+        retries = np.flatnonzero(memory.flushes.cause == FlushCause.RETRY)
+        if len(retries) >= thresholds.min_flushes_count:
+            yield _report_flushes(memory, retries)
 
 
-def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_later = len(ctx.steps) - 1
-    found = driver_calls(ctx)
-    found = found.select(ctx.step_of(found.rows) > 0)
-    calls, is_free, n_frees = found.rows, found.is_free, found.n_frees
+    in_driver = driver_calls(ctx)
+    in_driver = in_driver.select(ctx.step_of(in_driver.rows) > 0)
+    calls, is_free, n_frees = in_driver.rows, in_driver.is_free, in_driver.n_frees
     if n_later < thresholds.min_later_steps_count or not len(calls):
         return
     if len(distinct(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
+
+    # Calls without a cache, and calls for new shapes, are reported by the rules on their causes.
     if uncached_calls(ctx) is not None or growth_by_shapes(ctx) is not None:
         return
-    (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
-    if judged is None:
+    (wait,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
+    if wait is None:
         return
+
+    # Frees lead to the cause: what frees the cache makes later allocations call the driver.
     main_calls = calls[is_free] if n_frees else calls
     lines = ctx.costliest_lines(main_calls, MAX_LINES, ctx.events.dur_ns[main_calls])
-    yield judged.finding(
+    yield wait.finding(
         ctx,
         INFO,
         message=(
             f"After the first step the program still allocates CUDA memory "
             f"{format_count(len(calls) - n_frees)} times and frees it {format_count(n_frees)} "
-            f"times, which takes {time_per_step(ctx, judged.blocked.total_ns)}."
+            f"times, which takes {time_per_step(ctx, wait.blocked.total_ns)}."
         ),
-        fix=_fix(n_frees),
+        fix=_suggest_fix(n_frees),
         locations=known_locations(*lines),
         n=len(calls),
         rows=calls,
@@ -151,7 +155,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _fix(n_frees: int) -> str:
+def _suggest_fix(n_frees: int) -> str:
     if n_frees:
         return (
             "Remove `torch.cuda.empty_cache()` from the loop. If there is none, the GPU is nearly "
@@ -163,24 +167,27 @@ def _fix(n_frees: int) -> str:
     )
 
 
-def _flushed_cache(memory: DeviceMemory, full: Rows) -> Finding:
+def _report_flushes(memory: DeviceMemory, retries: Rows) -> Finding:
     flushes, replay = memory.flushes, memory.replay
-    given, again = int(flushes.n_bytes[full].sum()), int(flushes.reallocated_bytes[full].sum())
-    following = np.minimum(flushes.last[full] + 1, replay.end - 1)
+    released_bytes = int(flushes.n_bytes[retries].sum())
+    reallocated_bytes = int(flushes.reallocated_bytes[retries].sum())
+
+    # The entry after a flush is the allocation that did not fit.
+    following = np.minimum(flushes.last[retries] + 1, replay.end - 1)
+    stacks = memory.snapshot.history.stack[replay.rows[following]].tolist()
+
     return INFO.finding(
         confidence="high",
-        message=flush_message(memory, full, again),
+        message=flush_message(memory, retries, reallocated_bytes),
         fix=flush_fix(memory),
-        locations=memory.locations(memory.snapshot.history.stack[replay.rows[following]].tolist())[
-            :MAX_LINES
-        ],
-        n=len(full),
+        locations=memory.locations(stacks)[:MAX_LINES],
+        n=len(retries),
         # Time that a snapshot does not show: the same memory is reserved again and again.
         cost=Cost(),
         evidence={
             "device": memory.label,
-            "given_back_bytes": given,
-            "reallocated_bytes": again,
-            "entries": flushes.first[full][:MAX_EVENT_IDS].tolist(),
+            "given_back_bytes": released_bytes,
+            "reallocated_bytes": reallocated_bytes,
+            "entries": flushes.first[retries][:MAX_EVENT_IDS].tolist(),
         },
     )

@@ -75,9 +75,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     (wait,) = costly_waits(ctx, [ProgramChange(calls=calls.rows)], thresholds)
     if wait is None:
         return
+
     kinds = [ctx.events.name_of(int(calls.rows[calls.is_free == freed][0])) for freed in (0, 1)]
     kernels = ctx.events.rows_of(Category.KERNEL)
     n_kernels = round(in_windows(ctx, kernels).sum() / max(1, len(ctx.steps)))
+
     yield wait.finding(
         ctx,
         INFO,

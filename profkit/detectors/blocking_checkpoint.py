@@ -68,10 +68,10 @@ Thresholds = CallThresholds
 
 def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that writes or reads checkpoints for too long."""
-    yield from call_findings(ctx, INFO, thresholds, CHECKPOINT, _fix)
+    yield from call_findings(ctx, INFO, thresholds, CHECKPOINT, _suggest_fix)
 
 
-def _fix(name: str) -> str:
+def _suggest_fix(name: str) -> str:
     if name.rpartition(": ")[2].startswith("load"):
         return "Read the file once, before the loop."
     return (

@@ -91,11 +91,13 @@ _FIXES: Final = {
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host for the size of a result."""
-    yield from read_findings(ctx, INFO, thresholds, ReadKind.SIZE, lambda rows: _texts(ctx, rows))
+    yield from read_findings(
+        ctx, INFO, thresholds, ReadKind.SIZE, lambda rows: _describe(ctx, rows)
+    )
 
 
-def _texts(ctx: Context, rows: Rows) -> tuple[str, str]:
-    """What selects, as the user wrote it as far as it is known, and the fix."""
+def _describe(ctx: Context, rows: Rows) -> tuple[str, str]:
+    """Return the selecting call, as the user wrote it if that was recorded, and the fix."""
     name = ctx.events.name_of(int(rows[0])).removeprefix("aten::")
     fix = _KEEP_SHAPE if name in _MASKS else _FIXES.get(name, _ONCE)
     method = tensor_method(ctx, int(rows[0]))

@@ -107,18 +107,23 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         min_bytes = thresholds.min_growth_share * int(memory.reserved_bytes.max())
         if trend.unused_rise_bytes >= max(thresholds.min_growth_bytes, min_bytes):
-            yield _finding(memory, trend)
+            yield _build_finding(memory, trend)
 
 
-def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
+def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
+    # Two causes are possible: if at least half of the growth found free memory in pieces, it is
+    # fragmentation, else a cache for each stream and pool.
     replay, requests = memory.replay, memory.driver_requests
-    later = requests.place >= trend.start
-    failed = np.flatnonzero(later & requests.is_fragmented)
-    is_fragmented = int(requests.n_bytes[failed].sum()) * 2 >= int(requests.n_bytes[later].sum())
-    stacks = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
+    is_later = requests.place >= trend.start
+    failed = np.flatnonzero(is_later & requests.is_fragmented)
+    failed_bytes, later_bytes = requests.n_bytes[failed].sum(), requests.n_bytes[is_later].sum()
+    is_fragmented = int(failed_bytes) * 2 >= int(later_bytes)
+
+    stacks = memory.snapshot.history.stack[replay.rows[requests.place[is_later]]]
     place = int(requests.place[failed[-1]]) if len(failed) else replay.end
     segments = memory.segment_map_at(place)
     sites = main_fragmentation_sites(fragmentation_summary(segments, memory.lines))[:MAX_LINES]
+
     text = (
         f"PyTorch reserved {format_bytes(int(memory.reserved_bytes.max()))} on {memory.label} for "
         f"a peak of {format_bytes(int(memory.active_bytes.max()))} allocated: after the first "
@@ -126,7 +131,9 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
         f"{format_bytes(trend.reserved_rise_bytes)} and allocated memory by "
         f"{format_bytes(trend.active_rise_bytes)}."
     )
-    cause = _fragmentation(memory, failed, sites) if is_fragmented else _pools(memory)
+    cause = (
+        _describe_fragmentation(memory, failed, sites) if is_fragmented else _describe_pools(memory)
+    )
     return INFO.finding(
         confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
@@ -134,8 +141,8 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "Use one side stream instead of many, and let CUDA graphs share one pool "
             "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
         ),
-        locations=_locations(memory, sites if is_fragmented else (), stacks),
-        n=int(later.sum()),
+        locations=_find_locations(memory, sites if is_fragmented else (), stacks),
+        n=int(is_later.sum()),
         cost=Cost(bytes=trend.unused_rise_bytes),
         evidence={
             "device": memory.label,
@@ -145,27 +152,29 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "active_bytes": int(memory.active_bytes.max()),
             "reserved_if_compact_bytes": requests.compact_bytes,
             "n_fragmented_requests": len(failed),
-            "n_pools": len(distinct(requests.pool[later])),
+            "n_pools": len(distinct(requests.pool[is_later])),
             "largest_usable_block_bytes": int(segments.free_bytes.max(initial=0)),
             **(fragmentation_evidence(memory) if is_fragmented else {}),
         },
     )  # fmt: skip
 
 
-def _locations(
+def _find_locations(
     memory: DeviceMemory, sites: Sequence[FragmentationSite], stacks: Int32s
 ) -> tuple[Location, ...]:
-    """The lines whose live blocks fragment the memory, then those that allocate more."""
-    return tuple(dict.fromkeys((*site_locations(sites), *memory.locations(stacks.tolist()))))[
-        :MAX_LINES
-    ]
+    """Find the lines whose live blocks fragment the memory, then the lines that allocate more."""
+    locations = (*site_locations(sites), *memory.locations(stacks.tolist()))
+    return tuple(dict.fromkeys(locations))[:MAX_LINES]
 
 
-def _fragmentation(memory: DeviceMemory, failed: Rows, sites: Sequence[FragmentationSite]) -> str:
+def _describe_fragmentation(
+    memory: DeviceMemory, failed: Rows, sites: Sequence[FragmentationSite]
+) -> str:
     requests, last = memory.driver_requests, int(failed[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
     segments = memory.segment_map_at(int(requests.place[last]))
     is_small = bool(requests.is_small_pool[requests.pool[last]])
+
     largest = segments.largest_usable_block_bytes(stream, is_small=is_small)
     needed = int(requests.needed_bytes[last])
     excluded = ", which `max_split_size` excludes" if largest >= needed else ""
@@ -177,7 +186,7 @@ def _fragmentation(memory: DeviceMemory, failed: Rows, sites: Sequence[Fragmenta
     return f"{text} {retention_text(sites)}" if sites else text
 
 
-def _pools(memory: DeviceMemory) -> str:
+def _describe_pools(memory: DeviceMemory) -> str:
     requests = memory.driver_requests
     n_pools = len(distinct(requests.pool))
     return (

@@ -79,6 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = busy_ns / max(ctx.busy.total_ns, 1)
     if not busy_ns or share < thresholds.min_busy_share:
         return
+
     yield INFO.finding(
         confidence="high",
         message=(

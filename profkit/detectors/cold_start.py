@@ -79,8 +79,7 @@ class Thresholds:
 
     Attributes:
         min_saved_share: Minimum share of the steps, or of a recording without steps, that the calls
-            take. Below it, averages are no further from those of later steps than steps are from
-            each other.
+            take. Below it, averages differ from later steps no more than steps differ anyway.
     """
 
     min_saved_share: float = 0.05
@@ -92,36 +91,40 @@ _GRAPH: Final = regex(r"Graph(Instantiate|Upload|Launch|Exec)")
 _LOADS: Final = regex(
     r"Func(Get|Set)Attribute|OccupancyMax|FuncBySymbol|FuncGet|(Module|Library)Load"
 )
-"""Calls about a kernel, whose code is loaded for that, besides those that launch it. In operators
-of cuDNN and cuBLAS they set up the library."""
+"""Calls other than launches that load the code of a kernel. In operators of cuDNN and cuBLAS they
+set up the library."""
 _MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding on all calls that set something up."""
+    # The calls of a compilation are reported by compile-in-window.
     rows = ctx.cold_calls[in_windows(ctx, ctx.cold_calls)]
     compiling = covered_by(ctx.events, ctx.compilations.rows)
     rows = rows[~inside(compiling, ctx.events.ts_ns[rows])]
     if not len(rows):
         return
+
     change = ProgramChange(scaled=((rows, 0.0),))
     cost = ctx.time_cost(change)
     total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
         return
+
     spent = covered_by(ctx.events, rows)
-    whole = "the steps" if len(ctx.steps) else "the recording"
+    extent = "the steps" if len(ctx.steps) else "the recording"
     locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
-    parts = ", ".join(f"{what} {format_ns(ns)}" for what, ns in _set_up(ctx, rows))
+    parts = ", ".join(f"{purpose} {format_ns(ns)}" for purpose, ns in _sum_by_purpose(ctx, rows))
     longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
-    where = ctx.location(longest)
+    location = ctx.location(longest)
+
     yield INFO.finding(
         confidence="high",
         message=(
-            f"Cold start takes {format_ns(spent.total_ns)} of {whole} "
+            f"Cold start takes {format_ns(spent.total_ns)} of {extent} "
             f"({format_share(spent.total_ns / total_ns)}), while the GPU is idle: {parts}. The "
             f"longest call is `{ctx.events.name_of(longest)}`"
-            f"{f' in `{where.op}`' if where.op else ''}{at(where)}."
+            f"{f' in `{location.op}`' if location.op else ''}{at(location)}."
         ),
         fix=(
             "Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`."
@@ -137,26 +140,29 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _set_up(ctx: Context, rows: Rows) -> list[tuple[str, int]]:
-    """What the calls set up and the time that each takes, the longest first."""
+def _sum_by_purpose(ctx: Context, rows: Rows) -> list[tuple[str, int]]:
+    """Sum the time of calls by the part that they set up, the longest first."""
     launches = set(LAUNCH.rows(ctx.events).tolist())
     is_hip = bool(len(HIP.rows(ctx.events)))
+
+    # The order matters: a launch loads the code of its kernel, also within a library's operator.
     total: dict[str, int] = defaultdict(int)
     for row in rows.tolist():
         op = int(ctx.innermost_op[row])
         operator = ctx.events.name_of(op) if op != NO_ROW else ""
         call = ctx.events.name_of(row)
         if _GRAPH.search(call):
-            what = "instantiating HIP graphs" if is_hip else "instantiating CUDA graphs"
+            purpose = "instantiating HIP graphs" if is_hip else "instantiating CUDA graphs"
         elif row in launches:
-            what = "loading the code of kernels"
+            purpose = "loading the code of kernels"
         elif _DNN.search(operator):
-            what = "setting up MIOpen" if is_hip else "setting up cuDNN"
+            purpose = "setting up MIOpen" if is_hip else "setting up cuDNN"
         elif _BLAS.search(operator):
-            what = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
+            purpose = "setting up rocBLAS" if is_hip else "setting up cuBLAS"
         elif _LOADS.search(call):
-            what = "loading the code of kernels"
+            purpose = "loading the code of kernels"
         else:
-            what = "setting up the device"
-        total[what] += int(ctx.events.dur_ns[row])
+            purpose = "setting up the device"
+        total[purpose] += int(ctx.events.dur_ns[row])
+
     return sorted(total.items(), key=lambda item: -item[1])

@@ -74,8 +74,7 @@ class Thresholds:
 
     Attributes:
         min_saved_share: Minimum share of the steps, or of a recording without steps, that they
-            take. Below it, averages are no further from those of later steps than steps are from
-            each other.
+            take. Below it, averages differ from later steps no more than steps differ anyway.
     """
 
     min_saved_share: float = 0.05
@@ -86,12 +85,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     times = compile_times(ctx)
     spent = reduce(unite, times.values(), EMPTY)
     total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
-    change = ProgramChange(host_time=spent.pairs())
     if spent.total_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
+    change = ProgramChange(host_time=spent.pairs())
     cost = ctx.time_cost(change)
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
         return
+
     longest = sorted(times.items(), key=lambda item: -item[1].total_ns)
     parts = ", ".join(f"{name} {format_ns(time.total_ns)}" for name, time in longest)
     yield INFO.finding(

@@ -96,19 +96,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     calls = calls[in_windows(ctx, calls)]
     if not len(calls):
         return
+
     wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
+    idle_ns = _find_idle_time(ctx, wrapper).total_ns
     change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())
     cost = ctx.time_cost(change)
-    idle_ns = _idle_otherwise(ctx, wrapper).total_ns
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     lines = ctx.costliest_lines(calls, MAX_LINES, ctx.events.dur_ns[calls])
+
     yield INFO.finding(
-        severity=(
-            "warning" if (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx) else "note"
-        ),
+        severity="warning" if is_costly else "note",
         confidence="high",
-        message=_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
-        fix=_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
+        message=_build_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
+        fix=_suggest_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
         locations=known_locations(*lines),
         n=len(calls),
         cost=cost,
@@ -124,20 +125,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _idle_otherwise(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
-    """Time in which no device does work other than the wrapper's."""
+def _find_idle_time(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
+    """Find the time in which no device does work other than the wrapper's."""
     work = ctx.launches.work
     starts, ends = windows(ctx)
-    others = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
-    return complement(others, int(starts.min()), int(ends.max()))
+    models_work = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
+    return complement(models_work, int(starts.min()), int(ends.max()))
 
 
-def _message(
+def _build_message(
     ctx: Context, wrapper: DataParallelOverhead, busy: Intervals, idle_ns: int, place: str
 ) -> str:
     often = times_per_step(ctx, len(wrapper.calls))
     on_host = time_per_step(ctx, wrapper.on_host.total_ns)
     idle = time_per_step(ctx, idle_ns)
+
     if wrapper.n_devices <= 1:
         return (
             f"`DataParallel` around the model called{place} runs it on one GPU, {often}, and "
@@ -151,12 +153,13 @@ def _message(
     )
 
 
-def _fix(n_devices: int, *, trains: bool) -> str:
+def _suggest_fix(n_devices: int, *, trains: bool) -> str:
     if n_devices <= 1:
         return (
             "Remove `DataParallel(...)` around the module, or call `model.module`, the module "
             "that it wraps."
         )
+
     start = f"Start one process per GPU, `torchrun --nproc-per-node={n_devices}`"
     if trains:
         return (

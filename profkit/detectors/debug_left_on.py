@@ -83,8 +83,7 @@ class Thresholds:
     Attributes:
         min_kernels_count: Minimum kernels, to say that launches wait for them.
         min_waited_share: Minimum share of the kernels that end before their launch returns. Without
-            the setting none of them does, but for clocks of host and GPU that differ by
-            microseconds.
+            the setting none does; clocks of host and GPU differ by microseconds.
     """
 
     min_kernels_count: int = 20
@@ -102,7 +101,7 @@ _EFFECTS: Final = {
     "PYTHONDEVMODE": "Python checks each allocation of memory",
     "PYTHONMALLOC": "Python checks each allocation of memory",
 }
-_OF_RANKS: Final = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT")
+_FOR_RANKS: Final = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT")
 _BLOCKING: Final = "each launch waits until its kernel has finished"
 
 
@@ -111,33 +110,38 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     checks = anomaly_checks(ctx)
     checks = checks[in_windows(ctx, checks)]
     if len(checks):
-        yield _anomaly(ctx, checks)
-    yield from _gradcheck(ctx)
-    launches = _blocking_launches(ctx, thresholds)
+        yield _report_anomaly_checks(ctx, checks)
+
+    yield from _report_gradcheck(ctx)
+
+    launches = _find_blocking_launches(ctx, thresholds)
     if len(launches):
-        yield _blocking(ctx, launches)
-    yield from _environment(ctx, blocks=bool(len(launches)))
+        yield _report_blocking_launches(ctx, launches)
+
+    yield from _report_variables(ctx, blocks=bool(len(launches)))
 
 
-def _anomaly(ctx: Context, checks: Rows) -> Finding:
+def _report_anomaly_checks(ctx: Context, checks: Rows) -> Finding:
     is_check = np.zeros(len(ctx.events), dtype=np.bool_)
     is_check[checks] = True
     within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
     work, _ = ctx.launched_by(checks)
     change = ProgramChange(calls=ctx.syncs.rows[within], scaled=((united(checks, work), 0.0),))
-    tests = checks[: len(checks) // 3]
+
+    # A test of one gradient runs three operators.
+    n_tests = len(checks) // 3
     spent = covered_by(ctx.events, checks)
     return INFO.finding(
         confidence="high",
         message=(
-            f"Anomaly detection tests {times_per_step(ctx, len(tests))} whether a gradient is not "
+            f"Anomaly detection tests {times_per_step(ctx, n_tests)} whether a gradient is not "
             f"a number: {time_per_step(ctx, spent.total_ns)} on the host "
             f"({format_share(spent.total_ns / windows_ns(ctx))}). The stack trace that it takes of "
             "each operator in the forward pass is not included."
         ),
         fix="Remove `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()`.",
         locations=known_locations(*ctx.costliest_lines(checks, _MAX_LINES)),
-        n=len(tests),
+        n=n_tests,
         cost=ctx.time_cost(change),
         evidence={"host_ns": spent.total_ns, "events": event_ids(ctx, checks)},
         spans=spent.pairs(),
@@ -145,10 +149,11 @@ def _anomaly(ctx: Context, checks: Rows) -> Finding:
     )
 
 
-def _gradcheck(ctx: Context) -> Iterator[Finding]:
+def _report_gradcheck(ctx: Context) -> Iterator[Finding]:
     for location, rows in ctx.by_line(python_calls(ctx, _GRADCHECK)):
         spent = covered_by(ctx.events, rows)
         change = ProgramChange(scaled=((rows, 0.0),))
+
         yield INFO.finding(
             confidence="high",
             message=(
@@ -166,23 +171,27 @@ def _gradcheck(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
-    """The launches of kernels in the windows, if they wait for their kernels."""
+def _find_blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
+    """Find the launches of kernels in the windows, if they wait for their kernels."""
     events, launches = ctx.events, ctx.launches
-    known = (launches.launch != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
-    work, launch = launches.work[known], launches.launch[known].astype(np.intp)
-    waited = events.end_ns[work] <= events.end_ns[launch]
-    if len(work) < thresholds.min_kernels_count or waited.mean() < thresholds.min_waited_share:
+    is_kernel = (launches.launch != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
+    kernels, launch = launches.work[is_kernel], launches.launch[is_kernel].astype(np.intp)
+    is_waited = events.end_ns[kernels] <= events.end_ns[launch]
+    n_min, min_share = thresholds.min_kernels_count, thresholds.min_waited_share
+    if len(kernels) < n_min or is_waited.mean() < min_share:
         return np.zeros(0, dtype=np.intp)
+
     launch = distinct(launch)
     return np.asarray(launch[in_windows(ctx, launch)])
 
 
-def _blocking(ctx: Context, launches: Rows) -> Finding:
+def _report_blocking_launches(ctx: Context, launches: Rows) -> Finding:
+    # A launch that does not wait takes a few microseconds, whatever its kernel.
     spent_ns = int(ctx.events.dur_ns[launches].sum())
     factor = min(1.0, len(launches) * LAUNCH_NS / max(1, spent_ns))
     change = ProgramChange(scaled=((launches, factor),))
-    variable = _variable(ctx)
+
+    variable = "AMD_SERIALIZE_KERNEL" if len(HIP.rows(ctx.events)) else "CUDA_LAUNCH_BLOCKING"
     return INFO.finding(
         confidence="high",
         message=(
@@ -202,12 +211,8 @@ def _blocking(ctx: Context, launches: Rows) -> Finding:
     )
 
 
-def _variable(ctx: Context) -> str:
-    return "AMD_SERIALIZE_KERNEL" if len(HIP.rows(ctx.events)) else "CUDA_LAUNCH_BLOCKING"
-
-
-def _environment(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
-    """Findings on environment variables.
+def _report_variables(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
+    """Yield findings on environment variables.
 
     Args:
         blocks: Whether launches wait, which has a finding already.
@@ -215,13 +220,15 @@ def _environment(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
     capture = ctx.trace.capture
     if capture is None:
         return
+
     for name, value in capture.settings.items():
         effect = _EFFECTS.get(name, _BLOCKING)
-        matters = name not in _OF_RANKS or (capture.world_size or 1) > 1
+        matters = name not in _FOR_RANKS or (capture.world_size or 1) > 1
         if effect == _BLOCKING:
             matters = ctx.has_device_work and not blocks
         if not matters or value not in DEBUG_SETTINGS.get(name, ()):
             continue
+
         yield INFO.finding(
             severity="note" if effect == _COMPILES_NOTHING else "warning",
             confidence="high",

@@ -79,45 +79,47 @@ _MAX_CALLS = 3
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Nothing: each disagreement is an error."""
+    """No settings: each disagreement is an error."""
 
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each group whose ranks disagree."""
-    for each in job.disagreements:
+    for disagreement in job.disagreements:
         yield INFO.finding(
-            confidence="medium" if each.number is None else "high",
-            message=_message(each),
+            confidence="medium" if disagreement.number is None else "high",
+            message=_build_message(disagreement),
             fix=(
                 "All ranks of a group must call the same collectives, with the same sizes. Remove "
                 "the branch that depends on the rank or its data."
             ),
-            n=each.n,
-            ranks=each.ranks,
+            n=disagreement.n,
+            ranks=disagreement.ranks,
             evidence={
-                "group": each.group.name,
-                "number": each.number,
-                "step": each.step,
-                "calls": [_call(call) for call, _ in each.calls],
-                "ranks": [" ".join(map(str, ranks)) for _, ranks in each.calls],
+                "group": disagreement.group.name,
+                "number": disagreement.number,
+                "step": disagreement.step,
+                "calls": [_describe_call(call) for call, _ in disagreement.calls],
+                "ranks": [" ".join(map(str, ranks)) for _, ranks in disagreement.calls],
             },
         )
 
-    yield from _blocked(job, {each.group.name for each in job.disagreements})
+    yield from _report_blocked(job, {reported.group.name for reported in job.disagreements})
 
 
-def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
+def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Finding]:
     """Yield a finding for the first collective of each set of ranks that others wait for.
 
     Args:
-        known: Names of groups that have a finding.
+        reported: Names of groups that have a finding.
     """
-    found = [each for each in job.blocked if each.group.name not in known]
-    records = {rank: each.about for rank, each in job.last_records.items()}
+    # Later collectives are blocked by the first one, so they have no finding of their own.
     by_cause: dict[tuple[str, tuple[int, ...]], list[BlockedCollective]] = defaultdict(list)
-    for each in found:
-        by_cause[each.reason, each.absent].append(each)
-    for (reason, absent), (first, *others) in by_cause.items():
+    for collective in job.blocked:
+        if collective.group.name not in reported:
+            by_cause[collective.reason, collective.absent].append(collective)
+
+    records = {rank: record.about for rank, record in job.last_records.items()}
+    for (reason, absent), (first, *later) in by_cause.items():
         is_late = reason in {"absent", "waiting"} and first.waited_ns is None
         has_timed_out = any(call.has_timed_out for call in first.called.values())
         yield INFO.finding(
@@ -126,27 +128,26 @@ def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
             message=blocked.message(first, records),
             fix=blocked.FIXES[reason],
             locations=blocked.locations(first),
-            n=1 + len(others),
+            n=1 + len(later),
             ranks=tuple(sorted({*first.called, *absent})),
-            evidence=blocked.evidence(first, others),
+            evidence=blocked.evidence(first, later),
         )
 
 
-def _message(each: Disagreement) -> str:
-    what = f"collective {each.number}" if each.number is not None else f"step {each.step}"
-    more = ""
-    if each.n > 1:
-        unit = "collective" if each.number is not None else "step"
-        more = f" They disagree on {counted(each.n, unit)}."
-    told = [f"{the_ranks(ranks)}: {_call(call)}" for call, ranks in each.calls]
-    if len(told) > _MAX_CALLS:
-        told = [*told[:_MAX_CALLS], "…"]
-    return (
-        f"Ranks of {the_group(each.group, each.ranks)} disagree on {what}: {'; '.join(told)}.{more}"
-    )
+def _build_message(disagreement: Disagreement) -> str:
+    unit, number = "collective", disagreement.number
+    if number is None:
+        unit, number = "step", disagreement.step
+    more = f" They disagree on {counted(disagreement.n, unit)}." if disagreement.n > 1 else ""
+
+    calls = [f"{the_ranks(ranks)}: {_describe_call(call)}" for call, ranks in disagreement.calls]
+    if len(calls) > _MAX_CALLS:
+        calls = [*calls[:_MAX_CALLS], "…"]
+    group = the_group(disagreement.group, disagreement.ranks)
+    return f"Ranks of {group} disagree on {unit} {number}: {'; '.join(calls)}.{more}"
 
 
-def _call(call: CollectiveCall) -> str:
+def _describe_call(call: CollectiveCall) -> str:
     """``all-reduce of 1,000 Float``."""
     if not call.kind:
         return "no further collective"

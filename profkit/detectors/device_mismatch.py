@@ -78,7 +78,7 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The error either ended the program or not: it needs no limit."""
+    """No settings: the error either ended the program or not."""
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -86,13 +86,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     mismatch = None if ctx.trace.capture is None else ctx.trace.capture.mismatch
     if mismatch is None:
         return
+
     file, line, function = mismatch.place
-    operator = mismatch.operator or _last_operator(ctx)
+    operator = mismatch.operator or _find_last_operator(ctx)
     location = Location(file or None, line if file else None, function or None, operator or None)
     subject = f"`{operator}`" if operator else "An operator"
+    devices = _describe_devices(mismatch)
     yield INFO.finding(
         confidence="high",
-        message=f"{subject}{at(location)} failed: {_devices(mismatch) or mismatch.message}.",
+        message=f"{subject}{at(location)} failed: {devices or mismatch.message}.",
         fix=(
             "Move the tensors to one device: `x = x.to(device)` for a tensor, which must be "
             "assigned, `module.to(device)` for a module."
@@ -102,8 +104,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _last_operator(ctx: Context) -> str:
-    """The outermost operator around the one that began last."""
+def _find_last_operator(ctx: Context) -> str:
+    """Find the outermost operator around the last one to begin."""
     rows = ctx.events.rows_of(Category.OP)
     if not len(rows):
         return ""
@@ -111,14 +113,16 @@ def _last_operator(ctx: Context) -> str:
     return ctx.events.name_of(int(ctx.tree.outermost_op[last]))
 
 
-def _devices(mismatch: DeviceMismatch) -> str:
-    """``x is on cpu, weight of Linear and bias of Linear are on cuda:0``; empty if not known."""
+def _describe_devices(mismatch: DeviceMismatch) -> str:
+    """``x is on cpu, weight of Linear and bias of Linear are on cuda:0``; empty if unknown."""
     names: dict[str, list[str]] = defaultdict(list)
     for tensor in mismatch.tensors:
         names[tensor.device].append(f"`{tensor.name}`")
     if len(names) < 2:  # noqa: PLR2004  (the others are not known)
         return ""
+
     return ", ".join(
-        f"{' and '.join(dict.fromkeys(each))} {'is' if len(set(each)) == 1 else 'are'} on {device}"
-        for device, each in names.items()
+        f"{' and '.join(unique)} {'is' if len(unique) == 1 else 'are'} on {device}"
+        for device, tensors in names.items()
+        for unique in [dict.fromkeys(tensors)]
     )

@@ -97,25 +97,28 @@ _MAX_PAIRS: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors between devices."""
-    copies, op = _peer_copies(ctx)
+    copies, op = _find_peer_copies(ctx)
     total_ns = windows_ns(ctx)
-    least = max(thresholds.min_copies_count, len(ctx.steps))
+    n_min = max(thresholds.min_copies_count, len(ctx.steps))
+    min_ns = max(1, thresholds.min_copy_share * total_ns)
+
     for location, ops in ctx.by_line(distinct(op)):
-        own = copies[np.isin(op, ops)]
-        spent = device_time(ctx, own)
-        if len(own) < least or spent.total_ns < max(1, thresholds.min_copy_share * total_ns):
+        line_copies = copies[np.isin(op, ops)]
+        spent = device_time(ctx, line_copies)
+        if len(line_copies) < n_min or spent.total_ns < min_ns:
             continue
-        change = ProgramChange(scaled=((own, 0.0),))
+
+        change = ProgramChange(scaled=((line_copies, 0.0),))
         cost = ctx.time_cost(change)
-        pairs, n_bytes = _pairs(ctx, own)
+        pairs, n_bytes = _describe_pairs(ctx, line_copies)
         is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="high",
             message=(
                 f"Tensors are copied between GPUs{at(location)}, "
-                f"{times_per_step(ctx, len(own))}: {', '.join(pairs[:_MAX_PAIRS])}. The copies "
-                f"take {time_per_step(ctx, spent.total_ns)} "
+                f"{times_per_step(ctx, len(line_copies))}: {', '.join(pairs[:_MAX_PAIRS])}. The "
+                f"copies take {time_per_step(ctx, spent.total_ns)} "
                 f"({format_share(spent.total_ns / total_ns)})."
             ),
             fix=(
@@ -123,36 +126,45 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 "loop; where a model is split, cut it where activations are small."
             ),
             locations=(location,),
-            n=len(own),
+            n=len(line_copies),
             cost=cost,
-            evidence={"bytes": n_bytes, "pairs": pairs, "events": event_ids(ctx, own)},
+            evidence={"bytes": n_bytes, "pairs": pairs, "events": event_ids(ctx, line_copies)},
             spans=spent.pairs(),
             change=change,
         )
 
 
-def _peer_copies(ctx: Context) -> tuple[Rows, Rows]:
-    """Copies between devices in the windows, and the operators that launched them."""
+def _find_peer_copies(ctx: Context) -> tuple[Rows, Rows]:
+    """Find the copies between devices in the windows, and the operators that launched them."""
     events, launches = ctx.events, ctx.launches
     source, target = (column.at(launches.work) for column in (events.from_device, events.to_device))
-    own = (source != target) & (source != MISSING) & (target != MISSING) & (launches.op != NO_ROW)
-    copies, op = launches.work[own], launches.op[own].astype(np.intp)
+    is_copy = (source != target) & (source != MISSING) & (target != MISSING)
+    is_copy &= launches.op != NO_ROW
+    copies, op = launches.work[is_copy], launches.op[is_copy].astype(np.intp)
+
+    # The copies of DataParallel are reported by data-parallel.
     if not len(copies) or len(data_parallel_calls(events, ctx.tree)):
         return copies[:0], op[:0]
     inside = in_windows(ctx, op)
     return copies[inside], op[inside]
 
 
-def _pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:
-    """``cuda:0 to cuda:1 8.00 MiB per step at 11.2 GB/s``, most bytes first; the bytes of all."""
+def _describe_pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:
+    """Describe the copies of each pair of devices, the most bytes first.
+
+    Returns:
+        Texts such as ``cuda:0 to cuda:1 8.00 MiB per step at 11.2 GB/s``, and the bytes of all.
+    """
     events, n_steps = ctx.events, max(1, len(ctx.steps))
     source, target = events.from_device.at(copies), events.to_device.at(copies)
     n_bytes = np.maximum(events.n_bytes.at(copies), 0)
-    found = []
-    for one, other in np.unique(np.stack((source, target)), axis=1).T.tolist():
-        own = (source == one) & (target == other)
-        moved, took_ns = int(n_bytes[own].sum()), int(events.dur_ns[copies[own]].sum())
-        size = f"{format_bytes(moved / n_steps)}{' per step' if len(ctx.steps) else ''}"
-        text = f"{ctx.device_label(one)} to {ctx.device_label(other)} {size}"
-        found.append((-moved, f"{text} at {moved / max(1, took_ns):.3g} GB/s"))
-    return [text for _, text in sorted(found)], int(n_bytes.sum())
+
+    texts = []
+    for from_device, to_device in np.unique(np.stack((source, target)), axis=1).T.tolist():
+        is_pair = (source == from_device) & (target == to_device)
+        pair_bytes = int(n_bytes[is_pair].sum())
+        pair_ns = int(events.dur_ns[copies[is_pair]].sum())
+        size = f"{format_bytes(pair_bytes / n_steps)}{' per step' if len(ctx.steps) else ''}"
+        text = f"{ctx.device_label(from_device)} to {ctx.device_label(to_device)} {size}"
+        texts.append((-pair_bytes, f"{text} at {pair_bytes / max(1, pair_ns):.3g} GB/s"))
+    return [text for _, text in sorted(texts)], int(n_bytes.sum())

@@ -85,16 +85,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     (wait,) = costly_waits(ctx, [ProgramChange(calls=growth.calls)], thresholds)
     if wait is None:
         return
+
     first = int(growth.shapes[0])
     location = ctx.location(first)
     n_steps = len(distinct(ctx.step_of(growth.shapes)))
+
     yield wait.finding(
         ctx,
         INFO,
         message=(
             f"`{ctx.events.name_of(first)}`{at(location)} gets "
             f"{counted(growth.n_shapes, 'new shape')} in {counted(n_steps, 'step')} after the "
-            f"first, such as {_shape(ctx, growth)}. Allocating GPU memory for them "
+            f"first, such as {_read_shape(ctx, growth)}. Allocating GPU memory for them "
             f"({counted(len(growth.calls), 'call')}) {wait.text(ctx)}"
         ),
         fix=(
@@ -107,9 +109,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _shape(ctx: Context, growth: ShapeGrowth) -> str:
-    """The shape of the first tensor of the last call: ``32 x 117``."""
+def _read_shape(ctx: Context, growth: ShapeGrowth) -> str:
+    """Read the shape of the first tensor of the last call: ``32 x 117``."""
     events = ctx.events
     text = events.names[int(events.input_dims.at(growth.shapes[-1:])[0])]
-    sizes: list[object] = next((each for each in json.loads(text) if each), [])
+    sizes: list[object] = next((shape for shape in json.loads(text) if shape), [])
     return " x ".join(map(str, sizes)) or text

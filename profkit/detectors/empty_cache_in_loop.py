@@ -94,41 +94,43 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for memory in ctx.device_memories:
         flushes = memory.flushes
         refilled = flushes.reallocated_bytes >= thresholds.min_again_share * flushes.n_bytes
-        found = np.flatnonzero(refilled & (flushes.cause == FlushCause.EMPTY_CACHE))
+        rows = np.flatnonzero(refilled & (flushes.cause == FlushCause.EMPTY_CACHE))
+
         # Flushes after a failed allocation are reported by allocator-churn, even without a stack.
-        unknown = np.flatnonzero(refilled & (flushes.cause == FlushCause.UNKNOWN))
-        if not len(found) and not (flushes.cause == FlushCause.RETRY).any():
-            found = unknown
-        if len(found) >= thresholds.min_flushes_count:
-            yield _finding(memory, found, thresholds)
+        if not len(rows) and not (flushes.cause == FlushCause.RETRY).any():
+            rows = np.flatnonzero(refilled & (flushes.cause == FlushCause.UNKNOWN))
+        if len(rows) >= thresholds.min_flushes_count:
+            yield _build_finding(memory, rows, thresholds)
 
 
-def _is_rare(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> bool:
-    """Whether the driver calls take a small share of the time between them."""
+def _is_rare(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> bool:
+    """Tell whether the driver calls take a small share of the time between them."""
     flushes, replay = memory.flushes, memory.replay
     times = memory.snapshot.history.time_us[replay.rows]
-    first, last = int(times[flushes.first[found[0]]]), int(times[flushes.last[found[-1]]])
+    first, last = int(times[flushes.first[rows[0]]]), int(times[flushes.last[rows[-1]]])
     if MISSING in (first, last):
         return False
-    n_calls = int(flushes.n_calls[found].sum() + flushes.n_reallocations[found].sum())
+    n_calls = int(flushes.n_calls[rows].sum() + flushes.n_reallocations[rows].sum())
     span_ns = (last - first) * 1000
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
 
 
-def _finding(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> Finding:
-    flushes = memory.flushes
-    locations = memory.locations(flushes.stack[found].tolist())
-    is_known = bool((flushes.cause[found] == FlushCause.EMPTY_CACHE).all())
-    freed, again = int(flushes.n_bytes[found].sum()), int(flushes.reallocated_bytes[found].sum())
-    n_frees, n_allocs = int(flushes.n_calls[found].sum()), int(flushes.n_reallocations[found].sum())
+def _build_finding(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> Finding:
+    flushes, n = memory.flushes, len(rows)
+    freed_bytes = int(flushes.n_bytes[rows].sum())
+    reallocated_bytes = int(flushes.reallocated_bytes[rows].sum())
+    n_frees, n_allocs = int(flushes.n_calls[rows].sum()), int(flushes.n_reallocations[rows].sum())
+
+    locations = memory.locations(flushes.stack[rows].tolist())
+    is_called = bool((flushes.cause[rows] == FlushCause.EMPTY_CACHE).all())
     call = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
     return INFO.finding(
-        severity="note" if _is_rare(memory, found, thresholds) else "warning",
-        confidence="high" if is_known else "medium",
+        severity="note" if _is_rare(memory, rows, thresholds) else "warning",
+        confidence="high" if is_called else "medium",
         message=(
-            f"{call if is_known else 'The allocator'} freed {format_bytes(freed / len(found))} of "
-            f"cached memory on {memory.label} {format_times(len(found))}, and "
-            f"{format_bytes(again / len(found))} of it was re-allocated each time. This cost "
+            f"{call if is_called else 'The allocator'} freed {format_bytes(freed_bytes / n)} of "
+            f"cached memory on {memory.label} {format_times(n)}, and "
+            f"{format_bytes(reallocated_bytes / n)} of it was re-allocated each time. This cost "
             f"{format_count(n_frees)} frees and {format_count(n_allocs)} allocations by the driver."
         ),
         fix=(
@@ -136,14 +138,14 @@ def _finding(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> Findi
             "tensors, and PyTorch empties the cache itself before it runs out of memory."
         ),
         locations=locations,
-        n=len(found),
-        cost=Cost(bytes=again),
+        n=n,
+        cost=Cost(bytes=reallocated_bytes),
         evidence={
             "device": memory.label,
-            "freed_bytes": freed,
-            "reallocated_bytes": again,
+            "freed_bytes": freed_bytes,
+            "reallocated_bytes": reallocated_bytes,
             "n_driver_frees": n_frees,
             "n_driver_allocations": n_allocs,
-            "entries": flushes.first[found][:MAX_ENTRIES].tolist(),
+            "entries": flushes.first[rows][:MAX_ENTRIES].tolist(),
         },
     )

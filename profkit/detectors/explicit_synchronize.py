@@ -85,13 +85,14 @@ _LIBRARY_FIX: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
-    lines = list(ctx.by_line(_calls_of_program(ctx)))
+    lines = list(ctx.by_line(_find_calls(ctx)))
     waits = costly_waits(ctx, [ProgramChange(calls=rows) for _, rows in lines], thresholds)
     for (location, rows), wait in zip(lines, waits, strict=True):
         if wait is None or _ends_all_work(ctx, rows):
             continue
+
         runtime_call = ctx.events.name_of(int(rows[0]))
-        call = _python_call(runtime_call)
+        call = _name_python_call(runtime_call)
         caller = library_function(ctx, rows)
         place = place_of_call(caller, location)
         yield wait.finding(
@@ -100,7 +101,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             message=(
                 f"`{call}`{place} is called {times_per_step(ctx, len(rows))} and {wait.text(ctx)}"
             ),
-            fix=_LIBRARY_FIX if caller else _fix(call),
+            fix=_LIBRARY_FIX if caller else _suggest_fix(call),
             locations=known_locations(location),
             n=len(rows),
             rows=rows,
@@ -108,32 +109,30 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _calls_of_program(ctx: Context) -> Rows:
-    """Explicit synchronization in the steps, without that of the profiler and of collectives."""
+def _find_calls(ctx: Context) -> Rows:
+    """Find explicit synchronization in the steps, not by the profiler or within collectives."""
     rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     in_collective = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~in_collective]
-    own: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
-    return own
+    calls: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+    return calls
 
 
 def _ends_all_work(ctx: Context, rows: Rows) -> bool:
-    """Whether nothing was launched after any of the calls.
-
-    In a recording of a single step the next step may follow.
-    """
+    """Tell whether nothing was launched after any of the calls."""
+    # In a recording of a single step the next step may follow.
     return len(ctx.steps) != 1 and not followed_by_work(ctx.events, ctx.launches, rows).any()
 
 
-def _python_call(runtime_call: str) -> str:
-    """The call as it is written in Python, else the runtime's name."""
+def _name_python_call(runtime_call: str) -> str:
+    """Name a call as it is written in Python; if unknown, return the runtime's name."""
     name = runtime_call.removesuffix("_v2")
     return next(
         (call for ending, call in _PYTHON_CALLS.items() if name.endswith(ending)), runtime_call
     )
 
 
-def _fix(call: str) -> str:
+def _suggest_fix(call: str) -> str:
     start = f"Delete `{call}`: PyTorch orders the work of a stream by itself."
     if "event" in call.lower() or "stream" in call.lower():
         return (

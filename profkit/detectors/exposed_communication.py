@@ -115,8 +115,8 @@ INFO = RuleInfo(
 )
 
 MAX_LINES = 3
-_KNOWN: Final = 0.01
-"""The share of the time of which it may be unknown what it is."""
+_MAX_UNMATCHED_SHARE: Final = 0.01
+"""Share of the exposed time of unmatched calls from which the message names it."""
 _OF_ONE_RANK: Final = (
     "Waiting for slower ranks is included: the trace of one rank cannot tell it from the transfer."
 )
@@ -129,8 +129,8 @@ class Thresholds:
     Attributes:
         min_step_share: Minimum share of a step that is exposed communication. Any distributed job
             has some of it, such as the end of the last bucket, below a tenth.
-        min_steps_share: Minimum share of steps for which that holds: a rank may be late once, such
-            as when recording begins.
+        min_steps_share: Minimum share of such steps: a rank may be late once, such as when
+            recording begins.
         warning_share: Share of the steps that could be saved, if all communication were hidden,
             from which it is a warning: where the host is the bottleneck, nothing is lost.
     """
@@ -141,62 +141,65 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for collectives on a device, and one for those on host threads."""
+    """Yield a finding for collectives on a device, and one for collectives on host threads."""
     if ctx.trace.world_size == 1:
         return
+
     # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
     by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
         if waits is None:
             continue
-        # What is gathered too late is reported by unprefetched-gather.
+        # Gathers that start too late are reported by unprefetched-gather.
         late = late_gathers(ctx, waits) if waits.device is not None else None
-        rest, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
-        if _is_frequent(ctx, rest, thresholds):
-            yield _finding(ctx, rest, overlapping, distributed_program(ctx), thresholds)
+        exposed, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
+        if _is_frequent(ctx, exposed, thresholds):
+            yield _build_finding(ctx, exposed, overlapping, distributed_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
-    """Whether enough of enough steps is exposed, and not only of the first step."""
+    """Tell whether enough of enough steps is exposed, and not only of the first step."""
     starts, ends = windows(ctx)
     waited_ns = covered_within(waits.waited, starts, ends)
     is_exposed = (waited_ns > 0) & (waited_ns >= thresholds.min_step_share * (ends - starts))
-    later = bool(is_exposed[1:].any()) or len(is_exposed) == 1
-    return later and bool(is_exposed.mean() >= thresholds.min_steps_share)
+    is_later = bool(is_exposed[1:].any()) or len(is_exposed) == 1
+    return is_later and bool(is_exposed.mean() >= thresholds.min_steps_share)
 
 
-def _copies_during(ctx: Context, waited: Intervals) -> Rows:
-    """Copies that the host launches while it waits: gloo's, from and to a device."""
+def _find_copies(ctx: Context, waited: Intervals) -> Rows:
+    """Find the copies that the host launches while it waits: gloo's, from and to a device."""
     launches, events = ctx.launches, ctx.events
     is_copy = events.category[launches.work] == Category.MEMCPY
     is_launched = (launches.launch != NO_ROW) & inside(waited, events.ts_ns[launches.launch])
     return np.asarray(launches.work[is_copy & is_launched], dtype=np.intp)
 
 
-def _finding(
+def _build_finding(
     ctx: Context,
     waits: CollectiveWaits,
     overlapping: ProgramChange | None,
     program: DistributedProgram,
     thresholds: Thresholds,
 ) -> Finding:
-    """The finding.
+    """Build the finding of exposed collectives, on a device or on host threads.
 
     Args:
-        overlapping: The change to collectives a part of which is another rule's.
+        overlapping: The change to collectives that another rule reports in part.
     """
     sites = collective_sites(ctx, waits)
-    counted = waits.rows[waits.share_ns > 0]
+    exposed = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
     confidence: Confidence = "medium" if len(ctx.steps) > 1 else "low"
+
     if waits.device is None:
-        change = ProgramChange(
-            scaled=((_copies_during(ctx, waits.waited), 0.0),), host_time=waits.waited.pairs()
-        )
+        copies = _find_copies(ctx, waits.waited)
+        change = ProgramChange(scaled=((copies, 0.0),), host_time=waits.waited.pairs())
     else:
-        is_own = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
-        change = ProgramChange(scaled=((waits.rows[is_own].astype(np.intp), 0.0),))
+        is_in_steps = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
+        change = ProgramChange(scaled=((waits.rows[is_in_steps].astype(np.intp), 0.0),))
+
+    # A collective that another rule reports in part is shortened here by the remainder only.
     removed = change
     if overlapping is not None:
         partly = np.concatenate([rows for rows, _ in overlapping.scaled])
@@ -204,15 +207,17 @@ def _finding(
         removed = together((ProgramChange(scaled=((wholly, 0.0),)), overlapping))
     cost = ctx.time_cost(removed, "upper-bound")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+
+    longest = _name_longest(sites, waits.waited.total_ns)
     return INFO.finding(
         severity="warning" if program.trains and is_costly else "note",
         confidence=confidence,
-        message=_message(ctx, waits, _mostly(sites, waits.waited.total_ns), len(counted)),
+        message=_build_message(ctx, waits, longest, len(exposed)),
         fix=collective_fix(ctx, waits, program),
         locations=known_locations(
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),
-        n=len(counted),
+        n=len(exposed),
         cost=cost,
         evidence={
             "device": waits.device,
@@ -221,15 +226,15 @@ def _finding(
             "longest_wait_ns": int(waits.share_ns.max()),
             "kinds": list(kinds),
             "kinds_ns": list(kinds.values()),
-            "events": event_ids(ctx, costliest[: len(counted)]),
+            "events": event_ids(ctx, costliest[: len(exposed)]),
         },
         spans=waits.waited.pairs(),
         change=change,
     )
 
 
-def _mostly(sites: list[CollectiveSite], total_ns: int) -> str:
-    """The collective with most of the exposed time, as far as it is known."""
+def _name_longest(sites: list[CollectiveSite], total_ns: int) -> str:
+    """Name the collective with most of the exposed time, as far as it is known."""
     if not sites:
         return ""
     first = sites[0]
@@ -238,67 +243,73 @@ def _mostly(sites: list[CollectiveSite], total_ns: int) -> str:
     return f", {rank} {first.kind}{at(first.location) or region}"
 
 
-def _message(ctx: Context, waits: CollectiveWaits, mostly: str, n: int) -> str:
+def _build_message(ctx: Context, waits: CollectiveWaits, longest_site: str, n: int) -> str:
     total_ns = waits.waited.total_ns
     share = format_share(total_ns / windows_ns(ctx))
     longest = format_ns(int(waits.share_ns.max()))
-    who = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
-    where = " on host threads" if waits.device is None else ""
+    subject = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
+    place = " on host threads" if waits.device is None else ""
     return (
-        f"{who} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{where}, "
-        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. {_OF_ONE_RANK}"
+        f"{subject} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{place}, "
+        f"{times_per_step(ctx, n)}{longest_site}; the longest wait is {longest}. {_OF_ONE_RANK}"
     )
 
 
 def over_ranks(job: JobContext, rank: int, finding: Finding) -> Finding:
-    """The finding on a rank with the parts of its time, which the collectives of all ranks tell.
+    """Split a finding's time on a rank into transfer and waiting for others.
 
-    Overlap hides transfer at most; what waiting for other ranks costs is reported by their rules.
+    Overlap hides no more than the transfer; the cost of waiting is reported by other rules.
 
     Args:
         rank: The rank's index.
     """
-    matches, own = job.matches, job.ranks[rank]
-    is_own = matches.calls.member[matches.members] == rank
-    rows = matches.members[is_own]
-    starts = matches.calls.column("start_ns")[rows] - own.start_ns
-    ends = matches.calls.column("end_ns")[rows] - own.start_ns
-    exposed, begin = of_pairs(finding.spans), ""
-    n_steps = len(own.report.summary.steps)
-    common, activity = job.common_steps(rank), own.activity
+    matches, recorded = job.matches, job.ranks[rank]
+    is_of_rank = matches.calls.member[matches.members] == rank
+    rows = matches.members[is_of_rank]
+    starts = matches.calls.column("start_ns")[rows] - recorded.start_ns
+    ends = matches.calls.column("end_ns")[rows] - recorded.start_ns
+
+    # Outside of the steps that all ranks recorded, nothing tells waiting from transfer.
+    exposed, prefix = of_pairs(finding.spans), ""
+    n_steps = len(recorded.report.summary.steps)
+    common, activity = job.common_steps(rank), recorded.activity
     if activity is not None and 0 < len(common) < n_steps:
-        begins, until = activity.step_starts_ns[common], activity.step_ends_ns[common]
-        exposed = intersect(exposed, union(begins - own.start_ns, until - own.start_ns))
-        n_steps, begin = len(common), "In the steps that all ranks recorded, "
+        step_starts, step_ends = activity.step_starts_ns[common], activity.step_ends_ns[common]
+        common_time = union(step_starts - recorded.start_ns, step_ends - recorded.start_ns)
+        exposed = intersect(exposed, common_time)
+        n_steps, prefix = len(common), "In the steps that all ranks recorded, "
     n_steps = max(1, n_steps)
-    waiting = union(starts, starts + job.delays.wait_ns[is_own])
+
+    waiting = union(starts, starts + job.delays.wait_ns[is_of_rank])
     wait_ns = intersect(exposed, waiting).total_ns
     transfer_ns = intersect(exposed, subtract(union(starts, ends), waiting)).total_ns
     if not wait_ns + transfer_ns:
         return finding
-    # That of calls that are not matched may be either.
-    rest_ns = exposed.total_ns - wait_ns - transfer_ns
-    is_whole = rest_ns < _KNOWN * exposed.total_ns
-    rest = "" if is_whole else f", and {format_ns(rest_ns / n_steps)} of unmatched calls"
+
+    # The time of unmatched calls may be either, so it stays in the bound.
+    unmatched_ns = exposed.total_ns - wait_ns - transfer_ns
+    is_whole = unmatched_ns < _MAX_UNMATCHED_SHARE * exposed.total_ns
+    unmatched = "" if is_whole else f", and {format_ns(unmatched_ns / n_steps)} of unmatched calls"
     parts = (
-        f"{begin}{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
-        f"{format_ns(transfer_ns / n_steps)} transfer{rest}."
-        if wait_ns or rest
+        f"{prefix}{format_ns(wait_ns / n_steps)} of that is waiting for other ranks, "
+        f"{format_ns(transfer_ns / n_steps)} transfer{unmatched}."
+        if wait_ns or unmatched
         else "None of that is waiting for other ranks."
     )
     return replace(
         finding,
         message=finding.message.replace(_OF_ONE_RANK, parts),
-        cost=_at_most(finding.cost, transfer_ns + (0 if is_whole else rest_ns), n_steps),
+        cost=_limit(finding.cost, transfer_ns + (0 if is_whole else unmatched_ns), n_steps),
         evidence={**finding.evidence, "wait_ns": wait_ns, "transfer_ns": transfer_ns},
     )
 
 
-def _at_most(cost: Cost, ns: int, n_steps: int) -> Cost:
-    """A cost of no more than so much over all steps."""
+def _limit(cost: Cost, ns: int, n_steps: int) -> Cost:
+    """Limit a cost to a number of nanoseconds over all steps."""
     if cost.ns is None or cost.ns <= ns:
         return cost
     per_step_ns = None if cost.per_step_ns is None else round(ns / n_steps)
-    bounds = (None if bound is None else min(bound, ns) for bound in (cost.low_ns, cost.high_ns))
-    low_ns, high_ns = bounds
+    low_ns, high_ns = (
+        None if bound is None else min(bound, ns) for bound in (cost.low_ns, cost.high_ns)
+    )
     return replace(cost, ns=ns, per_step_ns=per_step_ns, low_ns=low_ns, high_ns=high_ns)

@@ -105,8 +105,9 @@ class Thresholds:
 _MIN_CAPABILITY: Final = (8, 0)
 """Compute capability of the first GPUs whose tensor cores support TF32."""
 _RATIO: Final = 7.4
-"""Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for these GPUs:"""
+"""Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for GPUs of `_FAST_TF32`."""
 _FAST_TF32: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Compute capabilities of data-center GPUs."""
 _MAX_LINES: Final = 3
 _ALLOW: Final = (
     'Call `torch.set_float32_matmul_precision("high")` once at the start (TF32: 10 bits of '
@@ -125,67 +126,72 @@ _ALLOW_CUDNN: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for products, and one for convolutions and recurrent layers."""
-    every = float32_matmuls(ctx.events, ctx.launches)
+    kernels = float32_matmuls(ctx.events, ctx.launches)
     for by_cudnn in (False, True):
-        found = every.select(every.by_cudnn == by_cudnn)
-        avoidable = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
+        of_library = kernels.select(kernels.by_cudnn == by_cudnn)
+        avoidable = of_library.select(_is_avoidable(ctx, of_library, thresholds.min_kernel_ns))
         min_count = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
         if len(avoidable.rows) >= min_count:
-            yield from _findings(ctx, thresholds, avoidable, by_cudnn=by_cudnn)
+            yield from _build_findings(ctx, thresholds, avoidable, by_cudnn=by_cudnn)
 
 
-def _avoidable(ctx: Context, found: Matmuls, min_kernel_ns: int) -> Mask:
-    """Which kernels could run on tensor cores and are long enough to matter."""
-    device = ctx.events.device.at(found.rows)
+def _is_avoidable(ctx: Context, kernels: Matmuls, min_kernel_ns: int) -> Mask:
+    """Return which kernels could run on tensor cores and are long enough to matter."""
+    device = ctx.events.device.at(kernels.rows)
     capable = [
         ordinal
         for ordinal, info in ctx.trace.devices.items()
         if info.compute_capability is not None and info.compute_capability >= _MIN_CAPABILITY
     ]
-    allowed = distinct(device[found.is_tf32])
+
+    # Where TF32 runs elsewhere on the device, it is allowed, and these kernels are a choice.
+    allowed = distinct(device[kernels.is_tf32])
     return np.asarray(
         np.isin(device, capable)
         & ~np.isin(device, allowed)
-        & (ctx.events.dur_ns[found.rows] >= min_kernel_ns)
-        & in_windows(ctx, found.rows)
+        & (ctx.events.dur_ns[kernels.rows] >= min_kernel_ns)
+        & in_windows(ctx, kernels.rows)
     )
 
 
-def _findings(
-    ctx: Context, thresholds: Thresholds, found: Matmuls, *, by_cudnn: bool
+def _build_findings(
+    ctx: Context, thresholds: Thresholds, kernels: Matmuls, *, by_cudnn: bool
 ) -> Iterator[Finding]:
-    events, (starts, ends) = ctx.events, windows(ctx)
-    spent = union(events.ts_ns[found.rows], events.end_ns[found.rows])
-    spent_ns = covered_within(spent, starts, ends)
-    share = spent_ns.sum() / busy_ns(ctx)
+    events, rows = ctx.events, kernels.rows
+    spent = union(events.ts_ns[rows], events.end_ns[rows])
+    spent_ns = int(covered_within(spent, *windows(ctx)).sum())
+    share = spent_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
-    devices = distinct(events.device.at(found.rows)).tolist()
+
+    # A speed-up is known only for products on some GPUs.
+    devices = distinct(events.device.at(rows)).tolist()
     capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
-    change = ProgramChange(scaled=((found.rows, 1 / _RATIO if is_fast else 0.0),))
+    change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
     cost = ctx.time_cost(change, "estimate" if is_fast else "upper-bound")
     is_warning = is_fast and (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
-    known = found.op != NO_ROW
-    locations = ctx.costliest_lines(found.op[known], _MAX_LINES, events.dur_ns[found.rows[known]])
-    what = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
+
+    is_launched = kernels.op != NO_ROW
+    ops, op_ns = kernels.op[is_launched], events.dur_ns[rows[is_launched]]
+    locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
+    subject = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="low" if by_cudnn else "high" if is_fast else "medium",
         message=(
-            f"{what} in full float32{at(locations[0]) if locations else ''}, "
-            f"{times_per_step(ctx, len(found.rows))}, on CUDA cores instead of tensor cores. This "
-            f"takes {time_per_step(ctx, int(spent_ns.sum()))} ({format_share(float(share))} of the "
-            "GPU's busy time)."
+            f"{subject} in full float32{at(locations[0]) if locations else ''}, "
+            f"{times_per_step(ctx, len(rows))}, on CUDA cores instead of tensor cores. This takes "
+            f"{time_per_step(ctx, spent_ns)} ({format_share(share)} of the GPU's busy time)."
         ),
         fix=_ALLOW_CUDNN if by_cudnn else _ALLOW if is_fast else _AUTOCAST,
         locations=locations,
-        n=len(found.rows),
+        n=len(rows),
         cost=cost,
         evidence={
-            "kernel_ns": int(spent_ns.sum()),
-            "busy_share": round(float(share), 4),
-            "events": event_ids(ctx, found.rows),
+            "kernel_ns": spent_ns,
+            "busy_share": round(share, 4),
+            "events": event_ids(ctx, rows),
         },
         spans=spent.pairs(),
         change=change,

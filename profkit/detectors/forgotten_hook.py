@@ -66,18 +66,18 @@ Thresholds = UnintendedLeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each hook or line of hooks."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is not None and "_hooks" in holder_name(leak).rsplit(".", 1)[-1]:
         return (
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "
             "step."
         )
-    what = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
+    holder = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
     return (
-        f"Store `.detach()`ed values in the hook, clear {what} in every step, and call "
+        f"Store `.detach()`ed values in the hook, clear {holder} in every step, and call "
         "`handle.remove()` when the hook is no longer needed."
     )

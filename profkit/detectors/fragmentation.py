@@ -90,11 +90,11 @@ class Thresholds:
     """When fragmentation is a finding.
 
     Attributes:
-        min_pieces_bytes: Minimum of what is reserved beyond what allocations would need if free
-            memory were always contiguous. Half a gibibyte is little on current GPUs.
+        min_pieces_bytes: Minimum reserved memory beyond the need of the allocations if free memory
+            were always contiguous. Half a gibibyte is little on current GPUs.
         min_pieces_share: The same as a share of the peak of reserved memory. About a tenth is
             usual after a first step, whose allocations come in no order.
-        warning_share: Share from which it is a warning: as much is lost as is used.
+        warning_share: Share from which it is a warning: half of the reserved memory is lost.
         min_rounding_share: Minimum share of allocated memory that is rounding. With default
             settings it is a few hundredths.
     """
@@ -114,21 +114,23 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for memory in ctx.device_memories:
         reserved = int(memory.reserved_bytes.max())
         min_bytes = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * reserved)
+
         # The peak of active memory is a cheap lower bound of what was needed. A growing cache is
         # reported by cache-growth instead, with its causes.
         if _excess_bytes(memory, 0) >= min_bytes and not memory.is_cache_growing:
             excess = _excess_bytes(memory, memory.driver_requests.compact_bytes)
             if memory.driver_requests.is_fragmented.any() and excess >= min_bytes:
                 is_warning = excess >= thresholds.warning_share * reserved
-                yield _finding(memory, reserved, excess, is_warning=is_warning)
+                yield _build_finding(memory, reserved, excess, is_warning=is_warning)
+
         active = int(memory.replay.active_bytes[-1])
         rounding_share = thresholds.min_rounding_share * active
         if memory.rounding_bytes >= max(thresholds.min_pieces_bytes, rounding_share):
-            yield _rounding(memory, active)
+            yield _build_rounding_finding(memory, active)
 
 
 def _excess_bytes(memory: DeviceMemory, needed_bytes: int) -> int:
-    """By how much the peak of reserved memory exceeds what was needed, active, or there before.
+    """Return the peak of reserved memory beyond what was needed, active, or there before.
 
     Memory reserved before the history began served allocations that are not known.
     """
@@ -136,21 +138,26 @@ def _excess_bytes(memory: DeviceMemory, needed_bytes: int) -> int:
     return int(memory.reserved_bytes.max()) - max(needed_bytes, active, before)
 
 
-def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bool) -> Finding:
+def _build_finding(
+    memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bool
+) -> Finding:
     requests = memory.driver_requests
     failed = np.flatnonzero(requests.is_fragmented)
     largest = int(failed[requests.needed_bytes[failed].argmax()])
+
+    # The live blocks in the way are more to the point than the line that asked for memory.
     place = int(requests.place[largest])
-    sites = fragmentation_summary(memory.segment_map_at(place), memory.lines)
+    segments = memory.segment_map_at(place)
+    sites = fragmentation_summary(segments, memory.lines)
     requesting = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
+    locations = (*site_locations(main_fragmentation_sites(sites)), *requesting)
+
     return INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="medium",
-        message=_message(memory, reserved, excess, largest, sites),
+        message=_build_message(memory, reserved, excess, largest, sites),
         fix=fragmentation_fix(memory),
-        locations=tuple(
-            dict.fromkeys((*site_locations(main_fragmentation_sites(sites)), *requesting))
-        )[:MAX_LINES],
+        locations=tuple(dict.fromkeys(locations))[:MAX_LINES],
         n=len(failed),
         cost=fragmentation_cost(memory, excess),
         evidence={
@@ -158,7 +165,7 @@ def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bo
             "reserved_bytes": reserved,
             "active_bytes": int(memory.active_bytes.max()),
             "reserved_if_compact_bytes": requests.compact_bytes,
-            "unreleasable_bytes": memory.segment_map_at(place).unreleasable_bytes,
+            "unreleasable_bytes": segments.unreleasable_bytes,
             "n_fragmented_requests": len(failed),
             "n_requests": len(requests.place),
             "largest_fragmented_bytes": int(requests.needed_bytes[largest]),
@@ -169,21 +176,21 @@ def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bo
     )
 
 
-def _rounding(memory: DeviceMemory, active: int) -> Finding:
-    lost = memory.rounding_bytes
+def _build_rounding_finding(memory: DeviceMemory, active: int) -> Finding:
+    rounding, share = memory.rounding_bytes, format_share(memory.rounding_bytes / active)
     return INFO.finding(
         confidence="high",
         message=(
-            f"{format_bytes(lost)} of the {format_bytes(active)} allocated on {memory.label} "
-            f"({format_share(lost / active)}) is rounding: blocks are larger than requested."
+            f"{format_bytes(rounding)} of the {format_bytes(active)} allocated on {memory.label} "
+            f"({share}) is rounding: blocks are larger than requested."
         ),
         fix="Remove `roundup_power2_divisions` from `PYTORCH_CUDA_ALLOC_CONF`, or raise it.",
-        cost=Cost(bytes=lost),
-        evidence={"device": memory.label, "rounding_bytes": lost, "active_bytes": active},
+        cost=Cost(bytes=rounding),
+        evidence={"device": memory.label, "rounding_bytes": rounding, "active_bytes": active},
     )
 
 
-def _message(
+def _build_message(
     memory: DeviceMemory,
     reserved: int,
     excess: int,
@@ -201,11 +208,13 @@ def _message(
         f"{format_bytes(int(requests.needed_bytes[largest]))} with "
         f"{format_bytes(int(requests.free_bytes[largest]))} free in its pool."
     )
-    return f"{text} {_cause(memory, largest, sites)}"
+    return f"{text} {_describe_cause(memory, largest, sites)}"
 
 
-def _cause(memory: DeviceMemory, largest: int, sites: tuple[FragmentationSite, ...]) -> str:
-    """The live blocks between free blocks; or segments that are too small, without live blocks."""
+def _describe_cause(
+    memory: DeviceMemory, largest: int, sites: tuple[FragmentationSite, ...]
+) -> str:
+    """Describe the live blocks between free ones, or segments that are free but too small."""
     segments = memory.segment_map_at(int(memory.driver_requests.place[largest]))
     unreleasable, releasable = segments.unreleasable_bytes, segments.releasable_bytes
     main = main_fragmentation_sites(sites)[:MAX_LINES]

@@ -89,7 +89,9 @@ from profkit.patterns import regex
 from profkit.units import format_count, format_share
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
-"""Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``: what runs a compiled graph."""
+"""The operator that runs a compiled graph.
+
+Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``."""
 
 COMPILED_REGIONS: Final = Need(
     name="compiled regions",
@@ -110,7 +112,7 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a graph break is more than a note.
+    """When a graph break is a warning.
 
     Attributes:
         warning_share: Share of the steps that Python takes between the graphs from which it is a
@@ -143,7 +145,7 @@ _FIXES: Final = {
         "Simplify the line, or move it out of the compiled function."
     ),
 }
-"""Fixes by what the reason contains."""
+"""Fixes by a pattern in the reason."""
 _DEFAULT_FIX: Final = "Move the line out of the compiled function."
 _UNKNOWN_REASON_FIX: Final = (
     "Move the line out of the compiled function; record with `profkit run` or `profkit.trace`, or "
@@ -154,9 +156,9 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line with graph breaks, and for each function left uncompiled."""
     code = CompiledCode(ctx)
-    yield from _breaks_by_line(ctx, code, thresholds)
-    for one in _uncompiled(code):
-        yield _uncompiled_finding(one)
+    yield from _find_breaks(ctx, code, thresholds)
+    for function in _find_uncompiled(code):
+        yield _build_uncompiled_finding(function)
 
 
 @dataclass(frozen=True)
@@ -176,18 +178,21 @@ class _Line:
     is_call: bool = False
 
 
-def _breaks_by_line(ctx: Context, code: CompiledCode, thresholds: Thresholds) -> Iterator[Finding]:
-    """A finding for the graph breaks of each line in steps, in the order of time."""
+def _find_breaks(ctx: Context, code: CompiledCode, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for the graph breaks of each line in steps, in the order of time."""
     runs = ctx.compiled_runs
     in_steps = ctx.step_of(runs.rows) >= 0
     has_graph = in_steps & _has_graph(ctx, code)
     n_graphs = np.bincount(runs.root[has_graph], minlength=len(runs.rows))
-    inside = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] > 1)
+    is_continued = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] > 1)
+
+    # All runs of a version resume behind the same line, so one of them tells for all.
     lines: dict[object, tuple[_Line, list[Rows]]] = {}
     called = []
-    for places in _same_versions(ctx, np.flatnonzero(inside & _contains_graph(ctx, has_graph))):
+    continued = np.flatnonzero(is_continued & _contains_graph(ctx, has_graph))
+    for places in _group_by_version(ctx, continued):
         first = int(places[0])
-        line = _line(ctx, code, first, has_graph=bool(has_graph[first]))
+        line = _find_line(ctx, code, first, has_graph=bool(has_graph[first]))
         if line is not None:
             key = line.location.file, line.location.line, line.is_call
             lines.setdefault(key, (line, []))[1].append(places)
@@ -195,51 +200,60 @@ def _breaks_by_line(ctx: Context, code: CompiledCode, thresholds: Thresholds) ->
             called.append(places)
     if not lines:
         return
-    of_line = [np.sort(np.concatenate(places)) for _, places in lines.values()]
-    # The first graph of a call has to be entered in any case.
+
+    # Entering the first graph of a call is not a cost of a break.
+    runs_of_lines = [np.sort(np.concatenate(places)) for _, places in lines.values()]
     graphs = np.flatnonzero(has_graph)
     _, first_of_call = np.unique(runs.root[graphs], return_index=True)
-    others = np.setdiff1d(np.concatenate([*called, graphs[:0]]), graphs[first_of_call])
-    entered = _with_calls(runs.root, of_line, others)
+    called_runs = np.setdiff1d(np.concatenate([*called, graphs[:0]]), graphs[first_of_call])
+    entered = _add_called_runs(runs.root, runs_of_lines, called_runs)
+
     # Computed once for all lines, since it joins all operators of a thread.
     starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
     bounds = np.cumsum([len(places) for places in entered])[:-1]
     gaps = map(union, np.split(starts, bounds), np.split(ends, bounds))
-    for (line, _), places, between in zip(lines.values(), of_line, gaps, strict=True):
-        yield _finding(ctx, line, places, between, n_graphs, thresholds)
+    for (line, _), places, between in zip(lines.values(), runs_of_lines, gaps, strict=True):
+        yield _build_finding(ctx, line, places, between, n_graphs, thresholds)
 
 
-def _with_calls(root: Int32s, of_line: list[Rows], called: Rows) -> list[Rows]:
-    """The runs of each line, with those of functions that are called between its graphs.
+def _add_called_runs(root: Int32s, runs_of_lines: list[Rows], called_runs: Rows) -> list[Rows]:
+    """Add to the runs of each line the runs of functions called between its graphs.
 
     A function has graphs of its own only because of a break in it or in its caller: else it would
     be in the graph of the caller. Its run belongs to the next break of the same call, or else to
     the one before.
 
     Args:
-        root: Of each run. Shape of the runs.
-        of_line: Runs that resume behind each line.
-        called: Runs that do not resume.
+        root: The outermost run around each run. Shape of the runs.
+        runs_of_lines: Runs that resume behind each line.
+        called_runs: Runs that do not resume.
     """
-    number = np.repeat(np.arange(len(of_line)), [len(places) for places in of_line])
-    places = np.concatenate(of_line)
+    line = np.repeat(np.arange(len(runs_of_lines)), [len(places) for places in runs_of_lines])
+    places = np.concatenate(runs_of_lines)
     order = np.lexsort((places, root[places]))
-    places, number = places[order], number[order]
+    places, line = places[order], line[order]
+
+    # Root and run in one key, so that a single search finds the next break of the same call.
     key = root[places] * np.int64(len(root)) + places
-    after = np.searchsorted(key, root[called] * np.int64(len(root)) + called)
-    at = np.minimum(after, len(places) - 1)
-    at = np.where(root[places[at]] == root[called], at, np.maximum(after - 1, 0))
-    is_own = root[places[at]] == root[called]
-    called, number = called[is_own], number[at[is_own]]
-    return [np.concatenate((own, called[number == line])) for line, own in enumerate(of_line)]
+    following = np.searchsorted(key, root[called_runs] * np.int64(len(root)) + called_runs)
+    nearest = np.minimum(following, len(places) - 1)
+    is_same_call = root[places[nearest]] == root[called_runs]
+    nearest = np.where(is_same_call, nearest, np.maximum(following - 1, 0))
+
+    is_matched = root[places[nearest]] == root[called_runs]
+    matched_runs, matched_line = called_runs[is_matched], line[nearest[is_matched]]
+    return [
+        np.concatenate((resumed_runs, matched_runs[matched_line == number]))
+        for number, resumed_runs in enumerate(runs_of_lines)
+    ]
 
 
-def _same_versions(ctx: Context, places: Rows) -> Iterator[Rows]:
-    """Runs grouped by version of a function, as far as it is known, in the order of time."""
+def _group_by_version(ctx: Context, places: Rows) -> Iterator[Rows]:
+    """Group runs by version of a function, as far as it is known, in the order of time."""
     events, runs = ctx.events, ctx.compiled_runs
     resumed = runs.resumed_by[places]
-    by = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
-    keys = np.stack((events.name[runs.rows[places]], by), axis=1)
+    resumed_name = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
+    keys = np.stack((events.name[runs.rows[places]], resumed_name), axis=1)
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     group = group.reshape(-1)
     for number in np.argsort(first, kind="stable").tolist():
@@ -247,70 +261,78 @@ def _same_versions(ctx: Context, places: Rows) -> Iterator[Rows]:
 
 
 def _has_graph(ctx: Context, code: CompiledCode) -> Mask:
-    """Which runs have a graph, by torch's records, else by their operators."""
+    """Return which runs have a graph, by torch's records, else by their operators."""
     runs = ctx.compiled_runs
     names = ctx.events.name[runs.rows]
-    found: Mask = runs.has_ops.copy()
+    has_graph: Mask = runs.has_ops.copy()
     for name, place in zip(*np.unique(names, return_index=True), strict=True):
         at_ns = int(ctx.events.ts_ns[runs.rows[place]])
         record = code.version(runs.numbers[place], at_ns)
         if record is not None:
-            found[names == name] = bool(record.n_ops)
-    return found
+            has_graph[names == name] = bool(record.n_ops)
+    return has_graph
 
 
 def _contains_graph(ctx: Context, has_graph: Mask) -> Mask:
-    """Which runs have a graph, or contain a run that has one."""
+    """Return which runs have a graph, or contain a run that has one."""
     runs = ctx.compiled_runs
     contains: Mask = has_graph.copy()
-    above = runs.parent
-    while (above >= 0).any():
-        here = has_graph & (above >= 0)
-        contains[above[here]] = True
-        above = np.where(above >= 0, runs.parent[above], above)
+    ancestor = runs.parent
+    while (ancestor >= 0).any():
+        contains[ancestor[has_graph & (ancestor >= 0)]] = True
+        ancestor = np.where(ancestor >= 0, runs.parent[ancestor], ancestor)
     return contains
 
 
-def _line(ctx: Context, code: CompiledCode, place: int, *, has_graph: bool) -> _Line | None:
-    """The line behind which a run resumes; None where there is none, or a requested break.
+def _find_line(ctx: Context, code: CompiledCode, place: int, *, has_graph: bool) -> _Line | None:
+    """Find the line behind which a run resumes; None if it does not, or the break is requested.
 
     Args:
         place: The run's place in ``ctx.compiled_runs``.
         has_graph: Whether that run has a graph.
     """
-    called = ctx.location(int(ctx.compiled_runs.rows[place]))
+    call_site = ctx.location(int(ctx.compiled_runs.rows[place]))
     at = code.resumes_at(place)
     if at is None:
-        return _Line(called, is_call=True) if has_graph and not code.is_known(place) else None
+        return _Line(call_site, is_call=True) if has_graph and not code.is_known(place) else None
+
     # A break at this line, else in a function that it calls.
-    breaks = [one for one in code.breaks if any(each[:2] == at[:2] for each in one.stack)]
-    found = min(breaks, key=lambda one: one.stack[0][:2] != at[:2], default=None)
-    if found is None:
+    breaks = [
+        candidate
+        for candidate in code.breaks
+        if any(frame[:2] == at[:2] for frame in candidate.stack)
+    ]
+    graph_break = min(breaks, key=lambda candidate: candidate.stack[0][:2] != at[:2], default=None)
+    if graph_break is None:
         return _Line(location_of(original(at)))
-    if _REQUESTED.search(first_line(found.reason)):
+    if _REQUESTED.search(first_line(graph_break.reason)):
         return None
-    innermost = location_of(found.stack[0])
-    if not 0 <= found.user < len(found.stack):
-        known = (called,) if called.file is not None else ()
-        return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
-    users = location_of(found.stack[found.user])
-    return _Line(users, (innermost,) if found.user else (), found.reason)
+
+    # The user's line comes first: a line of a library is not theirs to change.
+    innermost, reason = location_of(graph_break.stack[0]), graph_break.reason
+    if 0 <= graph_break.user < len(graph_break.stack):
+        users = location_of(graph_break.stack[graph_break.user])
+        return _Line(users, (innermost,) if graph_break.user else (), reason)
+    if call_site.file is not None:
+        return _Line(call_site, (innermost,), reason)
+    return _Line(innermost, (), reason)
 
 
-def _uncompiled(code: CompiledCode) -> Iterator[Compiled]:
-    """The user's functions that run in steps and that torch failed to compile."""
-    done: dict[CodePlace, Compiled] = {}
-    compiled = {one.code for one in code.compiled if not one.failure}
-    for one in code.compiled:
-        is_failure = one.failure and not is_limit(one.failure)
-        if not is_failure or not one.is_users or is_resumed(one.code[2]):
+def _find_uncompiled(code: CompiledCode) -> Iterator[Compiled]:
+    """Find the user's functions that run in steps and that torch failed to compile."""
+    compiled = {function.code for function in code.compiled if not function.failure}
+    uncompiled: dict[CodePlace, Compiled] = {}
+    for function in code.compiled:
+        is_failure = function.failure and not is_limit(function.failure)
+        if not is_failure or not function.is_users or is_resumed(function.code[2]):
             continue
-        if one.code not in compiled and one.code not in done and code.runs_in_steps(one):
-            done[one.code] = one
-    yield from done.values()
+        is_new = function.code not in compiled and function.code not in uncompiled
+        if is_new and code.runs_in_steps(function):
+            uncompiled[function.code] = function
+    yield from uncompiled.values()
 
 
-def _finding(
+def _build_finding(
     ctx: Context,
     line: _Line,
     places: Rows,
@@ -318,34 +340,38 @@ def _finding(
     n_graphs: Rows,
     thresholds: Thresholds,
 ) -> Finding:
-    """The finding for a line.
+    """Build the finding for a line.
 
     Args:
         places: Runs in steps that resume behind the line, in ``ctx.compiled_runs``.
         between: Python's time between the graphs.
         n_graphs: Graphs that run within each run. Shape of the runs.
     """
-    change = ProgramChange(host_time=between.pairs())
-    cost = ctx.time_cost(change, "estimate")
     runs = ctx.compiled_runs
     rows, calls = runs.rows[places], distinct(runs.root[places])
+    python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())
+    n_per_call = n_all / len(calls)
+    n_text = (
+        format_count(round(n_per_call)) if n_per_call.is_integer() else f"about {n_per_call:.1f}"
+    )
+    in_callee = " in the function called" if line.is_call else ""
+
+    change = ProgramChange(host_time=between.pairs())
+    cost = ctx.time_cost(change, "estimate")
     is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
-    python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())
-    n_each = n_all / len(calls)
-    where = " in the function called" if line.is_call else ""
+
     return INFO.finding(
         severity="warning" if is_long or is_frequent else "note",
         confidence="high" if line.reason else "medium",
         message=(
-            f"Graph break{where}{at(line.location)}, {times_per_step(ctx, len(rows))}"
-            f"{_reason(line.reason)}. The compiled code runs as "
-            f"{format_count(round(n_each)) if n_each.is_integer() else f'about {n_each:.1f}'} "
+            f"Graph break{in_callee}{at(line.location)}, {times_per_step(ctx, len(rows))}"
+            f"{_quote_reason(line.reason)}. The compiled code runs as {n_text} "
             f"graphs instead of one, with {time_per_step(ctx, python_ns)} "
             f"({format_share(python_ns / windows_ns(ctx))}) of Python between them; the cost of "
             "missed fusion is not included."
         ),
-        fix=_fix(line.reason) if line.reason else _UNKNOWN_REASON_FIX,
+        fix=_suggest_fix(line.reason) if line.reason else _UNKNOWN_REASON_FIX,
         locations=known_locations(line.location, *line.further),
         n=len(rows),
         cost=cost,
@@ -361,27 +387,28 @@ def _finding(
     )
 
 
-def _reason(reason: str) -> str:
+def _quote_reason(reason: str) -> str:
     return f": “{first_line(reason)}”" if reason else ""
 
 
-def _fix(reason: str) -> str:
-    """The fix for a reason of torch's, with its own hint if it has a useful one."""
+def _suggest_fix(reason: str) -> str:
+    """Suggest the fix for a reason of torch's, with its own hint if it has a useful one."""
     fix = matching_fix(first_line(reason), _FIXES) or _DEFAULT_FIX
     hints = (" ".join(match["hint"].split()) for match in _HINT.finditer(reason))
     hint = next((hint for hint in hints if not _USELESS_HINT.search(hint)), "")
     return f"{fix} PyTorch's hint: “{shortened(hint).rstrip('.')}”." if hint else fix
 
 
-def _uncompiled_finding(one: Compiled) -> Finding:
-    place = location_of(one.code)
+def _build_uncompiled_finding(function: Compiled) -> Finding:
+    place = location_of(function.code)
+    caller = [location_of(function.caller)] if function.caller else []
     return INFO.finding(
         confidence="medium",
         message=(
-            f"`{one.code[2]}`{at(place)} runs uncompiled: PyTorch failed to compile it"
-            f"{_reason(one.failure)}."
+            f"`{function.code[2]}`{at(place)} runs uncompiled: PyTorch failed to compile it"
+            f"{_quote_reason(function.failure)}."
         ),
-        fix=_fix(one.failure),
-        locations=known_locations(*([location_of(one.caller)] if one.caller else []), place),
-        evidence={"reason": first_line(one.failure)},
+        fix=_suggest_fix(function.failure),
+        locations=known_locations(*caller, place),
+        evidence={"reason": first_line(function.failure)},
     )

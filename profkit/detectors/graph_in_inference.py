@@ -94,9 +94,9 @@ class Thresholds:
 
     Attributes:
         min_nodes_count: Minimum nodes in a row that no backward pass used: a layer and its loss
-            make three, a metric computed beside the loss fewer.
-        min_freed_share: Minimum share of the saved memory that is freed within the recording. Of a
-            training step that the recording cuts off, almost nothing is.
+            make three, a metric fewer.
+        min_freed_share: Minimum share of the saved memory that is freed within the recording. A
+            training step that the recording cuts off frees almost nothing.
         min_kept_bytes: Minimum peak of the saved memory.
         warning_kept_bytes: Peak from which it is a warning.
     """
@@ -111,7 +111,7 @@ _TRAINING_FLAGS: Final = {
     regex(r"^aten::(feature_|alpha_|feature_alpha_)?dropout_?$"): 2,
     regex(r"^aten::batch_norm$"): 5,
 }
-"""Operators with an argument for training, and its place."""
+"""Operators with an argument for training, and the argument's index."""
 MAX_LINES: Final = 3
 
 
@@ -121,99 +121,104 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     trains = names_matching(ctx.events, TRAINING)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
+
     saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
-    freed, alive = _unused_runs(ctx, nodes, saved, thresholds)
+    freed, alive = _find_unused_runs(ctx, nodes, saved, thresholds)
+
+    # Where a program has steps or trains, a backward pass after the recording may use a live graph.
     has_end = len(ctx.steps) or trains
     for runs, is_alive in ((freed, False), *([] if has_end else [(alive, True)])):
-        for same_line in _by_first_line(ctx, nodes, runs):
-            here = np.isin(nodes.run, same_line)
-            own = here[saved.node] & ~(is_alive & saved.is_freed)
-            peak = peak_live_bytes(ctx.allocations, saved.alloc[own])
+        for same_line in _group_by_first_line(ctx, nodes, runs):
+            is_node = np.isin(nodes.run, same_line)
+            is_saved = is_node[saved.node] & ~(is_alive & saved.is_freed)
+            peak = peak_live_bytes(ctx.allocations, saved.alloc[is_saved])
             if peak >= thresholds.min_kept_bytes:
-                yield _finding(ctx, thresholds, nodes, here, peak, is_alive=is_alive)
+                yield _build_finding(ctx, thresholds, nodes, is_node, peak, is_alive=is_alive)
 
 
-def _unused_runs(
+def _find_unused_runs(
     ctx: Context, nodes: GraphNodes, saved: RetainedBytes, thresholds: Thresholds
 ) -> tuple[Rows, Rows]:
-    """Runs of nodes in the windows that no backward pass used: freed ones, and those alive."""
+    """Find the runs of nodes in the windows that no backward pass used: freed, and alive ones."""
     n_runs = int(nodes.run.max()) + 1
     n_bytes = ctx.allocations.n_bytes[saved.alloc]
     run = nodes.run[saved.node]
-    total = _sums(run, n_bytes, n_runs)
-    freed = _sums(run[saved.is_freed], n_bytes[saved.is_freed], n_runs)
-    counted = (nodes.run >= 0) & in_windows(ctx, nodes.row)
-    n_nodes = _sums(nodes.run[counted], nodes.n[counted], n_runs)
-    is_unused = (n_nodes >= thresholds.min_nodes_count) & (total > 0)
-    is_freed = freed >= thresholds.min_freed_share * total
+    total_bytes = _sum_by_run(run, n_bytes, n_runs)
+    freed_bytes = _sum_by_run(run[saved.is_freed], n_bytes[saved.is_freed], n_runs)
+    is_counted = (nodes.run >= 0) & in_windows(ctx, nodes.row)
+    n_nodes = _sum_by_run(nodes.run[is_counted], nodes.n[is_counted], n_runs)
+
+    is_unused = (n_nodes >= thresholds.min_nodes_count) & (total_bytes > 0)
+    is_freed = freed_bytes >= thresholds.min_freed_share * total_bytes
     return np.flatnonzero(is_unused & is_freed), np.flatnonzero(is_unused & ~is_freed)
 
 
-def _sums(group: Int64s, values: Int64s, n: int) -> Int64s:
-    found = np.zeros(n, dtype=np.int64)
-    np.add.at(found, group, values)
-    return found
+def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
+    sums = np.zeros(n_runs, dtype=np.int64)
+    np.add.at(sums, run, values)
+    return sums
 
 
-def _by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
-    """Runs that begin on one line, or with one operator without source lines."""
+def _group_by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
+    """Group runs by the line on which they begin, or by the operator without source lines."""
     _, first = np.unique(nodes.run, return_index=True)
     begin = nodes.row[first[-1 - int(nodes.run.max()) :][runs]]
     frame = ctx.source.frame[begin].astype(np.int64)
-    key = np.where(frame != NO_FRAME, frame, -2 - ctx.events.name[begin].astype(np.int64))
-    return [runs[key == each] for each in distinct(key)]
+    line = np.where(frame != NO_FRAME, frame, -2 - ctx.events.name[begin].astype(np.int64))
+    return [runs[line == number] for number in distinct(line)]
 
 
-def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, ...]:
-    """The lines that build no used graph, the one with the most nodes first.
+def _find_locations(ctx: Context, nodes: GraphNodes, is_node: Mask) -> tuple[Location, ...]:
+    """Find the lines that build no used graph, the one with the most nodes first.
 
     The network's own lines also run in training; without other lines, the last one is returned.
     """
-    rows = nodes.row[here]
+    rows = nodes.row[is_node]
     frame = ctx.source.frame[rows]
     trained = distinct(ctx.source.frame[nodes.row[nodes.is_used]])
-    own = rows[(frame != NO_FRAME) & ~np.isin(frame, trained)]
-    if not len(own):
+    untrained = rows[(frame != NO_FRAME) & ~np.isin(frame, trained)]
+    if not len(untrained):
         return known_locations(ctx.location(int(rows[-1])))
-    return known_locations(*ctx.costliest_lines(own, MAX_LINES))
+    return known_locations(*ctx.costliest_lines(untrained, MAX_LINES))
 
 
-def _trains(ctx: Context) -> bool | None:
-    """Whether dropout and batch normalization run as in training; None if that is not known."""
+def _is_training(ctx: Context) -> bool | None:
+    """Tell whether dropout and batch normalization run as in training; None if unknown."""
     events = ctx.events
-    found = set()
+    flags = set()
     for pattern, place in _TRAINING_FLAGS.items():
         texts = events.concrete_inputs.at(np.flatnonzero(rows_named(events, pattern, Category.OP)))
         for number in distinct(texts[texts != MISSING]).tolist():
             inputs = inputs_of("[]", "", events.names[number])
-            found.add(inputs.value(place) if inputs is not None else None)
-    return None if not found & {True, False} else True in found
+            flags.add(inputs.value(place) if inputs is not None else None)
+    return None if not flags & {True, False} else True in flags
 
 
-def _finding(
+def _build_finding(
     ctx: Context,
     thresholds: Thresholds,
     nodes: GraphNodes,
-    here: Mask,
+    is_node: Mask,
     peak: int,
     *,
     is_alive: bool,
 ) -> Finding:
-    n_nodes = int(nodes.n[here].sum())
-    locations = _locations(ctx, nodes, here)
+    n_nodes = int(nodes.n[is_node].sum())
+    locations = _find_locations(ctx, nodes, is_node)
     place = locations[0] if locations else Location()
-    is_sure = not is_alive or _trains(ctx) is False
+    is_sure = not is_alive or _is_training(ctx) is False
     is_large = peak >= thresholds.warning_kept_bytes
-    text = (
-        f"{' in this recording' if is_alive else ''}. Its {counted(n_nodes, 'node')}"
-        f"{'' if is_alive else f' ({times_per_step(ctx, n_nodes)})'} "
-    )
-    size = format_bytes(peak)
-    held = f"hold {size} when it ends." if is_alive else f"saved up to {size} at one time."
+
+    size, nodes_text = format_bytes(peak), counted(n_nodes, "node")
+    if is_alive:
+        memory = f" in this recording. Its {nodes_text} hold {size} when it ends."
+    else:
+        often = times_per_step(ctx, n_nodes)
+        memory = f". Its {nodes_text} ({often}) saved up to {size} at one time."
     return INFO.finding(
         severity="warning" if is_large and is_sure else "note",
         confidence="low" if not is_sure else "high" if place.file and not is_alive else "medium",
-        message=f"An autograd graph is built{at(place)} that no backward pass uses{text}{held}",
+        message=f"An autograd graph is built{at(place)} that no backward pass uses{memory}",
         fix=(
             "Evaluate under `torch.inference_mode()`, or `torch.no_grad()` where the result "
             "becomes part of a graph later; `model.eval()` does not disable gradients."
@@ -221,5 +226,5 @@ def _finding(
         locations=locations,
         n=n_nodes,
         cost=Cost(bytes=peak, basis="upper-bound"),
-        evidence={"saved_bytes": peak, "events": event_ids(ctx, nodes.row[here])},
+        evidence={"saved_bytes": peak, "events": event_ids(ctx, nodes.row[is_node])},
     )

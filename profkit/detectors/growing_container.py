@@ -93,69 +93,72 @@ _FIXES: Final = {
         "parameter that was ever added."
     ),
 }
-"""By kind of holder; ``{0}`` is its name."""
+"""Fixes by kind of holder; ``{0}`` is its name."""
 
 Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors accumulate."""
-    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_build_message, fix=_suggest_fix)
 
 
-def _message(leak: Leak) -> str:
+def _build_message(leak: Leak) -> str:
     ratio = storage_ratio(leak)
     view = f"Each is a view that retains a storage {ratio} times as large."
     return sentences(leak_message(leak), view if ratio else "")
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
-    known = library_fix(leak) or limit_fix(leak) or _fix_of_holder(leak)
-    if known:
-        return known
+    specific = library_fix(leak) or limit_fix(leak) or _suggest_holder_fix(leak)
+    if specific:
+        return specific
+
     chain, name = main_chain(leak), holder_name(leak)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
-    what = quoted(name) if name else "the container"
-    return f"Clear {what} after its tensors are used, or {limit}{move}."
+    holder = quoted(name) if name else "the container"
+    return f"Clear {holder} after its tensors are used, or {limit}{move}."
 
 
-def _fix_of_holder(leak: Leak) -> str:
-    """The fix for a particular kind of holder; empty for any other."""
+def _suggest_holder_fix(leak: Leak) -> str:
+    """Suggest the fix for a particular kind of holder; return "" for any other kind."""
     chain, name = main_chain(leak), holder_name(leak)
-    what = quoted(name) if name else "the container"
+    holder = quoted(name) if name else "the container"
+
     if chain is not None and any(CYCLE in part for part in chain.parts):
         return (
-            f"Iterate over the source of {what} anew in each epoch, as with `while True: yield "
+            f"Iterate over the source of {holder} anew in each epoch, as with `while True: yield "
             f"from loader`: `{CYCLE}` saves every item of the first pass."
         )
-    if chain is not None and _is_history_of_an_optimizer(chain):
-        return f"Lower the optimizer's `history_size`: {what} keeps tensors of that many steps."
+    if chain is not None and _is_optimizer_history(chain):
+        return f"Lower the optimizer's `history_size`: {holder} keeps tensors of that many steps."
     if leak.is_enlarged:
         return (
-            f"Keep only the last part of {what if name else 'the tensor'}, or start it anew for "
+            f"Keep only the last part of {holder if name else 'the tensor'}, or start it anew for "
             "each sequence or epoch: it is copied into a longer one each time."
         )
     if chain is not None and _is_variable_of_threads(chain, leak):
         return (
-            f"Let the threads end whose calls have the variable {what}, or pass its values to a "
+            f"Let the threads end whose calls have the variable {holder}, or pass its values to a "
             "few threads through a `queue.Queue` with a `maxsize`."
         )
-    return "" if chain is None else _FIXES.get(chain.kind, "").format(what)
+    return "" if chain is None else _FIXES.get(chain.kind, "").format(holder)
 
 
 def _is_variable_of_threads(chain: Chain, leak: Leak) -> bool:
-    """Whether many tensors are the variable of a function, which then runs in many threads."""
+    """Tell whether many tensors are one variable of a function, which runs in many threads."""
     is_variable = chain.kind == "frame" and not chain.is_entry and chain.name == chain.parts[0]
-    return is_variable and leak.n > 1 and any(one.kind == "thread" for one in leak.chains)
+    has_thread = any(holder.kind == "thread" for holder in leak.chains)
+    return is_variable and leak.n > 1 and has_thread
 
 
-def _is_history_of_an_optimizer(chain: Chain) -> bool:
-    """Whether a list or deque within the state of one parameter grows, as that of L-BFGS."""
+def _is_optimizer_history(chain: Chain) -> bool:
+    """Tell whether a list or deque within one parameter's state grows, as in L-BFGS."""
     return (
         chain.kind == "optimizer"
         and ".state" in chain.parts

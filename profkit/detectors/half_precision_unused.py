@@ -89,8 +89,8 @@ class Thresholds:
     Attributes:
         min_kernel_ns: Shorter kernels do not count: in 10 microseconds CUDA cores multiply
             matrices of some 200 rows, with which tensor cores are hardly faster.
-        min_busy_share: Minimum share of the GPU's busy time. A mixed-precision program with less
-            of them is bound by bandwidth.
+        min_busy_share: Minimum share of the GPU's busy time. With less, a mixed-precision program
+            is bound by bandwidth.
         warning_share: Share of the steps that a fix can save from which it is a warning.
     """
 
@@ -114,58 +114,65 @@ _MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for all products and convolutions in float32, or for those in bfloat16."""
+    """Yield a finding for all products and convolutions in float32, or all in bfloat16."""
+    # A program that uses tensor cores for anything has chosen its precision.
     events = ctx.events
     capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
     kernels = events.rows_of(Category.KERNEL)
-    kernels = kernels[_on(ctx, kernels, capable)]
+    kernels = kernels[_is_on(ctx, kernels, capable)]
     if not len(kernels) or tensor_core_rows(events, kernels).any():
         return
-    found, kind = float32_matmuls(events, ctx.launches), "float32"
+
+    matmuls, kind = float32_matmuls(events, ctx.launches), "float32"
     halves = bfloat16_matmuls(events, ctx.launches)
-    if events.dur_ns[halves.rows].sum() > events.dur_ns[found.rows].sum():
-        found, kind = halves, "bfloat16"
-    found = found.select(
-        _on(ctx, found.rows, capable)
-        & (events.dur_ns[found.rows] >= thresholds.min_kernel_ns)
-        & in_windows(ctx, found.rows)
+    if events.dur_ns[halves.rows].sum() > events.dur_ns[matmuls.rows].sum():
+        matmuls, kind = halves, "bfloat16"
+    matmuls = matmuls.select(
+        _is_on(ctx, matmuls.rows, capable)
+        & (events.dur_ns[matmuls.rows] >= thresholds.min_kernel_ns)
+        & in_windows(ctx, matmuls.rows)
     )
-    spent = device_time(ctx, found.rows)
+    rows = matmuls.rows
+
+    spent = device_time(ctx, rows)
     share = spent.total_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
-    change = ProgramChange(scaled=((found.rows, 1 / _RATIO),))
+
+    change = ProgramChange(scaled=((rows, 1 / _RATIO),))
     cost = ctx.time_cost(change, "estimate")
     is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
-    known = found.op != NO_ROW
-    locations = ctx.costliest_lines(found.op[known], _MAX_LINES, events.dur_ns[found.rows[known]])
+    is_launched = matmuls.op != NO_ROW
+    ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
+    locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
+
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
             f"Matrix products and convolutions in {kind}{at(locations[0]) if locations else ''}, "
-            f"{times_per_step(ctx, len(found.rows))}, take {time_per_step(ctx, spent.total_ns)} "
+            f"{times_per_step(ctx, len(rows))}, take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
             "which multiply float16."
         ),
         fix=_FIXES[kind],
         locations=locations,
-        n=len(found.rows),
+        n=len(rows),
         cost=cost,
-        evidence={"busy_share": round(share, 4), "events": event_ids(ctx, found.rows)},
+        evidence={"busy_share": round(share, 4), "events": event_ids(ctx, rows)},
         spans=spent.pairs(),
         change=change,
     )
 
 
 def _is_capable(device: DeviceInfo) -> bool:
-    """Whether a device has tensor cores for float16 and for nothing wider."""
+    """Tell whether a device has tensor cores for float16 and for nothing wider."""
     capability = device.compute_capability
     if capability is None or not _VOLTA <= capability <= _TURING:
         return False
     return capability < _TURING or _WITH_TENSOR_CORES.search(device.name) is not None
 
 
-def _on(ctx: Context, rows: Rows, devices: list[int]) -> Mask:
-    """Which device work ran on one of some devices."""
+def _is_on(ctx: Context, rows: Rows, devices: list[int]) -> Mask:
+    """Return which device work ran on one of some devices. Shape of ``rows``."""
     return np.isin(device_of(ctx.events, rows), devices)

@@ -143,9 +143,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each sampled function whose time is outside of short gaps."""
-    rest = python_time(ctx)
-    is_long = rest.ends_ns - rest.starts_ns >= thresholds.min_pause_ns
-    pauses = Intervals(rest.starts_ns[is_long], rest.ends_ns[is_long])
+    pauses = _keep_long(python_time(ctx), thresholds)
     places = [place for place in named_places(ctx) if place.share > place.operator_share]
     if not len(pauses) or not places:
         return
@@ -161,7 +159,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
         left_ns -= spent_ns
-        # The pauses are those of all functions, and only their total is known of each.
+        # Samples tell how long each function takes, and not which of the pauses are its own.
         cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
         if cost_ns < thresholds.min_saved_share * windows_ns(ctx):
             continue
@@ -186,21 +184,25 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each function in whose recorded calls the GPU is idle."""
-    pauses = _pauses(ctx, thresholds)
+    pauses = _find_pauses(ctx, thresholds)
     if not len(pauses):
         return
+
+    # Replays are costly: a function saves no more than its pauses, so short ones are left out.
     calls = _Calls.of(ctx, pauses)
-    least_ns = thresholds.min_saved_share * windows_ns(ctx)
-    frames = [frame for frame, ns in calls.by_frame() if ns >= least_ns]
+    min_saved_ns = thresholds.min_saved_share * windows_ns(ctx)
+    frames = [frame for frame, ns in calls.by_frame() if ns >= min_saved_ns]
     spent = [intersect(pauses, calls.time_in(ctx, frame)) for frame in frames]
-    changes = [ProgramChange(host_time=each.pairs()) for each in spent]
+    changes = [ProgramChange(host_time=time.pairs()) for time in spent]
     costs = ctx.time_costs(changes) if changes else []
+
     for frame, time, change, cost in zip(frames, spent, changes, costs, strict=True):
-        if (cost.ns or 0) < least_ns:
+        if (cost.ns or 0) < min_saved_ns:
             continue
+
         rows = calls.rows[(calls.frame == frame) & (calls.paused_ns > 0)]
         location = ctx.location(int(rows[0]))
-        callee = calls.callee(ctx, frame, time.total_ns)
+        callee = calls.find_callee(ctx, frame, time.total_ns)
         mostly = f", mostly {function_name(callee)}" if callee else ""
         yield INFO.finding(
             confidence="medium",
@@ -224,20 +226,28 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
-    """Idle time of all GPUs in the windows without operators, calls and other known causes."""
+def _find_pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
+    """Find idle time of all GPUs in the windows without operators, calls and other known causes."""
+    # Saving, printing, loading and compiling have rules of their own.
     events = ctx.events
-    is_known = rows_named(events, CHECKPOINT, Category.PYTHON)
-    is_known |= rows_named(events, OUTPUT, Category.PYTHON)
-    is_known |= np.isin(
+    is_explained = rows_named(events, CHECKPOINT, Category.PYTHON)
+    is_explained |= rows_named(events, OUTPUT, Category.PYTHON)
+    is_explained |= np.isin(
         events.category, (Category.OP, Category.RUNTIME, Category.DRIVER, Category.OVERHEAD)
     )
-    is_known[ctx.data_waits] = True
+    is_explained[ctx.data_waits] = True
+
+    compiling = covered_by(events, ctx.compilations.rows)
+    explained = reduce(unite, compile_times(ctx).values(), compiling)
+    explained = unite(explained, covered_by(events, np.flatnonzero(is_explained)))
     idle = intersect(idle_in_windows(ctx), union(*windows(ctx)))
-    known = reduce(unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows))
-    rest = subtract(idle, unite(known, covered_by(events, np.flatnonzero(is_known))))
-    is_long = rest.ends_ns - rest.starts_ns >= thresholds.min_pause_ns
-    return Intervals(rest.starts_ns[is_long], rest.ends_ns[is_long])
+    return _keep_long(subtract(idle, explained), thresholds)
+
+
+def _keep_long(pauses: Intervals, thresholds: Thresholds) -> Intervals:
+    """Drop pauses as short as the overhead of launching."""
+    is_long = pauses.ends_ns - pauses.starts_ns >= thresholds.min_pause_ns
+    return Intervals(pauses.starts_ns[is_long], pauses.ends_ns[is_long])
 
 
 @dataclass(frozen=True)
@@ -246,7 +256,7 @@ class _Calls:
 
     Attributes:
         pauses: The pauses.
-        rows: Calls whose frame differs from that of their caller. Shape ``(k,)``.
+        rows: Calls whose frame differs from their caller's. Shape ``(k,)``.
         frame: Their frames. Shape ``(k,)``.
         paused_ns: Time of the pauses in each, without calls of other user functions. Shape
             ``(k,)``.
@@ -263,30 +273,32 @@ class _Calls:
     def of(cls, ctx: Context, pauses: Intervals) -> "_Calls":
         events, tree, frame = ctx.events, ctx.tree, ctx.source.frame
         outer = np.where(tree.parent == NO_ROW, NO_FRAME, frame[tree.parent])
-        own: Mask = (events.category == Category.PYTHON) & (frame != NO_FRAME) & (frame != outer)
-        own &= of_program(ctx)
-        rows = np.flatnonzero(own)
-        caller = tree.enclosing(own)[rows]
-        paused = np.zeros(len(events) + 1, dtype=np.int64)
-        within = covered_within(pauses, events.ts_ns[rows], events.end_ns[rows])
-        paused[rows] = within
-        np.subtract.at(paused, caller, within)  # the last one is that of no caller
-        return cls(pauses, rows, frame[rows], paused[rows], caller)
+        is_call: Mask = (events.category == Category.PYTHON) & (frame != NO_FRAME)
+        is_call &= (frame != outer) & of_program(ctx)
+        rows = np.flatnonzero(is_call)
+        caller = tree.enclosing(is_call)[rows]
+
+        # Pauses of a call without those of its callees; the last element is for NO_ROW, no caller.
+        paused_ns = np.zeros(len(events) + 1, dtype=np.int64)
+        within_ns = covered_within(pauses, events.ts_ns[rows], events.end_ns[rows])
+        paused_ns[rows] = within_ns
+        np.subtract.at(paused_ns, caller, within_ns)
+        return cls(pauses, rows, frame[rows], paused_ns[rows], caller)
 
     def by_frame(self) -> list[tuple[int, int]]:
-        """Frames and the time of the pauses in each, the longest first."""
+        """Return the frames and the time of the pauses in each, the longest first."""
         total = np.bincount(self.frame, self.paused_ns)
         order = np.argsort(-total, kind="stable")
         return [(int(frame), int(total[frame])) for frame in order.tolist()]
 
     def time_in(self, ctx: Context, frame: int) -> Intervals:
-        """Time in a function without that in other user functions."""
+        """Return the time in a function without its calls of other user functions."""
         rows = self.rows[self.frame == frame]
         called = self.rows[marked(rows, len(ctx.events))[self.caller]]
         return subtract(covered_by(ctx.events, rows), covered_by(ctx.events, called))
 
-    def callee(self, ctx: Context, frame: int, total_ns: int) -> str:
-        """The name of the innermost function that a function spends most of its pauses in.
+    def find_callee(self, ctx: Context, frame: int, total_ns: int) -> str:
+        """Find the innermost function that a function spends most of its pauses in, by name.
 
         Args:
             total_ns: The time of the pauses in it.

@@ -79,18 +79,19 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each holder or line of host memory."""
-    return leak_findings(INFO, ctx, thresholds, message=host_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=host_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if leak.kind == "workers":
-        return _workers_fix(leak)
+        return _suggest_workers_fix(leak)
     if leak.kind == "native" and not leak.chains:
-        return _native_fix(leak)
+        return _suggest_native_fix(leak)
     if limit_fix(leak):
         return limit_fix(leak)
     if storage_ratio(leak):
         return "Store a `.copy()` of the view, so that the rest of the array is freed."
+
     name, place = holder_name(leak), at(leak_location(leak))
     if not name:
         made = f"what is allocated{place}" if place else "what each step adds"
@@ -101,7 +102,7 @@ def _fix(leak: Leak) -> str:
     )
 
 
-def _native_fix(leak: Leak) -> str:
+def _suggest_native_fix(leak: Leak) -> str:
     place = at(leak_location(leak))
     if place:
         return f"Free what the library allocates{place}, or update it."
@@ -111,7 +112,8 @@ def _native_fix(leak: Leak) -> str:
     )
 
 
-def _workers_fix(leak: Leak) -> str:
+def _suggest_workers_fix(leak: Leak) -> str:
+    # Memory that workers copy is the main process's; memory that they make is their own cache.
     limit = (
         "Limit what the dataset stores in `__getitem__`, such as a cache: each worker has its own."
     )
@@ -120,6 +122,7 @@ def _workers_fix(leak: Leak) -> str:
         "their offsets) instead of lists and dicts: reading a Python object writes its reference "
         "count, which copies its page into each worker."
     )
+
     if leak.copied_share >= MAIN_SHARE:
         return arrays
     if leak.made_share >= MAIN_SHARE:

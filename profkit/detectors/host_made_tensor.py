@@ -106,32 +106,38 @@ class Thresholds(WaitThresholds):
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that creates a tensor on the host and copies it."""
     events = ctx.events
-    waits = _copies(ctx)
+    waits = _find_copies(ctx)
     maker = creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
-    made_here = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)
-    outermost = ctx.tree.outermost_op
-    on_device = marked(outermost[LAUNCH.rows(events)], len(events))
-    made_here &= ~on_device[maker]
-    waits, maker = waits.select(made_here), maker[made_here]
+
+    # An operator that launches kernels computes its result on a device.
+    is_made = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)
+    on_device = marked(ctx.tree.outermost_op[LAUNCH.rows(events)], len(events))
+    is_made &= ~on_device[maker]
+    waits, maker = waits.select(is_made), maker[is_made]
+
     lines = [
         (location, owners, np.isin(waits.owner, owners))
         for location, owners in ctx.by_line(distinct(waits.owner))
         if len(owners) >= thresholds.min_copies_count
     ]
-    makers = [distinct(maker[own]).astype(np.intp) for *_, own in lines]
+    makers = [distinct(maker[is_of_line]).astype(np.intp) for *_, is_of_line in lines]
     changes = [
-        ProgramChange(calls=waits.rows[own], scaled=((made_by, 0.0),))
-        for (*_, own), made_by in zip(lines, makers, strict=True)
+        ProgramChange(calls=waits.rows[is_of_line], scaled=((line_makers, 0.0),))
+        for (*_, is_of_line), line_makers in zip(lines, makers, strict=True)
     ]
     costs = costly_waits(ctx, changes, thresholds)
-    for (location, owners, own), made_by, found in zip(lines, makers, costs, strict=True):
-        if found is None:
+
+    for (location, owners, is_of_line), line_makers, blocking in zip(
+        lines, makers, costs, strict=True
+    ):
+        if blocking is None:
             continue
-        wait = found if ctx.has_device_work else _on_host(ctx, found, thresholds)
-        copies = distinct(waits.copy[own])
+        wait = blocking if ctx.has_device_work else _add_host_cost(ctx, blocking, thresholds)
+        copies = distinct(waits.copy[is_of_line])
         n_bytes = bytes_of(events, copies)
         size = f" of {format_bytes(n_bytes / len(copies))}" if n_bytes else ""
-        made_ns = covered_by(events, made_by).total_ns
+        made_ns = covered_by(events, line_makers).total_ns
+
         yield wait.finding(
             ctx,
             INFO,
@@ -149,19 +155,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             n=len(owners),
             rows=copies if ctx.has_device_work else owners,
             evidence={
-                "made_by": events.name_of(int(maker[own][0])),
+                "made_by": events.name_of(int(maker[is_of_line][0])),
                 "made_ns": made_ns,
                 "bytes": n_bytes,
             },
         )
 
 
-def _copies(ctx: Context) -> Syncs:
-    """Copies from pageable memory in the windows; without device work all calls that copy."""
+def _find_copies(ctx: Context) -> Syncs:
+    """Find copies from pageable memory in the windows; without device work all calls that copy."""
     events = ctx.events
     if ctx.has_device_work:
         waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
         return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
+
     owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
     copying = distinct(owner[COPY.rows(events)])
     rows = united(COPY.rows(events), EXPLICIT_SYNC.rows(events))
@@ -170,8 +177,8 @@ def _copies(ctx: Context) -> Syncs:
     return Syncs(rows, kind, owner[rows], np.full(len(rows), NO_ROW, dtype=np.int32))
 
 
-def _on_host(ctx: Context, wait: CostlyWait, thresholds: Thresholds) -> CostlyWait:
-    """What creating and copying costs the host, where no device work was recorded."""
+def _add_host_cost(ctx: Context, wait: CostlyWait, thresholds: Thresholds) -> CostlyWait:
+    """Add the cost of creating and copying on the host, where no device work was recorded."""
     cost = ctx.time_cost(wait.change)
     is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     return replace(wait, cost=cost, severity="warning" if is_warning else "note")

@@ -83,9 +83,9 @@ _READS: Final = {
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host to read a value."""
-    indexing = _for_index(ctx, read_rows(ctx))
+    indexing = _find_index_reads(ctx, read_rows(ctx))
     yield from read_findings(
-        ctx, INFO, thresholds, ReadKind.VALUE, lambda rows: _texts(ctx, rows, indexing)
+        ctx, INFO, thresholds, ReadKind.VALUE, lambda rows: _describe(ctx, rows, indexing)
     )
 
 
@@ -93,44 +93,37 @@ def _operator(ctx: Context, rows: Rows) -> str:
     return ctx.events.name_of(int(rows[0])).removeprefix("aten::")
 
 
-def _for_index(ctx: Context, rows: Rows) -> Rows:
-    """Of some reads, those of an element with which the same line then indexes."""
-    read, then = before_indexing(ctx.events, rows).T
-    frame, step = ctx.source.frame, ctx.step_of
-    on_line = (frame[read] == frame[then]) & (frame[read] != NO_FRAME) & (step(read) == step(then))
-    return np.asarray(read[on_line])
+def _find_index_reads(ctx: Context, rows: Rows) -> Rows:
+    """Find the reads of an element with which the same line then indexes."""
+    read, index = before_indexing(ctx.events, rows).T
+    frame, step_of = ctx.source.frame, ctx.step_of
+    is_same_line = (frame[read] == frame[index]) & (frame[read] != NO_FRAME)
+    return np.asarray(read[is_same_line & (step_of(read) == step_of(index))])
 
 
-def _texts(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
-    """What reads, as far as it is known, and the fix.
-
-    A line indexes if all its reads do: a loop with ``x[i].item()`` selects before it reads, and no
-    selection follows the last read of a step.
-    """
+def _describe(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
+    """Return the reading call, as the user wrote it if that was recorded, and the fix."""
+    # A line indexes if all its reads do: a loop with x[i].item() selects before it reads, and no
+    # selection follows the last read of a step.
     if np.isin(rows, indexing).all():
         return "Indexing with a tensor's element", (
             "Index with all elements at once, such as `x[i]` with a tensor `i`, or "
             "`x[i[:, None] + torch.arange(n)]` for slices; or make Python integers of them once, "
             "with `i.tolist()`."
         )
-    return _read(ctx, rows), _fix(ctx, rows)
-
-
-def _read(ctx: Context, rows: Rows) -> str:
-    """The read as the user wrote it, as far as it is known."""
     method = tensor_method(ctx, int(rows[0]))
-    if method is not None:
-        return f"`.{method}()`"
-    return _READS[_operator(ctx, rows)]
+    read = _READS[_operator(ctx, rows)] if method is None else f"`.{method}()`"
+    return read, _suggest_fix(ctx, rows)
 
 
-def _fix(ctx: Context, rows: Rows) -> str:
+def _suggest_fix(ctx: Context, rows: Rows) -> str:
     name = _operator(ctx, rows)
     if name in {"is_nonzero", "equal", "allclose"}:
         return (
             "Use `torch.where(condition, a, b)` instead of `if`, or test the condition only every "
             "100 steps."
         )
+
     method = tensor_method(ctx, int(rows[0])) or "item"
     return (
         f"Collect `.detach()` instead of `.{method}()`, and read the values every 100 steps or "

@@ -68,10 +68,10 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose tensors stored exceptions retain."""
-    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_build_message, fix=_suggest_fix)
 
 
-def _message(leak: Leak) -> str:
+def _build_message(leak: Leak) -> str:
     return sentences(
         f"{leak_clause(leak)}.",
         "They are local variables of frames in the traceback of a stored exception.",
@@ -79,10 +79,10 @@ def _message(leak: Leak) -> str:
     )
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     name = holder_name(leak)
-    where = f" in {quoted(name)}" if name else ""
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `traceback.format_exc()` or `str(error)`{where} instead of the exception, or drop "
+        f"Store `traceback.format_exc()` or `str(error)`{place} instead of the exception, or drop "
         "its frames with `error.with_traceback(None)`."
     )

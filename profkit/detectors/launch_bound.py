@@ -100,10 +100,10 @@ class Thresholds:
         max_launch_ns: Longest time from one launch to the next that counts; in a longer one the
             host does other work. In launch-bound recordings of A100, B200, H100 and MI300X, 95% of
             the idle time is where launches are less than half a millisecond apart.
-        few_kernels_count: With fewer kernels per step the confidence is low: what the program does
+        few_kernels_count: With fewer kernels per step the confidence is low: the program's work
             between a few launches may take longer than the launches.
-        assumed_stretch_share: Overhead of stacks on the host where it was not recorded: 4.6 ms
-            became 10 ms.
+        assumed_stretch_share: Assumed overhead of recording stacks where it was not measured: a
+            step of 4.6 ms became 10 ms.
     """
 
     min_idle_share: float = 0.15
@@ -114,15 +114,19 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _LaunchWaits:
-    """When a device waits for launches, and how long without the recording's overhead."""
+    """When a device waits for launches, and how long without the recording's overhead.
+
+    Attributes:
+        saved_ns: The wait in each window without the overhead. Shape of the windows.
+    """
 
     device: DeviceActivity
     idle: Intervals
-    own_ns: Int64s
+    saved_ns: Int64s
 
     @property
     def total_ns(self) -> int:
-        return int(self.own_ns.sum())
+        return int(self.saved_ns.sum())
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -130,7 +134,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starts, ends = windows(ctx)
     overhead, is_known = _overhead_ratio(ctx, thresholds)
     collectives = waits_of_host(ctx)
-    found = []
+
+    # A host that waits for a collective cannot launch, which is another rule's.
+    waits_by_device = []
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
         idle = waits_for_launches(
             ctx.events, ctx.launches, device, causes, thresholds.max_launch_ns
@@ -138,38 +144,41 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         idle = intersect(idle, union(starts, ends))
         idle = subtract(idle, collectives.waited) if collectives else idle
         overhead_ns = ((ends - starts) * overhead / (1 + overhead)).astype(np.int64)
-        own_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
-        found.append(_LaunchWaits(device, idle, own_ns))
-    waits = max(found, key=lambda each: each.total_ns)
-    kernels = _kernels(ctx, waits.device)
+        saved_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
+        waits_by_device.append(_LaunchWaits(device, idle, saved_ns))
+
+    waits = max(waits_by_device, key=lambda waits: waits.total_ns)
+    kernels = _find_kernels(ctx, waits.device)
     if len(kernels) and waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx):
         is_low = not is_known or len(kernels) < thresholds.few_kernels_count * len(starts)
         confidence: Confidence = "low" if is_low else "medium" if overhead else "high"
-        yield _finding(ctx, waits, kernels, overhead, confidence)
+        yield _build_finding(ctx, waits, kernels, overhead, confidence)
 
 
-def _finding(
+def _build_finding(
     ctx: Context, waits: _LaunchWaits, kernels: Rows, overhead: float, confidence: Confidence
 ) -> Finding:
     starts, ends = windows(ctx)
-    saved_ns, n_each = waits.total_ns, round(len(kernels) / len(starts))
-    change = ProgramChange(host_time=take_from_start(waits.idle, starts, ends, waits.own_ns))
+    saved_ns, n_per_step = waits.total_ns, round(len(kernels) / len(starts))
+    change = ProgramChange(host_time=take_from_start(waits.idle, starts, ends, waits.saved_ns))
     median_ns = float(np.median(ctx.events.dur_ns[kernels]))
+
     return INFO.finding(
         confidence=confidence,
         message=(
             f"The GPU is idle for {time_per_step(ctx, saved_ns)} "
             f"({format_share(saved_ns / windows_ns(ctx))}) because the next kernel is not launched "
-            f"yet. It runs {format_count(n_each)} kernels{' per step' if len(ctx.steps) else ''}, "
-            f"half of them shorter than {format_ns(median_ns)}."
+            f"yet. It runs {format_count(n_per_step)} kernels"
+            f"{' per step' if len(ctx.steps) else ''}, half of them shorter than "
+            f"{format_ns(median_ns)}."
         ),
-        fix=_fix(ctx),
-        locations=_busiest_lines(ctx, waits.device),
+        fix=_suggest_fix(ctx),
+        locations=_find_busiest_lines(ctx, waits.device),
         n=len(kernels),
         cost=ctx.time_cost(change, "estimate" if overhead else "replay"),
         evidence={
             "device": waits.device.device,
-            "n_kernels_per_step": n_each,
+            "n_kernels_per_step": n_per_step,
             "median_kernel_ns": round(median_ns),
             "launch_idle_ns": waits.idle.total_ns,
             "overhead_ratio": round(overhead, 3),
@@ -179,8 +188,8 @@ def _finding(
     )
 
 
-def _fix(ctx: Context) -> str:
-    """The fix; of the optimizer only where there is one that is not fused."""
+def _suggest_fix(ctx: Context) -> str:
+    """Suggest a fix, with the optimizer's only where it is not fused."""
     graph = (
         'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
     )
@@ -191,7 +200,7 @@ def _fix(ctx: Context) -> str:
 
 
 def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
-    """By how much the recording slowed down the host, and whether that is known."""
+    """Return the recording's overhead on the host as a ratio, and if it was measured."""
     capture = ctx.trace.capture
     if capture is not None and capture.cost.overhead_ratio is not None:
         return max(0.0, capture.cost.overhead_ratio), True
@@ -200,14 +209,14 @@ def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
     return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)
 
 
-def _kernels(ctx: Context, device: DeviceActivity) -> Rows:
-    """The device's kernels that begin in a window."""
+def _find_kernels(ctx: Context, device: DeviceActivity) -> Rows:
+    """Find the device's kernels that begin in a window."""
     kernels = device.rows[ctx.events.category[device.rows] == Category.KERNEL]
     return np.asarray(kernels[in_windows(ctx, kernels)])
 
 
-def _busiest_lines(ctx: Context, device: DeviceActivity) -> tuple[Location, ...]:
-    """The lines that launch the most work."""
-    own = np.isin(ctx.launches.work, device.rows) & (ctx.launches.op != NO_ROW)
-    ops = ctx.launches.op[own]
+def _find_busiest_lines(ctx: Context, device: DeviceActivity) -> tuple[Location, ...]:
+    """Find the lines that launch the most work on a device."""
+    is_launched = np.isin(ctx.launches.work, device.rows) & (ctx.launches.op != NO_ROW)
+    ops = ctx.launches.op[is_launched]
     return ctx.costliest_lines(ops[in_windows(ctx, ops)], MAX_LINES)

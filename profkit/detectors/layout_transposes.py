@@ -98,20 +98,23 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all conversions by convolutions."""
     events, launches = ctx.events, ctx.launches
     op = launches.op
-    own = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
-    own &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
-    own[own] = in_windows(ctx, op[own].astype(np.intp))
-    work, op = launches.work[own], op[own]
+    is_transpose = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
+    is_transpose &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
+    is_transpose[is_transpose] = in_windows(ctx, op[is_transpose].astype(np.intp))
+    work, op = launches.work[is_transpose], op[is_transpose]
+
     spent = device_time(ctx, work)
     share = spent.total_ns / busy_ns(ctx)
     if not len(work) or share < thresholds.min_busy_share:
         return
+
     change = ProgramChange(scaled=((work, 0.0),))
     cost = ctx.time_cost(change)
     is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, events.dur_ns[work]))
     is_amd = len(HIP.rows(events)) > 0
     variable = ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1` in the environment before ROCm 7"
+
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="high",

@@ -77,37 +77,40 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield findings for missing kernels, missing launches, and messages."""
-    launching, without = launches_without_work(ctx.events, ctx.launches)
-    if _many(len(without), len(launching), thresholds):
-        yield _finding(
+    launches, without_work = launches_without_work(ctx.events, ctx.launches)
+    n_lost, n_launches = len(without_work), len(launches)
+    if _is_many(n_lost, n_launches, thresholds):
+        yield _build_finding(
             ctx,
-            without,
-            f"{format_count(len(without))} of {format_count(len(launching))} launches "
-            f"({format_share(len(without) / len(launching))}) have no recorded kernel, so the GPU "
+            without_work,
+            f"{format_count(n_lost)} of {format_count(n_launches)} launches "
+            f"({format_share(n_lost / n_launches)}) have no recorded kernel, so the GPU "
             "appears more idle than it was.",
         )
-    lost = orphans_with_lost_launch(ctx.events, ctx.launches)
-    n_work = len(ctx.launches.work)
-    if _many(len(lost), n_work, thresholds):
-        yield _finding(
+
+    orphans = orphans_with_lost_launch(ctx.events, ctx.launches)
+    n_lost, n_work = len(orphans), len(ctx.launches.work)
+    if _is_many(n_lost, n_work, thresholds):
+        yield _build_finding(
             ctx,
-            lost,
-            f"{format_count(len(lost))} of {format_count(n_work)} kernels, copies and fills "
-            f"({format_share(len(lost) / n_work)}) have no recorded launch, so their source lines "
+            orphans,
+            f"{format_count(n_lost)} of {format_count(n_work)} kernels, copies and fills "
+            f"({format_share(n_lost / n_work)}) have no recorded launch, so their source lines "
             "are unknown.",
         )
+
     messages = ctx.trace.notes.messages
     texts = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
     if texts:
         message = f"The profiler reported: “{texts[0].strip()}”."
-        yield _finding(ctx, np.zeros(0, np.intp), message, texts)
+        yield _build_finding(ctx, np.zeros(0, np.intp), message, texts)
 
 
-def _many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:
+def _is_many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:
     return n_lost >= thresholds.min_lost_count and n_lost >= thresholds.min_lost_share * n_all
 
 
-def _finding(ctx: Context, rows: Rows, message: str, texts: Sequence[str] = ()) -> Finding:
+def _build_finding(ctx: Context, rows: Rows, message: str, texts: Sequence[str] = ()) -> Finding:
     return INFO.finding(
         severity="note" if texts else "warning",
         confidence="low" if texts else "high",

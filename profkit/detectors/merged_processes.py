@@ -67,7 +67,7 @@ class Thresholds:
 
     Attributes:
         min_operator_share: Minimum share of all operators in a second process; fewer than a
-            hundredth are no trace of its own.
+            hundredth are not a trace of its own.
     """
 
     min_operator_share: float = 0.01
@@ -78,13 +78,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     events = ctx.events
     ops = events.rows_of(Category.OP)
     n_of_lane = np.bincount(events.lane[ops], minlength=len(events.lanes)).tolist()
-    n_of: Counter[str] = Counter()
+    n_by_process: Counter[str] = Counter()
     for lane, n in zip(events.lanes, n_of_lane, strict=True):
-        n_of[lane.pid] += n
-    least = thresholds.min_operator_share * len(ops)
-    processes = [pid for pid, n in n_of.most_common() if n and n >= least]
+        n_by_process[lane.pid] += n
+    n_min = thresholds.min_operator_share * len(ops)
+    processes = [pid for pid, n in n_by_process.most_common() if n and n >= n_min]
     if len(processes) < 2:  # noqa: PLR2004  (several)
         return
+
     named = ", ".join(f"`{middle_cut(pid, _MAX_NAME)}`" for pid in processes[:_MAX_NAMED])
     yield INFO.finding(
         confidence="high",

@@ -105,84 +105,96 @@ _HALF_ON_CUDA_CORES: Final = regex(
 )
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
-"""Rates of products of one shape differ by a few percent."""
+"""Most of its time that a product may keep when aligned, since rates differ by a few percent."""
 _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all misaligned products."""
-    every = products(ctx.events, ctx.launches, ctx.op_work)
-    every = every.select(in_windows(ctx, every.rows) & (ctx.events.dur_ns[every.kernel] > 0))
-    is_odd, is_fast = misaligned(ctx.events, every), tensor_core_rows(ctx.events, every.kernel)
-    is_wide = (every.sizes >= thresholds.min_size_count).all(axis=1)
-    odd = every.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, every)))
+    matmuls = products(ctx.events, ctx.launches, ctx.op_work)
+    matmuls = matmuls.select(
+        in_windows(ctx, matmuls.rows) & (ctx.events.dur_ns[matmuls.kernel] > 0)
+    )
+    is_odd, is_fast = misaligned(ctx.events, matmuls), tensor_core_rows(ctx.events, matmuls.kernel)
+    is_wide = (matmuls.sizes >= thresholds.min_size_count).all(axis=1)
+    odd = matmuls.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, matmuls)))
     if not len(odd.rows):
         return
+
     kernels = device_time(ctx, ctx.events.rows_of(Category.KERNEL))
     share = device_time(ctx, odd.kernel).total_ns / max(1, kernels.total_ns)
     if share < thresholds.min_kernel_share:
         return
-    per_ns = _rates_of_aligned(ctx, odd, every.select(~is_odd & is_fast))
-    if per_ns.any():
-        yield from _finding(ctx, thresholds, odd, per_ns, share, "estimate")
-    else:
-        yield from _finding(ctx, thresholds, odd, _peaks(ctx, odd), share, "upper-bound")
+
+    # What the program's own aligned products reach is more certain than what the device could.
+    per_ns = _measure_aligned(ctx, odd, matmuls.select(~is_odd & is_fast))
+    basis: Basis = "estimate" if per_ns.any() else "upper-bound"
+    if basis == "upper-bound":
+        per_ns = _estimate_peaks(ctx, odd)
+    yield from _build_findings(ctx, thresholds, odd, per_ns, share, basis)
 
 
-def _left_tensor_cores(ctx: Context, every: Products) -> Mask:
-    """Which products run on CUDA cores, where tensor cores multiply the same types elsewhere."""
+def _left_tensor_cores(ctx: Context, matmuls: Products) -> Mask:
+    """Return which products run on CUDA cores, while tensor cores multiply the types elsewhere."""
     events = ctx.events
-    names, place = np.unique(events.name[every.kernel], return_inverse=True)
-    precisions = [matmul_precision(events.names[name]) for name in names.tolist()]
-    halves = [_HALF_ON_CUDA_CORES.search(events.names[name]) for name in names.tolist()]
-    in_float32 = np.array([each == "float32" for each in precisions], dtype=np.bool_)[place]
-    in_half = np.array([each is not None for each in halves], dtype=np.bool_)[place]
-    return np.asarray(in_half | (in_float32 & ("tf32" in precisions)))
+    names, place = np.unique(events.name[matmuls.kernel], return_inverse=True)
+    kernels = [events.names[name] for name in names.tolist()]
+    precisions = [matmul_precision(kernel) for kernel in kernels]
+    is_float32 = np.array([precision == "float32" for precision in precisions], dtype=np.bool_)
+    is_half = np.array(
+        [_HALF_ON_CUDA_CORES.search(kernel) is not None for kernel in kernels], dtype=np.bool_
+    )
+    return np.asarray((is_half | (is_float32 & ("tf32" in precisions)))[place])
 
 
-def _rates_of_aligned(ctx: Context, odd: Products, aligned: Products) -> Float64s:
-    """FLOPs per nanosecond of the fastest comparable shape of aligned products; 0 without one.
+def _measure_aligned(ctx: Context, odd: Products, aligned: Products) -> Float64s:
+    """Measure the fastest comparable aligned shape of each product, in FLOPs per nanosecond.
 
-    Shape of ``odd.rows``.
+    Returns:
+        Shape of ``odd.rows``; 0 without a comparable shape.
     """
     keys = np.stack((aligned.shapes, ctx.events.name[aligned.rows], aligned.kind))
-    _, first, of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    of = of.reshape(-1)
-    spent_ns = np.bincount(of, ctx.events.dur_ns[aligned.kernel])
-    per_ns = np.bincount(of, aligned.flops) / np.maximum(spent_ns, 1)
+    _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    spent_ns = np.bincount(group, ctx.events.dur_ns[aligned.kernel])
+    per_ns = np.bincount(group, aligned.flops) / np.maximum(spent_ns, 1)
     flops, n_bytes, kind = aligned.flops[first], aligned.n_bytes[first], aligned.kind[first]
-    found = np.zeros(len(odd.rows))
+
     shapes, place = np.unique(
         np.stack((odd.flops, odd.n_bytes, odd.kind)), axis=1, return_inverse=True
     )
-    for number, (own_flops, own_bytes, own_kind) in enumerate(shapes.T.tolist()):
-        like = (kind == own_kind) & (flops <= _LIKE * own_flops)
-        like &= flops / n_bytes <= _LIKE * own_flops / own_bytes
-        found[place.reshape(-1) == number] = per_ns[like].max(initial=0.0)
-    return found
+    place = place.reshape(-1)
+    odd_per_ns = np.zeros(len(odd.rows))
+    for number, (odd_flops, odd_bytes, odd_kind) in enumerate(shapes.T.tolist()):
+        is_like = (kind == odd_kind) & (flops <= _LIKE * odd_flops)
+        is_like &= flops / n_bytes <= _LIKE * odd_flops / odd_bytes
+        odd_per_ns[place == number] = per_ns[is_like].max(initial=0.0)
+    return odd_per_ns
 
 
-def _peaks(ctx: Context, odd: Products) -> Float64s:
-    """FLOPs per nanosecond at the peaks of the device; 0 where it is not known.
+def _estimate_peaks(ctx: Context, odd: Products) -> Float64s:
+    """Estimate FLOPs per nanosecond at the peaks of the device, by the roofline model.
 
-    Shape of ``odd.rows``.
+    Returns:
+        Shape of ``odd.rows``; 0 on a device with unknown peaks.
     """
-    found = np.zeros(len(odd.rows))
+    per_ns = np.zeros(len(odd.rows))
     devices = device_of(ctx.events, odd.kernel)
     for ordinal in distinct(devices).tolist():
         device = ctx.trace.devices.get(ordinal)
         peak = None if device is None else peak_of(device.name, device.n_sms)
         if peak is None:
             continue
+
         for number in distinct(odd.kind).tolist():
             precision = PRECISION_OF.get(odd.kinds[number], "tf32")
-            own = (devices == ordinal) & (odd.kind == number)
-            by_memory = peak.bytes_per_s * odd.flops[own] / odd.n_bytes[own]
-            found[own] = np.minimum(peak.flops_per_s.get(precision, 0.0), by_memory) / _NS
-    return found
+            is_kind = (devices == ordinal) & (odd.kind == number)
+            by_memory = peak.bytes_per_s * odd.flops[is_kind] / odd.n_bytes[is_kind]
+            per_ns[is_kind] = np.minimum(peak.flops_per_s.get(precision, 0.0), by_memory) / _NS
+    return per_ns
 
 
-def _finding(
+def _build_findings(
     ctx: Context,
     thresholds: Thresholds,
     odd: Products,
@@ -190,63 +202,67 @@ def _finding(
     share: float,
     basis: Basis,
 ) -> Iterator[Finding]:
-    """The finding, if alignment saves enough.
+    """Yield the finding, if alignment saves enough.
 
     Args:
         per_ns: FLOPs per nanosecond of each product if it were aligned; 0 if not known.
     """
-    unit = np.prod(padded(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
+    # Padding adds work, which an aligned product has to make up for.
+    padding = np.prod(padded(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
     now_ns = ctx.events.dur_ns[odd.kernel]
     with np.errstate(divide="ignore"):
-        left = np.ceil(100 * odd.flops * unit / per_ns / now_ns) / 100
-    slow = left <= _MOST_LEFT
-    found, left, now_ns = odd.select(slow), left[slow], now_ns[slow]
+        left = np.ceil(100 * odd.flops * padding / per_ns / now_ns) / 100
+    is_slow = left <= _MOST_LEFT
+    slow, left, now_ns = odd.select(is_slow), left[is_slow], now_ns[is_slow]
+
     factors = distinct(left).tolist()
-    change = ProgramChange(scaled=tuple((found.kernel[left == each], each) for each in factors))
+    change = ProgramChange(scaled=tuple((slow.kernel[left == share], share) for share in factors))
     cost, total_ns = ctx.time_cost(change, basis), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
     gain_ns = np.rint(now_ns * (1 - left)).astype(np.int64)
-    locations = known_locations(*ctx.costliest_lines(found.rows, _MAX_LINES, gain_ns))
+    locations = known_locations(*ctx.costliest_lines(slow.rows, _MAX_LINES, gain_ns))
     is_warning = basis == "estimate" and saved_ns >= thresholds.warning_share * total_ns
-    spent = device_time(ctx, found.kernel)
-    flops = float(found.flops.sum())
-    than = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"
-    example = int(np.argmax(np.bincount(found.shapes, gain_ns)[found.shapes]))
+    spent = device_time(ctx, slow.kernel)
+    flops = float(slow.flops.sum())
+    reference = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"
+    example = int(np.argmax(np.bincount(slow.shapes, gain_ns)[slow.shapes]))
+
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
             f"Matrix products{at(locations[0]) if locations else ''} with sizes that are no "
             f"multiple of {LOAD_BYTES} bytes take {time_per_step(ctx, spent.total_ns)}, at "
-            f"{flops / now_ns.sum() / 1e3:.3g} TFLOP/s where {than} allow "
-            f"{flops / (now_ns * left).sum() / 1e3:.3g}. One multiplies {_shape(found, example)}."
+            f"{flops / now_ns.sum() / 1e3:.3g} TFLOP/s where {reference} allow "
+            f"{flops / (now_ns * left).sum() / 1e3:.3g}. One multiplies "
+            f"{_describe_shape(slow, example)}."
         ),
-        fix=_fix(found, example),
+        fix=_suggest_fix(slow, example),
         locations=locations,
-        n=len(found.rows),
+        n=len(slow.rows),
         cost=cost,
-        evidence={"kernel_share": round(share, 4), "events": event_ids(ctx, found.kernel)},
+        evidence={"kernel_share": round(share, 4), "events": event_ids(ctx, slow.kernel)},
         spans=spent.pairs(),
         change=change,
     )
 
 
-def _shape(found: Products, place: int) -> str:
+def _describe_shape(slow: Products, place: int) -> str:
     """``2,048 x 110 with 110 x 18,030 in float32``."""
-    m, k, n = map(format_count, found.sizes[place].tolist())
-    kind = found.kinds[found.kind[place]]
+    m, k, n = map(format_count, slow.sizes[place].tolist())
+    kind = slow.kinds[slow.kind[place]]
     return f"{m} x {k} with {k} x {n} in {_NAMES.get(kind, kind)}"
 
 
-def _fix(found: Products, place: int) -> str:
-    here = slice(place, place + 1)
-    element_bytes = found.element_bytes[here]
-    rounded = padded(found.sizes[here], element_bytes)[0].tolist()
+def _suggest_fix(slow: Products, place: int) -> str:
+    sizes, element_bytes = slow.sizes[[place]], slow.element_bytes[[place]]
+    rounded = padded(sizes, element_bytes)[0].tolist()
     changed = [
         f"{format_count(old)} to {format_count(new)}"
-        for old, new in dict(zip(found.sizes[place].tolist(), rounded, strict=True)).items()
+        for old, new in dict(zip(sizes[0].tolist(), rounded, strict=True)).items()
         if old != new
     ]
     return (

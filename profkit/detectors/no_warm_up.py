@@ -89,19 +89,26 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     lengths = ends - starts
     if len(lengths) < thresholds.min_steps_count:
         return
-    first, rest = int(lengths[0]), float(np.median(lengths[1:]))
-    is_long = first >= max(thresholds.min_ratio_share * rest, rest + thresholds.min_excess_ns)
-    if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
+
+    # Where the other steps differ as much, the first one is not special.
+    first_ns, usual_ns = int(lengths[0]), float(np.median(lengths[1:]))
+    min_ratio, min_excess_ns = thresholds.min_ratio_share, thresholds.min_excess_ns
+    is_long = first_ns >= max(min_ratio * usual_ns, usual_ns + min_excess_ns)
+    if not is_long or lengths[1:].max() > thresholds.max_spread_share * usual_ns:
         return
+
+    # Compilation and cold calls have rules of their own, which name the cause.
     once = reduce(unite, compile_times(ctx).values(), covered_by(ctx.events, ctx.cold_calls))
-    if covered_within(once, starts[:1], ends[:1])[0] >= thresholds.max_cold_share * (first - rest):
+    once_ns = covered_within(once, starts[:1], ends[:1])[0]
+    if once_ns >= thresholds.max_cold_share * (first_ns - usual_ns):
         return
+
     yield INFO.finding(
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",
         message=(
-            f"The first step, {ctx.steps.names[0]}, takes {format_ns(first)}, the others take "
-            f"{format_ns(rest)}. Averages per step include one-time costs."
+            f"The first step, {ctx.steps.names[0]}, takes {format_ns(first_ns)}, the others take "
+            f"{format_ns(usual_ns)}. Averages per step include one-time costs."
         ),
         fix="Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`.",
-        evidence={"first_ns": first, "others_median_ns": round(rest)},
+        evidence={"first_ns": first_ns, "others_median_ns": round(usual_ns)},
     )

@@ -72,6 +72,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the trace has no event of the program."""
     if ctx.has_program:
         return
+
     events = ctx.events
     n_calls = len(events.rows_of(Category.RUNTIME, Category.DRIVER))
     length = f" of {format_ns(ctx.window_ns)}" if ctx.window_ns else ""

@@ -70,15 +70,15 @@ class Thresholds:
     """When invalid events are a warning.
 
     Attributes:
-        warning_share: Share of the events from which it is a warning: from a thousandth on they are
-            no single error.
+        warning_share: Share of the events from which it is a warning: from a thousandth on it is
+            more than a single error.
     """
 
     warning_share: float = 0.001
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield findings for skipped events, dropped metadata, and what follows the trace."""
+    """Yield findings for skipped events, dropped metadata, and text after the trace."""
     notes = ctx.trace.notes
     if notes.invalid_metadata:
         yield INFO.finding(
@@ -101,7 +101,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             fix="Write each trace to a file of its own.",
         )
-    yield from _unfinished(ctx)
+
+    yield from _report_unfinished(ctx)
+
     n = notes.n_invalid + notes.n_skipped + notes.n_unpaired
     if not n:
         return
@@ -111,40 +113,41 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high",
         message=(
             f"{format_count(n)} of {format_count(notes.n_events)} events ({format_share(share)}) "
-            f"were skipped and are excluded from all totals: {', '.join(_kinds(notes))}."
+            f"were skipped and are excluded from all totals: {', '.join(_describe_kinds(notes))}."
         ),
         fix="Record again with a newer PyTorch and driver.",
         n=n,
-        evidence={"events": [each.position for each in notes.invalid]},
+        evidence={"events": [event.position for event in notes.invalid]},
     )
 
 
-def _unfinished(ctx: Context) -> Iterator[Finding]:
-    """Yield a note if the profiler was stopped within operators or regions of the program.
-
-    The step that the stop cut off is reported as incomplete, with what it contains.
-    """
+def _report_unfinished(ctx: Context) -> Iterator[Finding]:
+    """Yield a note if the profiler was stopped within operators or regions of the program."""
     events = ctx.events
     rows = events.rows_of(Category.UNFINISHED)
     capture = ctx.trace.capture
     if not len(rows) or (capture is not None and capture.open_step):
         return
+
+    # The step that the stop cut off is reported as incomplete, with all events in it.
     steps = np.flatnonzero(rows_named(events, STEP, Category.UNFINISHED))
     cut_ns = events.ts_ns[steps].min(initial=np.iinfo(np.int64).max)
     rows = rows[events.ts_ns[rows] < cut_ns]
     if not len(rows):
         return
+
     n = len(rows)
-    what = (
+    subject = (
         "One operator or region has" if n == 1 else f"{format_count(n)} operators and regions have"
     )
     example = f"`{visible(events.name_of(rows[0]))}`"
     named = f", {example}, which is" if n == 1 else f", such as {example}; they are"
+
     yield INFO.finding(
         severity="note",
         confidence="high",
         message=(
-            f"{what} no known end, because the profiler was stopped within{named} in no figure."
+            f"{subject} no known end, because the profiler was stopped within{named} in no figure."
         ),
         fix="Stop the profiler between two steps, outside of operators and `record_function`.",
         n=n,
@@ -152,8 +155,8 @@ def _unfinished(ctx: Context) -> Iterator[Finding]:
     )
 
 
-def _kinds(notes: LoadNotes) -> Iterator[str]:
-    """The kinds of skipped events; for invalid times with the first event's name."""
+def _describe_kinds(notes: LoadNotes) -> Iterator[str]:
+    """Describe the kinds of skipped events; for invalid times with the first event's name."""
     if notes.invalid:
         first = notes.invalid[0]
         example = f"{first.name} ({first.reason})"

@@ -40,8 +40,6 @@ Source:
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
@@ -70,8 +68,8 @@ class Thresholds:
 
     Attributes:
         min_lost_share: Minimum share of live bytes whose allocations are missing in the history.
-        min_stackless_share: Minimum share of live bytes without a stack. Libraries' own allocations
-            and those before recording are usually a smaller part.
+        min_stackless_share: Minimum share of live bytes without a stack. Allocations by libraries
+            and before recording are usually a smaller part.
     """
 
     min_lost_share: float = 0.01
@@ -83,19 +81,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     snapshot = ctx.snapshot
     if snapshot is None:
         return
-    blocks_in = snapshot.blocks
+
     # A free block may still have the size that was requested when it was allocated.
-    active = blocks_in.state != State.INACTIVE
-    n_short = int((active & (blocks_in.requested_bytes > blocks_in.n_bytes)).sum())
+    table = snapshot.blocks
+    is_active = table.state != State.INACTIVE
+    n_short = int((is_active & (table.requested_bytes > table.n_bytes)).sum())
     if snapshot.notes.n_inconsistent_segments or snapshot.notes.n_skipped or n_short:
-        yield _inconsistent(snapshot, n_short)
+        yield _report_inconsistency(snapshot, n_short)
+
     for memory in ctx.device_memories:
-        yield from _missing_segments(memory)
-        yield from _missing_beginning(memory, thresholds)
-    yield from _without_stacks(ctx.device_memories, thresholds)
+        yield from _report_missing_segments(memory)
+        yield from _report_missing_beginning(memory, thresholds)
+    yield from _report_missing_stacks(ctx.device_memories, thresholds)
 
 
-def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
+def _report_inconsistency(snapshot: MemorySnapshot, n_short: int) -> Finding:
     notes = snapshot.notes
     parts = []
     if notes.n_inconsistent_segments:
@@ -108,6 +108,7 @@ def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
         parts.append(f"{format_count(notes.n_skipped)} entries are invalid")
     if n_short:
         parts.append(f"{blocks(n_short)} are smaller than requested")
+
     return INFO.finding(
         severity="warning",
         confidence="high",
@@ -122,13 +123,15 @@ def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
     )
 
 
-def _missing_segments(memory: DeviceMemory) -> Iterator[Finding]:
-    """More active than reserved memory is impossible: segments are missing in the history."""
+def _report_missing_segments(memory: DeviceMemory) -> Iterator[Finding]:
+    """Yield a finding if segments are missing in a device's history."""
+    # More active than reserved memory is impossible.
     replay = memory.replay
-    beyond = replay.active_bytes - replay.reserved_bytes
-    n, place = int((beyond > 0).sum()), int(beyond.argmax())
+    excess_bytes = replay.active_bytes - replay.reserved_bytes
+    n, place = int((excess_bytes > 0).sum()), int(excess_bytes.argmax())
     if not n:
         return
+
     yield INFO.finding(
         severity="warning",
         confidence="high",
@@ -141,21 +144,24 @@ def _missing_segments(memory: DeviceMemory) -> Iterator[Finding]:
         ),
         fix="Record the history without `skip_actions`.",
         n=n,
-        evidence={"device": memory.label, "beyond_bytes": int(beyond[place]), "entry": place},
+        evidence={"device": memory.label, "beyond_bytes": int(excess_bytes[place]), "entry": place},
     )
 
 
-def _missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Finding]:
-    """Blocks with a stack but without an entry were allocated in the missing beginning."""
+def _report_missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding if a device's history lacks its beginning."""
     # profkit itself keeps only the latest entries and restarts recording between two windows, on
     # purpose: every block has its stack.
     if not memory.replay.end or memory.snapshot.driver:
         return
+
+    # Blocks with a stack but without an entry were allocated in the missing beginning.
     live = memory.live_blocks_at(memory.replay.end)
-    lost = live.is_before_recording & (live.stack != NO_STACK)
-    n, n_bytes = int(lost.sum()), int(live.n_bytes[lost].sum())
+    is_lost = live.is_before_recording & (live.stack != NO_STACK)
+    n, n_bytes = int(is_lost.sum()), int(live.n_bytes[is_lost].sum())
     if not n or n_bytes < thresholds.min_lost_share * int(live.n_bytes.sum()):
         return
+
     yield INFO.finding(
         confidence="medium",
         message=(
@@ -170,27 +176,31 @@ def _missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator
     )
 
 
-def _without_stacks(
+def _report_missing_stacks(
     memories: tuple[DeviceMemory, ...], thresholds: Thresholds
 ) -> Iterator[Finding]:
-    parts = [(memory, memory.live_blocks_at(memory.replay.end)) for memory in memories]
-    total = sum(int(live.n_bytes.sum()) for _, live in parts)
-    bare = 0
-    for memory, live in parts:
+    total_bytes = stackless_bytes = 0
+    for memory in memories:
+        live = memory.live_blocks_at(memory.replay.end)
+        is_stackless = live.stack == NO_STACK
+
         # Blocks allocated before recording cannot have a stack.
-        is_recorded = (
-            ~live.is_before_recording if memory.replay.end else np.ones(len(live), np.bool_)
-        )
-        bare += int(live.n_bytes[is_recorded & (live.stack == NO_STACK)].sum())
-    if not total or bare < thresholds.min_stackless_share * total:
+        if memory.replay.end:
+            is_stackless &= ~live.is_before_recording
+        total_bytes += int(live.n_bytes.sum())
+        stackless_bytes += int(live.n_bytes[is_stackless].sum())
+
+    if not total_bytes or stackless_bytes < thresholds.min_stackless_share * total_bytes:
         return
+
+    share = format_share(stackless_bytes / total_bytes)
     yield INFO.finding(
         confidence="high",
         message=(
-            f"No stack was recorded for {format_bytes(bare)} of the {format_bytes(total)} "
-            f"allocated ({format_share(bare / total)}), so their source lines are unknown."
+            f"No stack was recorded for {format_bytes(stackless_bytes)} of the "
+            f"{format_bytes(total_bytes)} allocated ({share}), so their source lines are unknown."
         ),
         fix='Call `torch.cuda.memory._record_memory_history(stacks="python")` before the first '
         "tensor is allocated.",
-        evidence={"without_stack_bytes": bare, "active_bytes": total},
+        evidence={"without_stack_bytes": stackless_bytes, "active_bytes": total_bytes},
     )

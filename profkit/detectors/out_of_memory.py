@@ -88,25 +88,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             line = next(iter(memory.locations([failure.stack])), None)
             by_line.setdefault(line, []).append(failure)
         for line, failures in by_line.items():
-            yield _finding(memory, line, failures)
+            yield _build_finding(memory, line, failures)
 
 
-def _finding(
+def _build_finding(
     memory: DeviceMemory, line: Location | None, failures: list[AllocationFailure]
 ) -> Finding:
-    worst = max(failures, key=lambda each: each.missing_bytes or 0)
-    continued = bool((memory.replay.alloc > failures[-1].place).any())
+    worst = max(failures, key=lambda failure: failure.missing_bytes or 0)
     sites = allocation_sites(memory.sites_at(worst.place), memory.lines, _LINES_TO_SUM)
     location = line or Location()
+    locations = (*([line] if line else []), *site_locations(sites[:MAX_LINES]))
+
+    # A program that continues has caught the error, such as one that searches for a batch size.
+    continued = bool((memory.replay.alloc > failures[-1].place).any())
     return INFO.finding(
-        # A program that continues has caught the error, such as one that searches for a batch size.
         severity="warning" if continued else "error",
         confidence="high" if worst.device_free_bytes is not None else "medium",
         message=oom_message(memory, location, worst, sites, len(failures)),
         fix=oom_fix(memory, location, worst, sites),
-        locations=tuple(
-            dict.fromkeys((*([line] if line else []), *site_locations(sites[:MAX_LINES])))
-        ),
+        locations=tuple(dict.fromkeys(locations)),
         n=len(failures),
         cost=Cost(bytes=worst.missing_bytes or worst.requested_bytes),
         evidence={
@@ -121,7 +121,7 @@ def _finding(
             "largest_usable_block_bytes": worst.largest_usable_block_bytes,
             "outside_bytes": worst.outside_bytes,
             "continued": continued,
-            "entries": [each.place for each in failures[:20]],
+            "entries": [failure.place for failure in failures[:20]],
             **fitting_setting_evidence(memory, worst),
         },
     )

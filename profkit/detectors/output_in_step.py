@@ -71,10 +71,10 @@ _PLOTS = ("matplotlib", "seaborn", "plotly", "PIL", "torchvision")
 
 def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that prints, plots or logs for too long."""
-    yield from call_findings(ctx, INFO, thresholds, OUTPUT, _fix)
+    yield from call_findings(ctx, INFO, thresholds, OUTPUT, _suggest_fix)
 
 
-def _fix(name: str) -> str:
+def _suggest_fix(name: str) -> str:
     if any(library in name for library in _PLOTS):
         return "Plot after the loop, or every 1,000 steps."
     return "Print and log every 100 steps."

@@ -57,7 +57,7 @@ CORES: Final = Need(
     name="cores",
     reason="The processor cores and the time without one were not recorded.",
     remedy="Record with `profkit run` or `profkit.trace` on Linux.",
-    is_met=lambda ctx: _recorded(ctx) is not None,
+    is_met=lambda ctx: _find_recorded(ctx) is not None,
     requires=(needs.TRACE,),
 )
 
@@ -87,28 +87,30 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the threads are more than the cores."""
-    recorded = _recorded(ctx)
+    recorded = _find_recorded(ctx)
     if recorded is None:
         return
+
     threads, cpu = recorded
-    of_rank = threads.n_threads + threads.n_workers
-    n_all = threads.n_ranks * of_rank
+    n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
     delayed_ns = _delayed_by_program_ns(threads, cpu)
     share = delayed_ns / max(1, cpu.window_ns)
     if n_all <= threads.n_cores or share < thresholds.min_delayed_share:
         return
-    ranks = f"{counted(threads.n_ranks, 'rank')} with " if threads.n_ranks > 1 else ""
-    each = " each" if ranks else ""
+
     workers = f" and {counted(threads.n_workers, 'worker')}" if threads.n_workers else ""
-    fewer = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
+    sharing = f"{counted(threads.n_threads, 'thread')} of operators{workers}"
+    if threads.n_ranks > 1:
+        sharing = f"{counted(threads.n_ranks, 'rank')} with {sharing} each"
+    n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     yield INFO.finding(
         confidence="medium",
         message=(
-            f"{ranks}{counted(threads.n_threads, 'thread')} of operators{workers}{each} share "
-            f"{counted(threads.n_cores, 'core')}. The recorded thread had no core for up to "
-            f"{format_ns(delayed_ns)} ({format_share(share)} of the recording) because of them."
+            f"{sharing} share {counted(threads.n_cores, 'core')}. The recorded thread had no core "
+            f"for up to {format_ns(delayed_ns)} ({format_share(share)} of the recording) because "
+            "of them."
         ),
-        fix=_fix(threads, fewer),
+        fix=_suggest_fix(threads, n_fitting),
         n=n_all,
         cost=ctx.cost(min(delayed_ns, ctx.window_ns), basis="upper-bound"),
         evidence={
@@ -121,7 +123,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
+def _find_recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
     capture = ctx.trace.capture
     if capture is None or capture.threads is None or capture.cpu is None:
         return None
@@ -129,17 +131,15 @@ def _recorded(ctx: Context) -> tuple[HostThreads, CpuTime] | None:
 
 
 def _delayed_by_program_ns(threads: HostThreads, cpu: CpuTime) -> int:
-    """Time for which the thread had no core since others of the program had all cores, at most.
-
-    Ranks use as much as this one. A pause of the thread in which other programs had a core too is
-    not the program's.
-    """
-    of_rank_ns = cpu.process_ns + (cpu.children_ns or 0)
-    of_others_ns = threads.n_ranks * of_rank_ns - cpu.thread_ns
-    return max(0, min(cpu.delayed_ns or 0, of_others_ns // threads.n_cores))
+    """Return the most that the thread waited for a core because of the program's other threads."""
+    # All ranks are assumed to use as much as this one. The other threads keep all cores busy for
+    # no longer than their CPU time divided by the cores; the remainder is due to other programs.
+    rank_ns = cpu.process_ns + (cpu.children_ns or 0)
+    other_threads_ns = threads.n_ranks * rank_ns - cpu.thread_ns
+    return max(0, min(cpu.delayed_ns or 0, other_threads_ns // threads.n_cores))
 
 
-def _fix(threads: HostThreads, fewer: int) -> str:
-    if fewer == threads.n_threads:
+def _suggest_fix(threads: HostThreads, n_fitting: int) -> str:
+    if n_fitting == threads.n_threads:
         return "Use fewer workers in the loader."
-    return f"Set `OMP_NUM_THREADS={fewer}`, or call `torch.set_num_threads({fewer})`."
+    return f"Set `OMP_NUM_THREADS={n_fitting}`, or call `torch.set_num_threads({n_fitting})`."

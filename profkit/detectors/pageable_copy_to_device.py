@@ -76,8 +76,8 @@ INFO = RuleInfo(
 Thresholds = WaitThresholds
 
 _CALLED: Final = regex(r"^(?!autograd::|torch::autograd::)\w+::\w")
-"""Operators that a program calls: not autograd's wrappers, nor annotations, which traces of torch
-1.8 to 1.10 have as operators."""
+"""Operators that a program calls: not autograd's wrappers, nor annotations, which torch 1.8 to 1.10
+writes as operators."""
 _INDEXING: Final = regex(
     r"^aten::(_?index(_|$)|_?unsafe_index|take|gather|scatter|where$|masked_|embedding)"
 )
@@ -103,11 +103,14 @@ _ON_GPU: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
     waits = blocking_copies(ctx, SyncKind.TO_DEVICE)
+
+    # Tensors that the same line creates are reported by host-made-tensor.
     makers = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
-    made_here = are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy))
-    pageable = is_pageable(ctx.events, waits.copy)
-    for memory, own in (("pageable", pageable), ("pinned", ~pageable)):
-        for site in copy_sites(ctx, waits.select(own & ~made_here), thresholds):
+    waits = waits.select(~are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy)))
+    in_pageable = is_pageable(ctx.events, waits.copy)
+
+    for memory, is_copy in (("pageable", in_pageable), ("pinned", ~in_pageable)):
+        for site in copy_sites(ctx, waits.select(is_copy), thresholds):
             yield site.finding(
                 ctx,
                 INFO,
@@ -115,14 +118,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                     f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
                     f"{site.place} runs {times_per_step(ctx, len(site.owners))}"
                 ),
-                fix=_fix(ctx, site.owners)
+                fix=_suggest_fix(ctx, site.owners)
                 if memory == "pageable"
-                else _non_blocking(ctx, site.owners),
+                else _suggest_non_blocking(ctx, site.owners),
             )
 
 
-def _non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
-    """The fix of a copy from pinned memory."""
+def _suggest_non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
+    """Suggest the fix for a copy from pinned memory."""
     if not are_within(ctx, owners, _ACCELERATE):
         return _NON_BLOCKING
     if are_within(ctx, owners, TRANSFORMERS_TRAINER):
@@ -130,8 +133,8 @@ def _non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
     return "Pass `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`."
 
 
-def _fix(ctx: Context, owners: Rows | Int32s) -> str:
-    """The fix, by the operator that the program called."""
+def _suggest_fix(ctx: Context, owners: Rows | Int32s) -> str:
+    """Suggest the fix for a copy from pageable memory, by the operator that the program called."""
     called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]
     if not names:

@@ -70,6 +70,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
     for site in copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
         method = tensor_method(ctx, int(site.owners[0])) or "cpu"
+
         yield site.finding(
             ctx,
             INFO,

@@ -71,8 +71,8 @@ class Thresholds:
         min_saved_share: Minimum share of the peak that is saved without the line. With a quarter, a
             batch may be a third larger.
         min_saved_bytes: The same in bytes.
-        max_candidates_count: Lines that are simulated, those with the most bytes first. A line
-            below a quarter of the peak cannot lower it by a quarter.
+        max_candidates_count: Lines that are simulated, with the most bytes first. A line below a
+            quarter of the peak cannot lower it by a quarter.
     """
 
     min_saved_share: float = 0.25
@@ -99,19 +99,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for memory in ctx.device_memories:
         if not memory.replay.has_peak:
             continue
+
+        # How far a peak falls without a line takes a replay, so few lines are tried.
         peak = int(memory.replay.active_bytes.max())
         min_bytes = max(thresholds.min_saved_bytes, thresholds.min_saved_share * peak)
         saved = [
             (peak - memory.peak_without(line), line)
-            for line in _candidates(memory, min_bytes, thresholds.max_candidates_count)
+            for line in _find_candidates(memory, min_bytes, thresholds.max_candidates_count)
         ]
         n_bytes, line = max(saved, default=(0, NO_LINE))
         if n_bytes >= min_bytes:
-            yield _finding(memory, line, n_bytes, peak)
+            yield _build_finding(memory, line, n_bytes, peak)
 
 
-def _candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list[int]:
-    """Lines with enough bytes at the peak, without permanent blocks."""
+def _find_candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list[int]:
+    """Find lines with enough bytes at the peak, without permanent blocks."""
     sites, live = _at_peak(memory)
     use = sites.use[sites.of_block]
     is_candidate = (
@@ -119,6 +121,7 @@ def _candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list[int]
     )
     line = sites.line[sites.of_block]
     is_candidate &= line != NO_LINE
+
     lines, group = np.unique(line[is_candidate], return_inverse=True)
     line_bytes = np.zeros(len(lines), dtype=np.int64)
     np.add.at(line_bytes, group, live.n_bytes[is_candidate])
@@ -131,13 +134,14 @@ def _at_peak(memory: DeviceMemory) -> tuple[LiveBlockSites, LiveBlocks]:
     return memory.sites_at(peak), memory.live_blocks_at(peak)
 
 
-def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
+def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
     sites, live = _at_peak(memory)
-    own = (sites.line[sites.of_block] == line) & ~live.is_before_recording
-    n_bytes, n = int(live.n_bytes[own].sum()), int(own.sum())
-    use = USES[sites.use[sites.of_block[own].min()]]
+    is_of_line = (sites.line[sites.of_block] == line) & ~live.is_before_recording
+    n_bytes, n = int(live.n_bytes[is_of_line].sum()), int(is_of_line.sum())
+    use = USES[sites.use[sites.of_block[is_of_line].min()]]
     location = memory.lines.location(line)
     used_for = "" if use == "unknown" else f" ({use})"
+
     return INFO.finding(
         confidence="high",
         message=(

@@ -59,13 +59,13 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder of pinned tensors."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     name = holder_name(leak)
-    what = f" in {quoted(name)}" if name else ""
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Release the tensors{what} after their copy to the GPU, or store them in pageable memory; "
-        "reuse a few pinned buffers with `copy_`."
+        f"Release the tensors{place} after their copy to the GPU, or store them in pageable "
+        "memory; reuse a few pinned buffers with `copy_`."
     )

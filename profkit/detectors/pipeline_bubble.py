@@ -69,7 +69,7 @@ class Thresholds:
 
     Attributes:
         min_bubble_share: Minimum share of the step that ranks wait, and that equal stages would
-            with so many micro-batches: with four times as many micro-batches as stages it is less.
+            wait: with four times as many micro-batches as stages it is less.
     """
 
     min_bubble_share: float = 0.2
@@ -81,14 +81,18 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     n_stages = len(what_if.stages)
     if n_stages < 2 or not n_steps:  # noqa: PLR2004  (no pipeline)
         return
-    n = _micro_batches(job)
+
+    # The bubble of a pipeline of equal stages: (stages - 1) / (micro-batches + stages - 1).
+    n = _count_micro_batches(job)
     expected = (n_stages - 1) / (n + n_stages - 1)
-    # What unequal ranks cost is reported by other rules.
-    usual_ns = what_if.even_ns - float(job.replay.totals_ns.mean())
-    bubble_ns = max(0.0, min(_waiting_ns(job), usual_ns))
+
+    # The cost of unequal ranks is reported by other rules.
+    even_ns = what_if.even_ns - float(job.replay.totals_ns.mean())
+    bubble_ns = max(0.0, min(_waiting_ns(job), even_ns))
     share = bubble_ns / what_if.recorded_ns
     if not n or min(share, expected) < thresholds.min_bubble_share:
         return
+
     yield INFO.finding(
         confidence="high",
         message=(
@@ -107,26 +111,29 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _micro_batches(job: JobContext) -> int:
-    """How many micro-batches the last stage receives per step."""
+def _count_micro_batches(job: JobContext) -> int:
+    """Count the micro-batches that the last stage receives per step."""
     calls, stages = job.matches.calls, job.what_if.stages
-    number = [each.rank for each in job.ranks]
+    number = [recorded.rank for recorded in job.ranks]
     before, last = (np.array([number[rank] for rank in stages[i]]) for i in (-2, -1))
-    received = np.isin(calls.peers[0], before) & np.isin(calls.peers[1], last)
-    n = int((received & calls.is_kind(("receive",))).sum())
-    n_steps = min(len(each.report.summary.steps) for each in job.ranks)
-    return round(n / len(last) / max(1, n_steps))
+    is_between = np.isin(calls.peers[0], before) & np.isin(calls.peers[1], last)
+    n = int((is_between & calls.is_kind(("receive",))).sum())
+    return round(n / len(last) / max(1, _count_steps(job)))
+
+
+def _count_steps(job: JobContext) -> int:
+    """Count the steps that every rank recorded."""
+    return min(len(recorded.report.summary.steps) for recorded in job.ranks)
 
 
 def _waiting_ns(job: JobContext) -> float:
-    """How long ranks wait for what they receive, on average, in the replayed steps."""
+    """Return how long ranks wait to receive, on average, in the replayed steps."""
     matches, waits = job.matches, job.delays.wait_ns
     calls, rows = matches.calls, matches.members
     is_receive = calls.is_kind(("receive",))[rows]
     total = 0
     for rank in range(len(job.ranks)):
-        own = is_receive & (calls.member[rows] == rank)
-        begins = matches.start_ns[rows[own]]
-        total += union(begins, begins + waits[own]).total_ns
-    n_steps = min(len(each.report.summary.steps) for each in job.ranks)
-    return total / len(job.ranks) * job.replay.n_steps / max(1, n_steps)
+        is_of_rank = is_receive & (calls.member[rows] == rank)
+        begins = matches.start_ns[rows[is_of_rank]]
+        total += union(begins, begins + waits[is_of_rank]).total_ns
+    return total / len(job.ranks) * job.replay.n_steps / max(1, _count_steps(job))

@@ -150,7 +150,7 @@ _FIXES: Final = {
         "changing values out of the compiled function."
     ),
 }
-"""Fixes by what the failed guard contains."""
+"""Fixes by a pattern in the failed guard."""
 _DEFAULT_FIX: Final = "Pass arguments that meet the same guards in every call."
 _UNKNOWN_REASON_FIX: Final = (
     "Record with `profkit run` or `profkit.trace`, or set `TORCH_LOGS=recompiles`, to see the "
@@ -163,47 +163,48 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     code = CompiledCode(ctx)
     groups = recompilations(ctx, code)
     for group, backward in zip(groups, backward_rows(ctx, groups), strict=True):
-        yield _finding(ctx, group, backward, thresholds)
-    for one in code.compiled:
-        if is_limit(one.failure):
-            yield from _given_up(ctx, code, one)
+        yield _build_finding(ctx, group, backward, thresholds)
+    for attempt in code.compiled:
+        if is_limit(attempt.failure):
+            yield from _report_limit(ctx, code, attempt)
 
 
-def _finding(
+def _build_finding(
     ctx: Context, group: list[Compilation], backward: list[int], thresholds: Thresholds
 ) -> Finding:
-    """The finding for the recompilations that one line causes, and their backward passes."""
-    rows = np.array([one.row for one in group], dtype=np.intp)
+    """Build the finding for the recompilations of one line, and their backward passes."""
+    rows = np.array([compilation.row for compilation in group], dtype=np.intp)
     compiling = np.array([*rows.tolist(), *backward], dtype=np.intp)
     spent = covered_by(ctx.events, compiling)
     change = ProgramChange(scaled=((compiling, 0.0),))
+
     # Where devices work meanwhile, nothing is lost.
-    lost = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
-    starts, ends = windows(ctx)
-    lost_ns = covered_within(lost, starts, ends)
-    total_ns = int(lost_ns.sum())
-    records = [one.record for one in group if one.record is not None]
-    reasons = [
-        reason for reason, _ in Counter(one.reason for one in records).most_common() if reason
-    ]
-    users = [one.code for one in records if one.is_users and not is_resumed(one.code[2])]
-    functions = list(dict.fromkeys(users))
-    versions = [version_of(one.compile_id) for one in group]
-    n_versions = max((each + 1 for each in versions if each is not None), default=0)
+    lost_time = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
+    total_ns = int(covered_within(lost_time, *windows(ctx)).sum())
+
+    records = [compilation.record for compilation in group if compilation.record is not None]
+    n_by_reason = Counter(record.reason for record in records)
+    reasons = [reason for reason, _ in n_by_reason.most_common() if reason]
+    users = [record for record in records if record.is_users and not is_resumed(record.code[2])]
+    functions = list(dict.fromkeys(record.code for record in users))
+
+    versions = [version_of(compilation.compile_id) for compilation in group]
+    n_versions = max((version + 1 for version in versions if version is not None), default=0)
     n_steps = len(distinct(ctx.step_of(rows)))
     is_repeated = n_steps > 1 or n_versions >= thresholds.min_versions_count
     is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
     is_sure = n_steps > 1 or bool(reasons)
     confidence: Confidence = "high" if is_sure else "medium"
+
     return INFO.finding(
         severity="warning" if is_repeated and is_long else "note",
         confidence=confidence if group[0].is_identified else "low",
         message=(
-            f"{_function(functions, group[0].location)} is recompiled "
+            f"{_name_function(functions, group[0].location)} is recompiled "
             f"{times_per_step(ctx, len(rows))}, which takes {time_per_step(ctx, total_ns)} "
-            f"({format_share(total_ns / windows_ns(ctx))}). {_guard(reasons)}"
+            f"({format_share(total_ns / windows_ns(ctx))}). {_quote_guards(reasons)}"
         ),
-        fix=_fix(reasons[0] if reasons else ""),
+        fix=_suggest_fix(reasons[0] if reasons else ""),
         locations=known_locations(group[0].location, *map(location_of, functions)),
         n=len(rows),
         cost=ctx.time_cost(change),
@@ -211,16 +212,16 @@ def _finding(
             "compile_ns": spent.total_ns,
             "n_steps": n_steps,
             "n_versions": n_versions,
-            "reasons": [first_line(each) for each in reasons[:MAX_REASONS]],
+            "reasons": [first_line(reason) for reason in reasons[:MAX_REASONS]],
             "events": event_ids(ctx, rows),
         },
-        spans=lost.pairs(),
+        spans=lost_time.pairs(),
         change=change,
     )
 
 
-def _function(functions: list[CodePlace], location: Location) -> str:
-    """What is recompiled, in the user's names."""
+def _name_function(functions: list[CodePlace], location: Location) -> str:
+    """Name the recompiled function as the user does."""
     if len(functions) == 1:
         file, line, name = functions[0]
         return f"`{name}` (called{at(location)})" if file and line else f"`{name}`"
@@ -228,17 +229,17 @@ def _function(functions: list[CodePlace], location: Location) -> str:
     return f"The function called{place}" if place else "A function"
 
 
-def _guard(reasons: list[str]) -> str:
+def _quote_guards(reasons: list[str]) -> str:
     if not reasons:
         return "The failed guard was not recorded."
-    lines = [first_line(each) for each in reasons]
+    lines = [first_line(reason) for reason in reasons]
     n_more = len({_DIGITS.sub("0", line) for line in lines}) - 1
     more = f", and {counted(n_more, 'other guard')}" if n_more else ""
     return f"Failed guard: “{lines[0]}”{more}."
 
 
-def _fix(reason: str) -> str:
-    """The fix for a failed guard."""
+def _suggest_fix(reason: str) -> str:
+    """Suggest the fix for a failed guard."""
     if not reason:
         return _UNKNOWN_REASON_FIX
     line = first_line(reason)
@@ -250,26 +251,34 @@ def _fix(reason: str) -> str:
     return f"{fix} Dimension {size['at']} of `{size['what']}` changes ({change})."
 
 
-def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Finding]:
-    """A finding for a function that runs uncompiled since, unless it no longer runs."""
-    function = code.function(one.number) or one
-    in_steps = code.runs_in_steps(function)
-    if in_steps is False:
+def _report_limit(ctx: Context, code: CompiledCode, attempt: Compiled) -> Iterator[Finding]:
+    """Yield a finding for a function that reached the limit, unless it no longer runs.
+
+    Args:
+        attempt: The compilation that torch refused.
+    """
+    function = code.function(attempt.number) or attempt
+    runs_in_steps = code.runs_in_steps(function)
+    if runs_in_steps is False:
         return
-    caller = function.caller or one.caller
+
+    caller = function.caller or attempt.caller
     place = location_of(caller) if caller is not None else location_of(function.code)
     name = original(function.code)[2]
     subject = f"`{name}`" if function.is_users and name else "A function"
-    same = function_id(one.number)
-    n_versions = sum(function_id(each.number) == same for each in code.compiled) - 1
+
+    # The refused attempt is in the records, but is not a version.
+    ident = function_id(attempt.number)
+    n_versions = sum(function_id(record.number) == ident for record in code.compiled) - 1
+
     yield INFO.finding(
-        confidence="high" if in_steps else "low",
+        confidence="high" if runs_in_steps else "low",
         message=(
             f"{subject}{at(place)} reached the recompile limit after {n_versions} compilations, "
             "so calls that match none of these versions run uncompiled. "
-            f"{_guard([one.reason] if one.reason else [])}"
+            f"{_quote_guards([attempt.reason] if attempt.reason else [])}"
         ),
-        fix=_fix(one.reason),
+        fix=_suggest_fix(attempt.reason),
         locations=known_locations(place),
-        evidence={"n_versions": n_versions, "limit": first_line(one.failure)},
+        evidence={"n_versions": n_versions, "limit": first_line(attempt.failure)},
     )

@@ -108,15 +108,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     trips = round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
     if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
         return
+
     events = ctx.events
     spent = device_time(ctx, trips.work)
     share = spent.total_ns / busy_ns(ctx)
     if share < thresholds.min_busy_share:
         return
+
     locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
     change = ProgramChange(scaled=((united(trips.work, trips.owner), 0.0),))
     cost = ctx.time_cost(change)
     is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="high" if locations and locations[0].file else "medium",
@@ -127,9 +130,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"({format_share(share)} of the GPU's busy time)."
         ),
         fix=(
-            f"Remove {_casts(ctx, trips)} from the layers and run the forward pass and the loss "
-            f'under `torch.autocast("cuda", dtype=torch.{trips.half})`, which casts a weight once '
-            "per step and leaves activations as they are."
+            f"Remove {_name_casts(ctx, trips)} from the layers and run the forward pass and the "
+            f'loss under `torch.autocast("cuda", dtype=torch.{trips.half})`, which casts a weight '
+            "once per step and leaves activations as they are."
         ),
         locations=locations,
         n=trips.n,
@@ -144,8 +147,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _casts(ctx: Context, trips: RoundTrips) -> str:
-    """The casts as the user wrote them, where that is known."""
+def _name_casts(ctx: Context, trips: RoundTrips) -> str:
+    """Name the casts as the user wrote them, if a recorded call tells."""
     rows = distinct(trips.owner)[:_MAX_METHODS].tolist()
     methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
     return " and ".join(f"`.{method}()`" for method in methods) or "the casts"

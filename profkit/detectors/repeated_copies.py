@@ -72,8 +72,8 @@ class Thresholds:
 
     Attributes:
         min_copies_count: Minimum copies by one line; a single one is set-up.
-        min_busy_share: Minimum share of the GPU's busy time that one line's copies take. Attention
-            by hand needs some, which take 1 to 3 %.
+        min_busy_share: Minimum share of the GPU's busy time that one line's copies take. In
+            attention by hand they are needed and take 1 to 3 %.
         warning_share: Share of the steps without them from which it is a warning.
     """
 
@@ -88,23 +88,26 @@ _METHODS: Final = ("contiguous", "reshape", "flatten")
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors into another layout."""
     work, called = layout_copies(ctx.events, ctx.tree, ctx.launches)
-    busy = busy_ns(ctx)
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
-    least = max(thresholds.min_copies_count, len(ctx.steps))
+    busy = busy_ns(ctx)
+    n_min = max(thresholds.min_copies_count, len(ctx.steps))
+
     for location, ops in ctx.by_line(distinct(called)):
         copies = work[are_among(called, ops)]
         spent = device_time(ctx, copies)
         share = spent.total_ns / busy
-        if len(copies) < least or share < thresholds.min_busy_share:
+        if len(copies) < n_min or share < thresholds.min_busy_share:
             continue
+
         change = ProgramChange(scaled=((copies, 0.0),))
         cost = ctx.time_cost(change)
+        is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
         names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
-        is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
         caller = library_function(ctx, ops)
         place = place_of_call(caller, location)
+
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="medium",
@@ -113,7 +116,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"{times_per_step(ctx, len(copies))}: {time_per_step(ctx, spent.total_ns)} "
                 f"({format_share(share)} of the GPU's busy time)."
             ),
-            fix=_fix(methods, caller),
+            fix=_suggest_fix(methods, caller),
             locations=(location,),
             n=len(copies),
             cost=cost,
@@ -123,8 +126,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
 
 
-def _fix(methods: str, caller: str) -> str:
-    """The fix; what a library copies is not the program's to leave out.
+def _suggest_fix(methods: str, caller: str) -> str:
+    """Suggest a fix; a library's copies are not the program's to leave out.
 
     Args:
         caller: The function of a library that copies, or empty.

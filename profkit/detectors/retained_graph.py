@@ -67,32 +67,35 @@ INFO = RuleInfo(
 )
 
 _NAME: Final = regex(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-"""A variable, or an attribute of one."""
+"""A variable or its attribute, such as ``self.state``."""
 
 Thresholds = UnintendedLeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors retain graphs."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
-    name, variable = holder_name(leak), assigned_name(leak.code)
+def _suggest_fix(leak: Leak) -> str:
+    # The program's own line, changed, is the clearest fix.
     is_scalar = leak.shape is not None and leak.shape.is_scalar
-    method = "item" if is_scalar else "detach"
     line = without_graph(leak.code, is_number=is_scalar or is_accumulation(leak.code))
     if line is not None:
         return f"Write {quoted(line)}, which stores only the value."
-    chain = main_chain(leak)
+
+    name, chain = holder_name(leak), main_chain(leak)
     is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
     if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
+
+    variable = assigned_name(leak.code)
     if variable is not None:
-        where = f" in {quoted(name)}" if name and name != variable else ""
-        return f"Store {quoted(f'{variable}.{method}()')}{where} instead of {quoted(variable)}."
-    where = f" in {quoted(name)}" if name else ""
+        place = f" in {quoted(name)}" if name and name != variable else ""
+        method = "item" if is_scalar else "detach"
+        return f"Store {quoted(f'{variable}.{method}()')}{place} instead of {quoted(variable)}."
+    place = f" in {quoted(name)}" if name else ""
     return (
-        f"Store `.item()` of a number and `.detach()` of a tensor{where}, or compute it under "
+        f"Store `.item()` of a number and `.detach()` of a tensor{place}, or compute it under "
         "`torch.no_grad()`."
     )

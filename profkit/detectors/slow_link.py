@@ -68,7 +68,7 @@ INFO = RuleInfo(
 )
 
 _MIN_GROUPS: Final = 3
-"""Of fewer groups none is the exception."""
+"""With two groups, either may be the exception."""
 _MIN_COLLECTIVES: Final = 3
 
 
@@ -92,9 +92,10 @@ class Thresholds:
 
 def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each group or pair that is slower than its equals."""
-    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    # Only collectives of one kind, size and number of ranks are comparable.
+    slow: dict[tuple[int, ...], list[int]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
-    for equals in _by_size(job, thresholds.min_moved_bytes).values():
+    for equals in _group_by_size(job, thresholds.min_moved_bytes).values():
         transfers = {
             link: float(np.median(job.delays.transfer_ns[numbers]))
             for link, numbers in equals.items()
@@ -102,25 +103,29 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         }
         if len(transfers) < _MIN_GROUPS:
             continue
-        usual_ns = float(np.median(list(transfers.values())))
+
+        median_ns = float(np.median(list(transfers.values())))
         for link, ns in transfers.items():
-            if usual_ns <= thresholds.max_bandwidth_share * ns:
-                found[link] += equals[link]
-                ratios[link].append(usual_ns / ns)
-    for link, numbers in sorted(found.items()):
+            if median_ns <= thresholds.max_bandwidth_share * ns:
+                slow[link] += equals[link]
+                ratios[link].append(median_ns / ns)
+
+    for link, numbers in sorted(slow.items()):
         saving_ns = job.what_if.saving_with(RankChange(links=tuple(sorted(numbers))))
         if saving_ns >= thresholds.min_saving_share * job.what_if.actual_ns:
-            yield _finding(job, numbers, float(np.mean(ratios[link])), saving_ns)
+            yield _build_finding(job, numbers, float(np.mean(ratios[link])), saving_ns)
 
 
-def _by_size(
+def _group_by_size(
     job: JobContext, min_bytes: float
 ) -> dict[tuple[int, ...], dict[tuple[int, ...], list[int]]]:
-    """Large collectives, by kind, size and number of ranks, then by group or pair."""
+    """Group large collectives by kind, size and number of ranks, then by group or pair."""
     matches, delays = job.matches, job.delays
     calls = matches.calls
     leader = matches.members[matches.first]
     sizes = np.diff(np.append(matches.first, len(matches.members)))
+
+    # A send has a pair of ranks for a link, any other collective its group.
     peers = calls.peers[:, leader]
     is_pair = peers[0] != MISSING
     columns = np.stack(
@@ -129,16 +134,17 @@ def _by_size(
             np.where(is_pair, -1, calls.group[leader]), *peers,
         ]
     )  # fmt: skip
+
     is_large = np.nan_to_num(delays.bus_bytes) >= min_bytes
-    found: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
+    groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     for number in np.flatnonzero(is_large & (delays.transfer_ns > 0)).tolist():
         kind, n, size, *link = columns[:, number].tolist()
-        equals = found.setdefault((kind, n, size), defaultdict(list))
+        equals = groups.setdefault((kind, n, size), defaultdict(list))
         equals[tuple(link)].append(number)
-    return found
+    return groups
 
 
-def _finding(job: JobContext, numbers: list[int], ratio: float, saving_ns: float) -> Finding:
+def _build_finding(job: JobContext, numbers: list[int], ratio: float, saving_ns: float) -> Finding:
     matches, delays = job.matches, job.delays
     calls = matches.calls
     leader = int(matches.members[matches.first[numbers[0]]])
@@ -146,9 +152,11 @@ def _finding(job: JobContext, numbers: list[int], ratio: float, saving_ns: float
     sizes = np.diff(np.append(matches.first, len(matches.members)))
     rows = matches.members[matches.first[numbers[0]] :][: sizes[numbers[0]]]
     ranks = tuple(calls.ranks[member].rank for member in calls.member[rows].tolist())
+
     speed = delays.bus_bytes[numbers].sum() / delays.transfer_ns[numbers].sum()
     pair = f"Sends from rank {source} to rank {target}"
     group = f"Collectives of {the_group(calls.groups[calls.group[leader]], ranks)}"
+    hosts = {recorded.host or "" for recorded in job.ranks if recorded.rank in ranks}
     return INFO.finding(
         confidence="medium",
         message=(
@@ -165,6 +173,6 @@ def _finding(job: JobContext, numbers: list[int], ratio: float, saving_ns: float
         ranks=ranks,
         evidence={
             "bus_bytes_per_s": round(speed * 1e9),
-            "hosts": sorted({each.host or "" for each in job.ranks if each.rank in ranks}),
+            "hosts": sorted(hosts),
         },
     )

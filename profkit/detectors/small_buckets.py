@@ -82,11 +82,11 @@ class Thresholds:
 
     Attributes:
         min_calls_count: Minimum number per step: a few more than needed cost nothing.
-        min_excess_count: How many times as many as buckets of 25 MiB they have to be at least.
-        max_small_bytes: Maximum size of most of them: below 1 MiB, the size of the first bucket of
+        min_excess_count: Minimum ratio of their number to the number of buckets of 25 MiB.
+        max_small_bytes: Maximum of the median size: below 1 MiB, the size of the first bucket of
             DDP, latency is most of the time.
-        max_small_ns: Where sizes are not known, the maximum time of most of them, about the latency
-            of NCCL between GPUs of several hosts.
+        max_small_ns: Maximum of the median time where sizes are unknown, about the latency of NCCL
+            between GPUs of several hosts.
         warning_share: Share of the steps that a fix can save from which it is a warning: from one
             percent on, a change is worth the edit.
     """
@@ -103,32 +103,35 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits_of_devices(ctx)
     if waits is None or ctx.trace.world_size == 1:
         return
-    wanted = reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits)
-    own = np.flatnonzero(wanted)
-    own = own[in_windows(ctx, waits.starter[own].astype(np.intp))]
-    n_per_step = len(own) / len(ctx.steps)
+
+    places = np.flatnonzero(reduced_by_hooks(ctx, waits) | reduced_after_backward(ctx, waits))
+    places = places[in_windows(ctx, waits.starter[places].astype(np.intp))]
+    n_per_step = len(places) / len(ctx.steps)
     if n_per_step <= thresholds.min_calls_count:
         return
-    n_bytes = _bytes(ctx, waits, own)
-    dur_ns = ctx.events.dur_ns[waits.rows[own]]
+
+    # Without sizes, short times stand for small reductions, and one bucket may be enough.
+    n_bytes = _find_sizes(ctx, waits, places)
+    dur_ns = ctx.events.dur_ns[waits.rows[places]]
     if n_bytes is None:
         needed, is_small = 1, np.median(dur_ns) <= thresholds.max_small_ns
     else:
         needed = 1 + -(-int(n_bytes.sum()) // len(ctx.steps) // _BUCKET_BYTES)
         is_small = np.median(n_bytes) <= thresholds.max_small_bytes
+
     if is_small and n_per_step >= thresholds.min_excess_count * needed:
-        usual = (
+        typical = (
             f"most of them take less than {format_ns(float(np.median(dur_ns)))}"
             if n_bytes is None
             else f"most of them are at most {format_bytes(int(np.median(n_bytes)))}"
         )
-        yield _finding(ctx, waits, own, needed / n_per_step, usual, thresholds)
+        yield _build_finding(ctx, waits, places, needed / n_per_step, typical, thresholds)
 
 
-def _bytes(ctx: Context, waits: CollectiveWaits, own: Rows) -> Int64s | None:
-    """The size of each all-reduce, or None where they were not recorded. Shape of ``own``."""
+def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | None:
+    """Find the bytes of each all-reduce, or None if not recorded. Shape of ``places``."""
     events = ctx.events
-    rows = waits.rows[own]
+    rows = waits.rows[places]
     count, kind = events.n_in.at(rows), events.element_type.at(rows)
     if (count == MISSING).any() or (kind == MISSING).any():
         return None
@@ -136,24 +139,25 @@ def _bytes(ctx: Context, waits: CollectiveWaits, own: Rows) -> Int64s | None:
     return np.asarray(count * np.array(width))
 
 
-def _finding(
-    ctx: Context, waits: CollectiveWaits, own: Rows, kept_share: float, usual: str,
+def _build_finding(
+    ctx: Context, waits: CollectiveWaits, places: Rows, kept_share: float, typical: str,
     thresholds: Thresholds,
 ) -> Finding:  # fmt: skip
-    rows, starter = waits.rows[own].astype(np.intp), waits.starter[own]
+    rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
     cost = ctx.time_cost(change, "estimate")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     lines = ctx.costliest_lines(ops, 1)
     is_ddp = distributed_program(ctx).is_ddp
+
     return INFO.finding(
         severity="warning" if is_costly else "note",
         confidence="medium",
         message=(
             f"Gradients are reduced{at(lines[0]) if lines else ''} by "
-            f"{times_per_step(ctx, len(own)).replace('times', 'all-reduces')}; {usual}. They take "
-            f"{time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
+            f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {typical}. They "
+            f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
         ),
         fix=(
             "Leave `bucket_cap_mb` of `DistributedDataParallel` at 25 MiB, or raise it."
@@ -162,7 +166,7 @@ def _finding(
             "of 25 MiB, or reduce one flat tensor of all gradients."
         ),
         locations=known_locations(*lines),
-        n=len(own),
+        n=len(rows),
         cost=cost,
         evidence={"events": event_ids(ctx, rows)},
         change=change,

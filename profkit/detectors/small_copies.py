@@ -92,10 +92,11 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all small copies that the host does not wait for."""
-    copies, op = _small_copies(ctx, thresholds.max_copy_bytes)
-    n_each = len(copies) / len(ctx.steps)
-    if n_each < thresholds.min_copies_count:
+    copies, op = _find_small_copies(ctx, thresholds.max_copy_bytes)
+    if len(copies) / len(ctx.steps) < thresholds.min_copies_count:
         return
+
+    # One copy per step remains, which is then larger: small copies take equally long.
     copying = ctx.tree.outermost(rows_named(ctx.events, COPYING, Category.OP))[op]
     of_copy = np.where(copying == NO_ROW, op, copying)
     _, kept = np.unique(ctx.step_of(op), return_index=True)
@@ -106,6 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
     locations = known_locations(*ctx.costliest_lines(owner, _MAX_LINES, ctx.events.dur_ns[owner]))
     n_bytes = bytes_of(ctx.events, copies)
     on_host = covered_by(ctx.events, owner)
@@ -134,13 +136,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _small_copies(ctx: Context, max_bytes: int) -> tuple[Rows, Rows]:
-    """Small copies in the steps that nothing waits for, and the operators that launched them."""
+def _find_small_copies(ctx: Context, max_bytes: int) -> tuple[Rows, Rows]:
+    """Find small copies in the steps that nothing waits for, and their operators."""
     events, launches = ctx.events, ctx.launches
     to_device = rows_named(events, TO_DEVICE, Category.MEMCPY)[launches.work]
     n_bytes = events.n_bytes.at(launches.work)
-    own = to_device & (launches.op != NO_ROW) & (n_bytes >= 0) & (n_bytes <= max_bytes)
-    own &= ~np.isin(launches.work, ctx.syncs.copy)
-    work, op = launches.work[own], launches.op[own].astype(np.intp)
+    is_small = to_device & (launches.op != NO_ROW) & (n_bytes >= 0) & (n_bytes <= max_bytes)
+    is_small &= ~np.isin(launches.work, ctx.syncs.copy)
+    work, op = launches.work[is_small], launches.op[is_small].astype(np.intp)
     inside = in_windows(ctx, op)
     return work[inside], op[inside]

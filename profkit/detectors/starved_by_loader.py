@@ -91,8 +91,8 @@ class Thresholds:
     Attributes:
         min_step_share: Minimum share of a step in the loader with every GPU idle. A loader without
             workers that only copies a small batch stays below a tenth.
-        min_steps_share: Minimum share of steps for which that holds. One step in six is an
-            outlier, such as the start of workers.
+        min_steps_share: Minimum share of such steps. One step in six is an outlier, such as the
+            start of workers.
         min_later_share: Minimum share of the time of all steps but the first, for waits in fewer
             steps: workers that fall behind make every n-th step wait for all of them. Two steps
             have to wait, and a tenth of the time is worth a setting.
@@ -105,7 +105,7 @@ class Thresholds:
 
 _LOADER: Final = regex(rf"^{re.escape(DATA_LOADER)}")
 _IN_PROCESS: Final = "SingleProcess"
-"""In the name of a wait for a batch that the loop's own process prepares."""
+"""Part of the name of a wait for a batch that the loop's own process prepares."""
 _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
 )
@@ -119,33 +119,41 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     rows = ctx.data_waits[ctx.step_of(ctx.data_waits) >= 0]
     if not len(rows):
         return
+
     waiting = covered_by(ctx.events, rows)
     starved = intersect(waiting, idle_in_windows(ctx)) if ctx.has_device_work else waiting
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
+
+    # The first step often waits for the loader's start, and counts only among others.
     is_starved = starved_ns >= thresholds.min_step_share * length_ns
     if not (is_starved[1:].any() or len(steps) == 1):
         return
     later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
     if is_starved.mean() < thresholds.min_steps_share and later_share < thresholds.min_later_share:
         return
+
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
     location = next(location for location, _ in ctx.by_line(rows))
-    loads = _loads(ctx, rows)
+    loads = _select_loader(ctx, rows)
     loader = ctx.events.name_of(int(loads[0]))
+    function = _find_main_function(ctx, loads) if _IN_PROCESS in loader else ""
+    mostly = f", mostly {function_name(function)}" if function else ""
+
+    # A loop that creates its iterator in each step repeats the start, which a fix may keep.
+    restarts = np.flatnonzero(rows_named(ctx.events, _ITERATES, Category.PYTHON))
+    n_restarts = np.count_nonzero(distinct(ctx.step_of(restarts)) >= 0)
+    is_restarted = n_restarts >= thresholds.min_steps_share * len(steps)
+
     change = ProgramChange(scaled=((rows, 0.0),))
-    most = _most(ctx, loads) if _IN_PROCESS in loader else ""
-    begins = np.flatnonzero(rows_named(ctx.events, _ITERATES, Category.PYTHON))
-    n_begun = np.count_nonzero(distinct(ctx.step_of(begins)) >= 0)
-    begins_anew = n_begun >= thresholds.min_steps_share * len(steps)
     yield INFO.finding(
         confidence="high" if len(steps) > 1 else "low",
-        message=_message(ctx, at(location), most, total_ns, idle_ns),
-        fix=_fix(ctx, rows, loader),
+        message=_build_message(ctx, at(location), mostly, total_ns, idle_ns),
+        fix=_suggest_fix(ctx, rows, loader),
         locations=known_locations(location),
         n=len(outermost_calls(ctx.events, ctx.tree, rows)),
-        cost=ctx.time_cost(change, "upper-bound" if begins_anew else "replay"),
+        cost=ctx.time_cost(change, "upper-bound" if is_restarted else "replay"),
         evidence={
             "loader": loader,
             "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
@@ -157,39 +165,38 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _loads(ctx: Context, rows: Rows) -> Rows:
-    """Of some waits those of the loader that takes longest, within which others may be.
+def _select_loader(ctx: Context, rows: Rows) -> Rows:
+    """Select the waits for the loader that takes longest.
 
-    ``profkit.steps(tqdm(loader))`` measures a wait around that of the ``DataLoader``.
+    Waits may be nested: ``profkit.steps(tqdm(loader))`` measures one around the ``DataLoader``'s.
     """
-    own = rows[rows_named(ctx.events, _LOADER, Category.ANNOTATION, Category.OP)[rows]]
-    own = own if len(own) else rows
-    name = ctx.events.name[own]
-    return np.asarray(own[name == np.argmax(np.bincount(name, ctx.events.dur_ns[own]))])
+    waits = rows[rows_named(ctx.events, _LOADER, Category.ANNOTATION, Category.OP)[rows]]
+    waits = waits if len(waits) else rows
+    name = ctx.events.name[waits]
+    return np.asarray(waits[name == np.argmax(np.bincount(name, ctx.events.dur_ns[waits]))])
 
 
-def _most(ctx: Context, loads: Rows) -> str:
-    """The function in which a loader spends most of its time; empty if it is torch's own."""
+def _find_main_function(ctx: Context, loads: Rows) -> str:
+    """Find the function in which a loader spends most of its time; empty if it is torch's own."""
     is_wait = np.zeros(len(ctx.events), dtype=np.bool_)
     is_wait[loads] = True
     below = ctx.events.rows_of(Category.PYTHON)
     below = below[ctx.tree.nearest(is_wait)[below] != NO_ROW]
     waiting = covered_by(ctx.events, loads)
     name = innermost_callee(ctx, loads, below, waiting, waiting.total_ns)
-    return "" if not name or _OF_LOADER.search(name) else f", mostly {function_name(name)}"
+    return "" if _OF_LOADER.search(name) else name
 
 
-def _message(ctx: Context, place: str, most: str, total_ns: int, idle_ns: int) -> str:
+def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns: int) -> str:
     share = format_share(total_ns / windows_ns(ctx))
-    text = (
-        f"The loop{place} waits {time_per_step(ctx, total_ns)} ({share}) for its next batch{most}."
-    )
+    waits = f"waits {time_per_step(ctx, total_ns)} ({share}) for its next batch"
+    text = f"The loop{place} {waits}{mostly}."
     if ctx.has_device_work:
         return f"{text} The GPU is idle for {format_ns(idle_ns / len(ctx.steps))} of it."
     return text
 
 
-def _fix(ctx: Context, rows: Rows, loader: str) -> str:
+def _suggest_fix(ctx: Context, rows: Rows, loader: str) -> str:
     if "MultiProcessing" in loader:
         return (
             "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
@@ -201,6 +208,7 @@ def _fix(ctx: Context, rows: Rows, loader: str) -> str:
             "if it does not divide inputs into chunks), so that they are prepared in parallel with "
             "the model; or do less per input."
         )
+
     # Without a GPU pinning only warns, and the model needs the cores itself.
     n_workers = 4 if ctx.has_device_work else 2
     if _IN_PROCESS in loader and are_within(ctx, rows, TRANSFORMERS_TRAINER):
@@ -216,6 +224,7 @@ def _fix(ctx: Context, rows: Rows, loader: str) -> str:
             "that batches are prepared in parallel with the model, or do less per sample in the "
             "dataset's `__getitem__`."
         )
+
     return (
         "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "
         "or in a thread that fills a queue."

@@ -57,6 +57,7 @@ from profkit.engine.families.collectives.extra_time import extra_time
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.wording import counted
 from profkit.index.ranks.matching import SYNCHRONIZING
+from profkit.model.events import Mask
 from profkit.model.finding import Finding
 from profkit.model.job import Lateness
 from profkit.units import format_count, format_share
@@ -91,8 +92,8 @@ _FIX: Final[dict[Lateness, str]] = {
     ),
     "unknown": "Compare what this rank does between two collectives with the other ranks.",
 }
-_MOST: Final = 0.5
-"""The share of the delay that a line has to explain."""
+_MIN_EXPLAINED: Final = 0.5
+"""Share of the delay that a line has to explain."""
 
 
 @dataclass(frozen=True)
@@ -119,42 +120,46 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         saving_ns = what_if.saving_at_median_ns(rank)
         if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
-        last = _last_in(job, rank)
-        n = _n_joined(job, rank)
+
+        last = _find_last_started(job, rank)
+        n = _count_joined(job, rank)
         if len(last) >= max(1, thresholds.min_last_share * n):
-            yield _finding(job, rank, last, n, saving_ns)
+            yield _build_finding(job, rank, last, n, saving_ns)
 
 
-def _synchronizing(job: JobContext) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Which matched collectives end on no rank before all have started. Shape ``(m,)``."""
+def _is_synchronizing(job: JobContext) -> Mask:
+    """Return which matched collectives end on no rank before all have started. Shape ``(m,)``."""
     matches = job.matches
     return matches.calls.is_kind(SYNCHRONIZING)[matches.members[matches.first]]
 
 
-def _last_in(job: JobContext, rank: int) -> list[int]:
-    """The synchronizing collectives that a rank is the last to start."""
+def _find_last_started(job: JobContext, rank: int) -> list[int]:
+    """Find the synchronizing collectives that a rank is the last to start."""
     delays, calls = job.delays, job.matches.calls
     is_last = (calls.member[delays.last] == rank) & delays.is_certain
-    return [int(each) for each in np.flatnonzero(is_last & _synchronizing(job))]
+    last: list[int] = np.flatnonzero(is_last & _is_synchronizing(job)).tolist()
+    return last
 
 
-def _n_joined(job: JobContext, rank: int) -> int:
-    """The number of synchronizing collectives that a rank takes part in."""
+def _count_joined(job: JobContext, rank: int) -> int:
+    """Count the synchronizing collectives that a rank takes part in."""
     matches = job.matches
     sizes = np.diff(np.append(matches.first, len(matches.members)))
-    wanted = np.repeat(_synchronizing(job), sizes)
-    return int((wanted & (matches.calls.member[matches.members] == rank)).sum())
+    is_synchronizing = np.repeat(_is_synchronizing(job), sizes)
+    return int((is_synchronizing & (matches.calls.member[matches.members] == rank)).sum())
 
 
-def _finding(job: JobContext, rank: int, last: list[int], n: int, saving_ns: float) -> Finding:
-    number, delays = job.ranks[rank].rank, job.delays
-    why = _why(job, last)
+def _build_finding(
+    job: JobContext, rank: int, last: list[int], n: int, saving_ns: float
+) -> Finding:
+    number, host, delays = job.ranks[rank].rank, job.ranks[rank].host, job.delays
+    why = _explain(job, last)
     n_steps = max(1, job.replay.n_steps)
-    extra = extra_time(job, rank, _MOST * saving_ns / n_steps)
-    host = job.ranks[rank].host
+    extra = extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
+
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
-        message=_message(job, number, len(last), n, saving_ns, why, extra),
+        message=_build_message(job, number, len(last), n, saving_ns, why, extra),
         fix=_FIX[why],
         locations=(extra.location,) if extra is not None and extra.location is not None else (),
         n=len(last),
@@ -172,15 +177,15 @@ def _finding(job: JobContext, rank: int, last: list[int], n: int, saving_ns: flo
     )
 
 
-def _why(job: JobContext, last: list[int]) -> Lateness:
-    """Why the rank is late in most of the time that it is."""
-    late: Counter[Lateness] = Counter()
+def _explain(job: JobContext, last: list[int]) -> Lateness:
+    """Return the cause of most of the time by which the rank is late."""
+    delay_ns: Counter[Lateness] = Counter()
     for collective in last:
-        late[job.delays.why[collective]] += int(job.delays.delay_ns[collective])
-    return late.most_common(1)[0][0]
+        delay_ns[job.delays.why[collective]] += int(job.delays.delay_ns[collective])
+    return delay_ns.most_common(1)[0][0]
 
 
-def _message(
+def _build_message(
     job: JobContext, rank: int, n_last: int, n: int, saving_ns: float, why: Lateness,
     extra: PlaceTime | None,
 ) -> str:  # fmt: skip

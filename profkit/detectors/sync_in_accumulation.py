@@ -89,8 +89,8 @@ class Thresholds:
     """When it is a finding.
 
     Attributes:
-        min_passes_count: Passes that reduce gradients per optimizer step, on average: one and a
-            half is more than a program with one that is recorded from within a step.
+        min_passes_count: Minimum of the passes that reduce gradients per optimizer step, on
+            average. A recording that begins within a step has a little more than one.
         warning_share: Share of the steps that a fix can save from which it is a warning: from one
             percent on, a change is worth the edit.
     """
@@ -100,55 +100,59 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for collectives on a device, and one for those on host threads."""
-    forwards = _rows(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD)
-    updates = _rows(ctx, OPTIMIZER_STEP)
+    """Yield a finding for collectives on a device, and one for collectives on host threads."""
+    forwards = _find_annotations(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD)
+    updates = _find_annotations(ctx, OPTIMIZER_STEP)
     if len(forwards) < 2 or not len(updates):  # noqa: PLR2004  (nothing is accumulated)
         return
     for waits in (waits_of_devices(ctx), waits_of_host(ctx)):
         if waits is not None:
-            yield from _found(ctx, waits, forwards, updates, thresholds)
+            yield from _build_findings(ctx, waits, forwards, updates, thresholds)
 
 
-def _rows(ctx: Context, pattern: re.Pattern[str]) -> Rows:
-    """Annotations of a name, by start."""
+def _find_annotations(ctx: Context, pattern: re.Pattern[str]) -> Rows:
+    """Find annotations by name, in the order of their start."""
     rows = np.flatnonzero(rows_named(ctx.events, pattern, Category.ANNOTATION, Category.OP))
     return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
 
 
-def _found(
+def _build_findings(
     ctx: Context, waits: CollectiveWaits, forwards: Rows, updates: Rows, thresholds: Thresholds
 ) -> Iterator[Finding]:
     events = ctx.events
-    own = np.flatnonzero(reduced_by_hooks(ctx, waits))
-    started_ns = events.ts_ns[waits.starter[own]]
-    ends_ns = np.sort(events.ts_ns[updates])
-    # The pass that reduces, and the optimizer step after it. What none follows is not known.
-    of_pass = np.searchsorted(events.ts_ns[forwards], started_ns, side="right") - 1
-    update = np.searchsorted(ends_ns, started_ns)
-    is_known = (of_pass >= 0) & (update < len(updates))
-    own, of_pass, update = own[is_known], of_pass[is_known], update[is_known]
-    if not len(own):
+    reduction = np.flatnonzero(reduced_by_hooks(ctx, waits))
+    started_ns = events.ts_ns[waits.starter[reduction]]
+
+    # The pass that reduces, and the next optimizer step. Without a next step, it may be the last.
+    forward = np.searchsorted(events.ts_ns[forwards], started_ns, side="right") - 1
+    update = np.searchsorted(np.sort(events.ts_ns[updates]), started_ns)
+    is_complete = (forward >= 0) & (update < len(updates))
+    reduction, forward, update = reduction[is_complete], forward[is_complete], update[is_complete]
+    if not len(reduction):
         return
-    passes = distinct(of_pass)
-    updated = distinct(update)
+
+    passes, updated = distinct(forward), distinct(update)
     if len(passes) < thresholds.min_passes_count * len(updated):
         return
-    last = np.zeros(len(updates), dtype=np.int64)
-    np.maximum.at(last, update, of_pass)
-    is_early = of_pass < last[update]
+
+    # Only the last pass before an update has to reduce.
+    last_forward = np.zeros(len(updates), dtype=np.int64)
+    np.maximum.at(last_forward, update, forward)
+    is_early = forward < last_forward[update]
     if not is_early.any():
         return
-    rows = waits.rows[own[is_early]]
+
+    rows = waits.rows[reduction[is_early]]
     if waits.device is None:
         early = intersect(waits.waited, covered_by(events, rows))
         change = ProgramChange(host_time=early.pairs())
     else:
         change = ProgramChange(scaled=((rows.astype(np.intp), 0.0),))
     cost = ctx.time_cost(change)
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+
     location = ctx.location(int(forwards[passes[0]]))
     n_passes = len(passes) / len(updated)
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     spent_ns = covered_by(events, rows).total_ns
     yield INFO.finding(
         severity="warning" if is_costly else "note",

@@ -65,6 +65,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     notes = ctx.trace.notes
     if not notes.truncated:
         return
+
     yield INFO.finding(
         confidence="high",
         message=(

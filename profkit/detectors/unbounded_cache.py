@@ -70,21 +70,22 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each cache that grows."""
-    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_suggest_fix)
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if library_fix(leak):
         return library_fix(leak)
+
     chain, name = main_chain(leak), holder_name(leak)
-    what = quoted(name) if name else "the cache"
+    holder = quoted(name) if name else "the cache"
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (
-            f"Limit {what} (`functools.lru_cache(maxsize=32)`), or pass arguments that repeat: a "
+            f"Limit {holder} (`functools.lru_cache(maxsize=32)`), or pass arguments that repeat: a "
             f"tensor or the number of a step is a new key every time.{detach}"
         )
     return (
-        f"Limit {what}: remove the oldest entry for each new one, or clear it every epoch, and use "
-        f"keys that repeat.{detach}"
+        f"Limit {holder}: remove the oldest entry for each new one, or clear it every epoch, and "
+        f"use keys that repeat.{detach}"
     )

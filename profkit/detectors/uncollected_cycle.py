@@ -95,10 +95,10 @@ Thresholds = LeakThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each kind of cycle."""
-    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_build_message, fix=_suggest_fix)
 
 
-def _message(leak: Leak) -> str:
+def _build_message(leak: Leak) -> str:
     cycle = f": {quoted(' -> '.join(leak.cycle))}" if leak.cycle else ""
     if _is_of_autograd(leak):
         return (
@@ -111,15 +111,17 @@ def _message(leak: Leak) -> str:
     )
 
 
-def _fix(leak: Leak) -> str:
+def _suggest_fix(leak: Leak) -> str:
     if _is_of_autograd(leak):
-        return _fix_of_autograd(leak)
-    functions = _closure_cycle(leak)
+        return _suggest_autograd_fix(leak)
+    functions = _name_closures(leak)
     if functions:
         return (
             f"Break the cycle of {functions}: make each a module-level function or a method and "
             "pass its arguments, or set its name to None after use; `gc.collect()` frees the cycle."
         )
+
+    # Types such as dict are part of any cycle, and tell nothing about it.
     first = next((name for name in leak.cycle if not _is_generic(name)), "")
     owner = f" of {quoted(first)}" if first else ""
     return (
@@ -128,7 +130,7 @@ def _fix(leak: Leak) -> str:
     )
 
 
-def _fix_of_autograd(leak: Leak) -> str:
+def _suggest_autograd_fix(leak: Leak) -> str:
     if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
             "Compute the gradients with `torch.autograd.grad(loss, parameters, "
@@ -142,12 +144,12 @@ def _fix_of_autograd(leak: Leak) -> str:
 
 
 def _is_of_autograd(leak: Leak) -> bool:
-    """Whether a cycle goes through an autograd graph, which the collector does not see."""
+    """Tell whether a cycle goes through an autograd graph, which the collector does not see."""
     return any(name.endswith(_GRAPH) for name in leak.cycle)
 
 
-def _closure_cycle(leak: Leak) -> str:
-    """The names of the functions of a cycle of closures alone; else empty."""
+def _name_closures(leak: Leak) -> str:
+    """Name the functions of a cycle that consists of closures; return "" for any other cycle."""
     functions = [name for name in leak.cycle[:-1] if name.startswith(_FUNCTION)]
     n_cells = sum(name.startswith(_CELL) for name in leak.cycle)
     if not functions or len(functions) + n_cells != len(leak.cycle[:-1]):

@@ -43,6 +43,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -64,8 +65,8 @@ INFO = RuleInfo(
     no_example="It takes several processes with unequal work.",
 )
 
-_MOST = 0.5
-"""The share of the cost from which a single rank is the cause."""
+_MAX_SINGLE_SHARE: Final = 0.5
+"""Share of the cost from which a single rank is the cause."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class Thresholds:
     Attributes:
         min_saving_share: Minimum share of the job's time that it costs: ranks with equal work
             differ by a few percent.
-        min_excess_share: By how much more than the mean of all ranks some have to spend, to be
-            named: a fifth, as for the longest rank in other tools.
+        min_excess_share: Minimum work of a rank beyond the mean of all ranks, for it to be named:
+            a fifth, as for the longest rank in other tools.
     """
 
     min_saving_share: float = 0.1
@@ -89,33 +90,37 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     saving_ns = what_if.actual_ns - what_if.even_ns
     if saving_ns < thresholds.min_saving_share * what_if.actual_ns:
         return
-    # A rank that is a stage of its own has other work than the others.
+
+    # A rank that is a stage of its own has other work than the others. A single slow rank is
+    # reported by straggling-rank.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     single = [rank for rank in what_if.candidates if rank not in stages]
     by_one = max((what_if.saving_ns((rank,)) for rank in single), default=0.0)
-    if by_one > _MOST * saving_ns:
+    if by_one > _MAX_SINGLE_SHARE * saving_ns:
         return
-    own_ns = job.replay.totals_ns
-    excess = own_ns / own_ns.mean() - 1
-    longest = np.flatnonzero(excess >= thresholds.min_excess_share)
-    numbers = [job.ranks[rank].rank for rank in longest.tolist()]
-    stage = next((i for i, each in enumerate(what_if.stages) if {*each} == {*longest.tolist()}), -1)
+
+    work_ns = job.replay.totals_ns
+    excess = work_ns / work_ns.mean() - 1
+    longest = np.flatnonzero(excess >= thresholds.min_excess_share).tolist()
+    numbers = [job.ranks[rank].rank for rank in longest]
+    stage = next((i for i, ranks in enumerate(what_if.stages) if {*ranks} == {*longest}), -1)
+
     yield INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",
-        message=_message(job, numbers, stage, saving_ns),
-        fix=_fix(job, numbers, stage),
+        message=_build_message(job, numbers, stage, saving_ns),
+        fix=_suggest_fix(job, numbers, stage),
         n=max(1, job.replay.n_steps),
         cost=job.cost(saving_ns, "replay"),
         ranks=tuple(numbers),
         evidence={
-            "longest_own_ns": round(float(own_ns.max())),
-            "mean_own_ns": round(float(own_ns.mean())),
+            "longest_own_ns": round(float(work_ns.max())),
+            "mean_own_ns": round(float(work_ns.mean())),
             "stage": None if stage < 0 else stage,
         },
     )
 
 
-def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
+def _suggest_fix(job: JobContext, numbers: list[int], stage: int) -> str:
     if stage >= 0:
         return f"Move layers from stage {stage} of the pipeline to the other stages."
     if numbers:
@@ -128,19 +133,21 @@ def _fix(job: JobContext, numbers: list[int], stage: int) -> str:
     )
 
 
-def _message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
-    own_ns, recorded_ns = job.replay.totals_ns, job.what_if.recorded_ns
+def _build_message(job: JobContext, numbers: list[int], stage: int, saving_ns: float) -> str:
+    work_ns, recorded_ns = job.replay.totals_ns, job.what_if.recorded_ns
     costs = f"{job.time_per_step(saving_ns)} ({format_share(saving_ns / recorded_ns)})"
     if not numbers:
         return (
             "Ranks take unequally long from one collective to the next, each of them sometimes: "
             f"that costs {costs}."
         )
-    index = [i for i, each in enumerate(job.ranks) if each.rank in numbers]
-    mean = float(own_ns[index].mean())
-    who = f"Stage {stage} ({the_ranks(numbers)})" if stage >= 0 else the_ranks(numbers).capitalize()
+
+    index = [i for i, recorded in enumerate(job.ranks) if recorded.rank in numbers]
+    mean_ns = float(work_ns[index].mean())
+    ranks = the_ranks(numbers)
+    subject = f"Stage {stage} ({ranks})" if stage >= 0 else ranks.capitalize()
     verb = "works" if stage >= 0 or len(numbers) == 1 else "work"
     return (
-        f"{who} {verb} for {job.time_per_step(mean)}, {mean / own_ns.mean():.1f} times the mean of "
-        f"all ranks: that costs {costs}."
+        f"{subject} {verb} for {job.time_per_step(mean_ns)}, {mean_ns / work_ns.mean():.1f} times "
+        f"the mean of all ranks: that costs {costs}."
     )

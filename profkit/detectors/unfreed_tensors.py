@@ -102,7 +102,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _Growth:
-    """What one line leaves unfreed in every step, and the operators that allocated it."""
+    """Memory that one line leaves unfreed in every step, and the operators that allocated it."""
 
     location: Location
     ops: tuple[str, ...]
@@ -115,85 +115,89 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose memory grows, or one for a whole graph."""
     if len(ctx.steps) < thresholds.min_steps_count or _was_monitored(ctx):
         return
-    growing = sorted(_growing(ctx), key=lambda each: -each.step_bytes)
-    for device in sorted({each.device for each in growing}):
-        here = [each for each in growing if each.device == device]
-        if sum(each.step_bytes for each in here) < thresholds.min_step_bytes:
+
+    growths = sorted(_find_growths(ctx), key=lambda line: -line.step_bytes)
+    for device in sorted({line.device for line in growths}):
+        on_device = [line for line in growths if line.device == device]
+        if sum(line.step_bytes for line in on_device) < thresholds.min_step_bytes:
             continue
-        if len(here) > thresholds.max_lines_apart_count:
-            yield _finding(ctx, thresholds, here)
+        if len(on_device) > thresholds.max_lines_apart_count:
+            yield _build_finding(ctx, thresholds, on_device)
             continue
-        for each in here:
-            if each.step_bytes >= thresholds.min_step_bytes:
-                yield _finding(ctx, thresholds, [each])
+        for line in on_device:
+            if line.step_bytes >= thresholds.min_step_bytes:
+                yield _build_finding(ctx, thresholds, [line])
 
 
 def _was_monitored(ctx: Context) -> bool:
-    """Whether the rules on monitored memory report the same leaks, with their holders."""
+    """Tell whether rules on monitored memory report the same leaks, with their holders."""
     return ctx.live is not None and ctx.live.n_evaluated_steps >= len(ctx.steps)
 
 
-def _growing(ctx: Context) -> Iterator[_Growth]:
+def _find_growths(ctx: Context) -> Iterator[_Growth]:
     table = ctx.allocations.table
     kept = unfreed_in_steps(ctx.allocations, ctx.steps)
     row = rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
     kind, number = table.device_type[kept.place], table.device[kept.place]
-    known = row != NO_ROW
+
     for device in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
-        here = known & (kind == device[0]) & (number == device[1])
-        for location, rows in ctx.by_line(distinct(row[here])):
-            own = kept.select(here & are_among(row, rows))
-            grown = growth_per_step_bytes(own.bytes_by_step(len(ctx.steps)))
-            if grown:
-                yield _Growth(location, _ops(ctx, rows), device_label(*device), own, grown)
+        on_device = (row != NO_ROW) & (kind == device[0]) & (number == device[1])
+        for location, rows in ctx.by_line(distinct(row[on_device])):
+            of_line = kept.select(on_device & are_among(row, rows))
+            step_bytes = growth_per_step_bytes(of_line.bytes_by_step(len(ctx.steps)))
+            if step_bytes:
+                ops = _name_ops(ctx, rows)
+                yield _Growth(location, ops, device_label(*device), of_line, step_bytes)
 
 
-def _ops(ctx: Context, rows: Rows) -> tuple[str, ...]:
+def _name_ops(ctx: Context, rows: Rows) -> tuple[str, ...]:
     ops = ctx.innermost_op[rows]
     return tuple(sorted({ctx.events.name_of(op) for op in ops[ops != NO_ROW].tolist()}))
 
 
-def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Finding:
-    step_bytes = sum(each.step_bytes for each in growing)
-    n_blocks = sum(len(each.kept.place) for each in growing)
-    every_step = np.concatenate([each.kept.step for each in growing])
-    n_by_step = np.bincount(every_step, minlength=len(ctx.steps))
-    by_step = np.sum([each.kept.bytes_by_step(len(ctx.steps)) for each in growing], axis=0)
+def _build_finding(ctx: Context, thresholds: Thresholds, lines: list[_Growth]) -> Finding:
+    step_bytes = sum(line.step_bytes for line in lines)
+    n_blocks = sum(len(line.kept.place) for line in lines)
+    n_by_step = np.bincount(
+        np.concatenate([line.kept.step for line in lines]), minlength=len(ctx.steps)
+    )
+    by_step = np.sum([line.kept.bytes_by_step(len(ctx.steps)) for line in lines], axis=0)
+
     return INFO.finding(
         severity="warning" if step_bytes >= thresholds.warning_step_bytes else "note",
         confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
-        message=_message(ctx, growing, step_bytes, n_blocks),
+        message=_build_message(ctx, lines, step_bytes, n_blocks),
         fix=(
             "Find the list, attribute or running sum that keeps them, and store `.detach()`ed "
             "values or numbers, or clear it after use."
         ),
-        locations=tuple(each.location for each in growing),
+        locations=tuple(line.location for line in lines),
         n=n_blocks,
         cost=ctx.cost(n_bytes=step_bytes * len(ctx.steps)),
         growth=growth(range(1, len(by_step) + 1), np.cumsum(by_step), np.cumsum(n_by_step)),
         evidence={
-            "device": growing[0].device,
+            "device": lines[0].device,
             "bytes_by_step": by_step.tolist(),
-            "events": [int(ctx.allocations.table.position[p]) for p in growing[0].kept.place[:20]],
+            "events": [int(ctx.allocations.table.position[p]) for p in lines[0].kept.place[:20]],
         },
     )
 
 
-def _message(ctx: Context, growing: list[_Growth], step_bytes: int, n_blocks: int) -> str:
-    where = "in host memory" if growing[0].device == "cpu" else f"on {growing[0].device}"
+def _build_message(ctx: Context, lines: list[_Growth], step_bytes: int, n_blocks: int) -> str:
+    where = "in host memory" if lines[0].device == "cpu" else f"on {lines[0].device}"
+    growth_text = f"{format_bytes(step_bytes)} per step {where}"
     left = f"{format_count(n_blocks)} blocks are left from {format_count(len(ctx.steps))} steps"
-    if len(growing) == 1:
-        ops = growing[0].ops
+
+    if len(lines) == 1:
+        ops = lines[0].ops
         named = " and ".join(f"`{op}`" for op in ops[:MAX_OPS])
         more = f" and {len(ops) - MAX_OPS} more" if len(ops) > MAX_OPS else ""
-        by = f" by {named}{more}" if named else ""
-        return (
-            f"{format_bytes(step_bytes)} per step {where}, allocated{at(growing[0].location)}{by}, "
-            f"are never freed: {left}."
-        )
-    last = max(growing, key=lambda each: int(each.kept.place.max())).location
+        by_ops = f" by {named}{more}" if named else ""
+        return f"{growth_text}, allocated{at(lines[0].location)}{by_ops}, are never freed: {left}."
+
+    # A reference to the last tensor of a graph, such as a loss, holds all the others.
+    last = max(lines, key=lambda line: int(line.kept.place.max())).location
     return (
-        f"{format_bytes(step_bytes)} per step {where}, allocated by {len(growing)} lines, are "
-        f"never freed: {left}. So many lines are one retained autograd graph, whose last tensor is "
-        f"allocated at {last.place}."
+        f"{growth_text}, allocated by {len(lines)} lines, are never freed: {left}. So many lines "
+        f"are one retained autograd graph, whose last tensor is allocated at {last.place}."
     )

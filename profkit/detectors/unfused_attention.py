@@ -80,7 +80,7 @@ class Thresholds:
 
     Attributes:
         min_busy_share: Minimum share of the GPU's busy time that the products and all between them
-            take: with less, attention is not what the program computes.
+            take: with less, attention is a small part of the program.
         min_saved_share: Minimum share of the steps without the kernels between the products.
         warning_share: Share of the steps that these kernels take from which it is a warning.
     """
@@ -97,54 +97,54 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
-    found = attentions(ctx.events, ctx.tree, ctx.launches)
-    found = found.select(in_windows(ctx, found.softmax))
-    spent = device_time(ctx, np.append(found.products, found.between))
+    attention = attentions(ctx.events, ctx.tree, ctx.launches)
+    attention = attention.select(in_windows(ctx, attention.softmax))
+    spent = device_time(ctx, np.append(attention.products, attention.between))
     share = spent.total_ns / busy_ns(ctx)
-    if not len(found.softmax) or share < thresholds.min_busy_share:
+    if not len(attention.softmax) or share < thresholds.min_busy_share:
         return
-    change = ProgramChange(scaled=((found.between, 0.0),))
+
+    # A fused kernel still computes the products, and keeps what is between in registers.
+    change = ProgramChange(scaled=((attention.between, 0.0),))
     cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
-    between_ns = ctx.events.dur_ns[found.between]
-    locations = known_locations(
-        *ctx.costliest_lines(found.softmax[found.of_between], _MAX_LINES, between_ns)
-    )
+
+    between_ns = ctx.events.dur_ns[attention.between]
+    softmax_rows = attention.softmax[attention.of_between]
+    locations = known_locations(*ctx.costliest_lines(softmax_rows, _MAX_LINES, between_ns))
     yield INFO.finding(
         severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
         confidence="high",
         message=(
             f"Attention{at(locations[0]) if locations else ''} runs as separate kernels, "
-            f"{times_per_step(ctx, len(found.softmax))}: its products, softmax and what is between "
-            f"take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the GPU's busy "
-            f"time), {time_per_step(ctx, int(between_ns.sum()))} of it without the products."
+            f"{times_per_step(ctx, len(attention.softmax))}: its products, softmax and what is "
+            f"between take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the "
+            f"GPU's busy time), {time_per_step(ctx, int(between_ns.sum()))} of it without the "
+            "products."
         ),
-        fix=_fix(ctx, found.softmax),
+        fix=_suggest_fix(ctx, attention.softmax),
         locations=locations,
-        n=len(found.softmax),
+        n=len(attention.softmax),
         cost=cost,
         evidence={
             "busy_share": round(share, 4),
-            "products_ns": int(ctx.events.dur_ns[found.products].sum()),
+            "products_ns": int(ctx.events.dur_ns[attention.products].sum()),
             "between_ns": int(between_ns.sum()),
-            "events": event_ids(ctx, found.softmax),
+            "events": event_ids(ctx, attention.softmax),
         },
         spans=spent.pairs(),
         change=change,
     )
 
 
-def _fix(ctx: Context, softmax: Rows) -> str:
-    """The fix, by what called the operators."""
+def _suggest_fix(ctx: Context, softmax: Rows) -> str:
+    """Suggest the fix for the function that called the operators."""
 
     def are_within(pattern: re.Pattern[str]) -> bool:
-        return bool(
-            (
-                ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax] != NO_ROW
-            ).all()
-        )
+        caller = ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax]
+        return bool((caller != NO_ROW).all())
 
     if are_within(_MATH):
         return (

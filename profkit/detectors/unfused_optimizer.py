@@ -62,7 +62,7 @@ from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import BACKWARD, OPTIMIZER_STEP
 from profkit.patterns import regex
@@ -72,7 +72,7 @@ OPTIMIZER_STEPS: Final = Need(
     name="optimizer steps",
     reason="No step of an optimizer was recorded.",
     remedy="Record training steps that call `optimizer.step()`, with `ProfilerActivity.CPU`.",
-    is_met=lambda ctx: bool(_marks(ctx).any()),
+    is_met=lambda ctx: bool(_is_optimizer_step(ctx).any()),
     requires=(needs.OPERATORS,),
 )
 
@@ -107,7 +107,7 @@ _ELEMENTWISE: Final = regex(
     r"|lt|maximum|max|minimum|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sign|sqrt|square|sub|where"
     r"|zero|zeros_like)_?$"
 )
-"""What optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` operators."""
+"""Operators that optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` ones."""
 _KEPT_ON_GPU: Final = 0.1
 """Share of the operators' time on the host that remains: in recordings of ResNets one ``_foreach_``
 operator for 62 tensors took as long as two to six operators for one tensor (3 to 10 %), and longer
@@ -125,24 +125,25 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each class of optimizers whose step is a loop over parameters."""
-    marks = np.flatnonzero(_marks(ctx))
-    marks = marks[in_windows(ctx, marks)]
-    mark, ops = _loops(ctx, marks)
-    names = np.array([ctx.events.name_of(row) for row in mark.tolist()], dtype=object)
+    calls = np.flatnonzero(_is_optimizer_step(ctx))
+    calls = calls[in_windows(ctx, calls)]
+    call_of_op, ops = _find_loops(ctx, calls)
+    names = np.array([ctx.events.name_of(row) for row in call_of_op.tolist()], dtype=object)
+
     for name in sorted(set(names.tolist())):
-        own = names == name
-        n_steps = len(distinct(mark[own]))
-        if own.sum() >= thresholds.min_operators_count * n_steps:
-            yield from _finding(ctx, thresholds, name, distinct(mark[own]), ops[own])
+        is_class = names == name
+        class_calls, class_ops = distinct(call_of_op[is_class]), ops[is_class]
+        if len(class_ops) >= thresholds.min_operators_count * len(class_calls):
+            yield from _build_findings(ctx, thresholds, name, class_calls, class_ops)
 
 
-def _finding(
-    ctx: Context, thresholds: Thresholds, name: str, marks: Rows, ops: Rows
+def _build_findings(
+    ctx: Context, thresholds: Thresholds, name: str, calls: Rows, ops: Rows
 ) -> Iterator[Finding]:
-    """The finding on the steps of one class.
+    """Yield the finding on the steps of one class, if a fix saves enough.
 
     Args:
-        name: Of the annotation, as in ``Optimizer.step#SGD.step``.
+        name: The annotation's name, as in ``Optimizer.step#SGD.step``.
     """
     optimizer = OPTIMIZER_STEP.sub("", name).removesuffix(".step")
     work, _ = ctx.launched_by(ops)
@@ -152,26 +153,27 @@ def _finding(
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
-    locations = known_locations(*ctx.costliest_lines(marks, _MAX_LINES, ctx.events.dur_ns[marks]))
-    step_ns = int(ctx.events.dur_ns[marks].sum())
+
+    locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, ctx.events.dur_ns[calls]))
+    step_ns = int(ctx.events.dur_ns[calls].sum())
     device_ns = covered_by(ctx.events, work).total_ns
-    n_each = round(len(ops) / len(marks))
+    n_ops_per_call = round(len(ops) / len(calls))
     for_kernels = f" on the host for {time_per_step(ctx, device_ns)} of kernels"
     yield INFO.finding(
         severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
         confidence="high" if len(work) else "medium",
         message=(
             f"`{optimizer}.step()`{at(locations[0]) if locations else ''} updates one parameter "
-            f"after the other with {format_count(n_each)} operators in all. It takes "
+            f"after the other with {format_count(n_ops_per_call)} operators in all. It takes "
             f"{time_per_step(ctx, step_ns)} ({format_share(step_ns / total_ns)})"
             f"{for_kernels if len(work) else ''}."
         ),
-        fix=_fix(optimizer, on_gpu=bool(len(work))),
+        fix=_suggest_fix(optimizer, on_gpu=bool(len(work))),
         locations=locations,
-        n=len(marks),
+        n=len(calls),
         cost=cost,
         evidence={
-            "n_operators_per_step": n_each,
+            "n_operators_per_step": n_ops_per_call,
             "host_ns": step_ns,
             "operators_ns": covered_by(ctx.events, ops).total_ns,
             "device_ns": device_ns,
@@ -182,34 +184,34 @@ def _finding(
     )
 
 
-def _marks(ctx: Context) -> Mask:
-    """Rows of calls of ``Optimizer.step``."""
+def _is_optimizer_step(ctx: Context) -> Mask:
+    """Return which rows are calls of ``Optimizer.step``."""
     return rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
 
 
-def _loops(ctx: Context, marks: Rows) -> tuple[Rows, Rows]:
-    """Elementwise operators that optimizers call themselves, after the closure if there is one.
-
-    Those on a GPU launch kernels; a state that stays on the host beside them does not count.
+def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
+    """Find elementwise operators that optimizers call themselves, outside of their closures.
 
     Returns:
-        The mark around each operator, and the operator. Shape ``(k,)`` each.
+        The call of ``step()`` around each operator, and the operator. Shape ``(k,)`` each.
     """
     events, tree = ctx.events, ctx.tree
-    is_mark = np.zeros(len(events), dtype=np.bool_)
-    is_mark[marks] = True
+    is_call = np.zeros(len(events), dtype=np.bool_)
+    is_call[calls] = True
     ops = np.flatnonzero(rows_named(events, _ELEMENTWISE, Category.OP))
-    mark = tree.enclosing(is_mark | (events.category == Category.OP))[ops]
-    own = (mark != NO_ROW) & is_mark[mark]
-    mark, ops = mark[own], ops[own]
-    own = events.ts_ns[ops] >= _update_begins_ns(ctx, marks)[np.searchsorted(marks, mark)]
+    caller = tree.enclosing(is_call | (events.category == Category.OP))[ops]
+    is_direct = (caller != NO_ROW) & is_call[caller]
+    caller, ops = caller[is_direct], ops[is_direct]
+
+    # On a GPU an update launches kernels; an optimizer's counters stay on the host.
+    is_update = events.ts_ns[ops] >= _updates_begin_ns(ctx, calls)[np.searchsorted(calls, caller)]
     if uses_device(ctx):
-        own &= np.isin(ops, ctx.launched_by(ops)[1])
-    return mark[own].astype(np.intp), ops[own]
+        is_update &= np.isin(ops, ctx.launched_by(ops)[1])
+    return caller[is_update].astype(np.intp), ops[is_update]
 
 
-def _update_begins_ns(ctx: Context, marks: Rows) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """When the last backward pass within each call has ended, or else its start.
+def _updates_begin_ns(ctx: Context, calls: Rows) -> Int64s:
+    """Return the end of the last backward pass within each call, or else the call's start.
 
     A closure runs forward and backward within ``step()``, the backward on any thread.
     """
@@ -217,16 +219,18 @@ def _update_begins_ns(ctx: Context, marks: Rows) -> "np.ndarray[tuple[int], np.d
     backward = np.flatnonzero(rows_named(events, BACKWARD, Category.OP))
     backward = backward[np.argsort(events.ts_ns[backward], kind="stable")]
     ends_ns = np.maximum.accumulate(np.append(-1, events.end_ns[backward]))
-    n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[marks])
-    return np.maximum(events.ts_ns[marks], np.minimum(ends_ns[n_before], events.end_ns[marks]))
+    n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[calls])
+    return np.maximum(events.ts_ns[calls], np.minimum(ends_ns[n_before], events.end_ns[calls]))
 
 
-def _fix(optimizer: str, *, on_gpu: bool) -> str:
+def _suggest_fix(optimizer: str, *, on_gpu: bool) -> str:
     if not on_gpu:
         return (
             f"Pass `fused=True` to `torch.optim.{optimizer}` (on a CPU from torch 2.4 on), which "
             "updates all parameters in one operator."
         )
+
+    # Fused kernels are faster than foreach ones, where the optimizer has them.
     foreach = "`foreach=True`, the default on GPUs since torch 2.0"
     if optimizer in _FUSED_ON_GPU:
         return (

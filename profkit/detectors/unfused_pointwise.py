@@ -103,12 +103,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = elementwise.total_ns / max(1, kernels.total_ns)
     if share < thresholds.min_kernel_share:
         return
-    work, op, needless = _chains(ctx)
+
+    # A compiled chain is one kernel, which takes about as long as the longest of them.
+    work, op, needless = _find_chains(ctx)
     change = ProgramChange(scaled=((work[needless], 0.0),))
     cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
     needless_ns = events.dur_ns[work[needless]]
     locations = known_locations(*ctx.costliest_lines(op[needless], _MAX_LINES, needless_ns))
     yield INFO.finding(
@@ -138,12 +141,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
-    """The kernels of chains in the steps, their operators, and all but the longest of each."""
+def _find_chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
+    """Find the kernels of chains in the steps, their operators, and all but each longest one."""
     work, chain = fusible_chains(ctx.events, ctx.tree, ctx.launches)
     op = ctx.launches.op[np.searchsorted(ctx.launches.work, work)].astype(np.intp)
-    own = in_windows(ctx, op)
-    work, chain, op = work[own], chain[own], op[own]
+    inside = in_windows(ctx, op)
+    work, chain, op = work[inside], chain[inside], op[inside]
+
     order = np.lexsort((ctx.events.dur_ns[work], chain))
     needless = np.ones(len(work), dtype=np.bool_)
     is_longest = np.append(np.diff(chain[order]) != 0, True)[: len(order)]

@@ -80,12 +80,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n = len(rows) - sum(count for text, count in counts.items() if text.lower() in WITHOUT_WORK)
     if n <= 0 or n < thresholds.min_unknown_share * len(events):
         return
+
     yield INFO.finding(
         confidence="high",
         message=(
             f"{format_count(n)} of {format_count(len(events))} events "
             f"({format_share(n / len(events))}) are of kinds that profkit does not know, and are "
-            f"in no figure{_processes(ctx, rows)}."
+            f"in no figure{_name_processes(ctx, rows)}."
         ),
         fix=(
             "If they are work of a device, its busy and idle time are not in this report: look at "
@@ -96,13 +97,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _processes(ctx: Context, rows: Rows) -> str:
-    """The named processes with most of some events: ``, such as those of `CANN```."""
+def _name_processes(ctx: Context, rows: Rows) -> str:
+    """Name the processes with most of some events: ``, such as those of `CANN```."""
     n_of_lane = np.bincount(ctx.events.lane[rows], minlength=len(ctx.events.lanes)).tolist()
-    n_of: dict[str, int] = {}
+    n_by_process: dict[str, int] = {}
     for lane, n in zip(ctx.events.lanes, n_of_lane, strict=True):
         if n and lane.process:
-            n_of[lane.process] = n_of.get(lane.process, 0) + n
-    names = sorted(n_of, key=lambda name: (-n_of[name], name))[:_MAX_NAMED]
+            n_by_process[lane.process] = n_by_process.get(lane.process, 0) + n
+    names = sorted(n_by_process, key=lambda name: (-n_by_process[name], name))[:_MAX_NAMED]
     listed = ", ".join(f"`{middle_cut(name, _MAX_NAME)}`" for name in names)
     return f", such as those of {listed}" if listed else ""

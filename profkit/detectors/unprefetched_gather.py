@@ -102,13 +102,13 @@ _FIXES: Final[dict[Sharding, tuple[str, str]]] = {
     ),
     "fsdp1": ("`forward_prefetch=True`", "`backward_prefetch=BackwardPrefetch.BACKWARD_PRE`"),
 }
-"""What issues all-gathers earlier in the forward pass, and in the backward pass."""
+"""Arguments that issue all-gathers earlier, in the forward pass and in the backward pass."""
 _IN_ZERO: Final = (
     "Raise `stage3_prefetch_bucket_size` in DeepSpeed's `zero_optimization`: so many elements of "
     "parameters are gathered before they are needed."
 )
 _MIN_LIMITED_SHARE: Final = 0.1
-"""The share of the cost that the host waits in the rate limiter for it to be named."""
+"""Minimum wait in the rate limiter, as a share of the cost, for the fix to name it."""
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     gathers = late_gathers(ctx, waits)
     if gathers is None:
         return
+
     change = earlier(ctx, waits, gathers)
     cost = ctx.time_cost(change, "upper-bound")
     if (cost.ns or 0) < max(1, thresholds.min_saving_share * windows_ns(ctx)):
         return
+
+    # The lines are ordered by the time that could overlap, not by the whole wait.
     share_ns = np.zeros_like(waits.share_ns)
     share_ns[gathers.place] = gathers.hidden_ns
     sites = collective_sites(ctx, replace(waits, share_ns=share_ns))
     rows = waits.rows[gathers.place]
+
     yield INFO.finding(
         confidence="medium" if gathers.sharding == "zero" or len(ctx.steps) < 2 else "high",  # noqa: PLR2004  (one step may differ)
-        message=_message(ctx, waits, gathers),
-        fix=_fix(ctx, gathers),
+        message=_build_message(ctx, waits, gathers),
+        fix=_suggest_fix(ctx, gathers),
         locations=known_locations(*(site.location for site in sites[:_MAX_LINES])),
         n=len(rows),
         cost=cost,
@@ -158,11 +162,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _message(ctx: Context, waits: CollectiveWaits, gathers: LateGathers) -> str:
+def _build_message(ctx: Context, waits: CollectiveWaits, gathers: LateGathers) -> str:
     named = [f"`{visible(name)}`" for name in gathers.modules[:_MAX_MODULES]]
     more = len(gathers.modules) - len(named)
     modules = " and ".join(filter(None, (", ".join(named), f"{more} more" if more else "")))
     whose = f" of {modules}" if modules else ""
+
     waited = time_per_step(ctx, int(waits.share_ns[gathers.place].sum()))
     hidden = time_per_step(ctx, int(gathers.hidden_ns.sum()))
     return (
@@ -172,17 +177,19 @@ def _message(ctx: Context, waits: CollectiveWaits, gathers: LateGathers) -> str:
     )
 
 
-def _fix(ctx: Context, gathers: LateGathers) -> str:
+def _suggest_fix(ctx: Context, gathers: LateGathers) -> str:
     if gathers.sharding == "zero":
         return _IN_ZERO
-    passes = (not gathers.in_backward.all(), bool(gathers.in_backward.any()))
-    wanted = [
-        fix for fix, is_wanted in zip(_FIXES[gathers.sharding], passes, strict=True) if is_wanted
-    ]
+
+    in_forward, in_backward = _FIXES[gathers.sharding]
+    arguments = [] if gathers.in_backward.all() else [in_forward]
+    if gathers.in_backward.any():
+        arguments.append(in_backward)
     if gathers.sharding == "fsdp2":
-        return f"Issue them one module earlier: {' and '.join(wanted)}, for each module."
-    limited = covered_by(ctx.events, np.flatnonzero(rows_named(
-        ctx.events, RATE_LIMITER, Category.OP, Category.ANNOTATION)))  # fmt: skip
-    if limited.total_ns >= _MIN_LIMITED_SHARE * gathers.hidden_ns.sum():
-        wanted.append("`limit_all_gathers=False` if memory allows")
-    return f"Wrap the model with {' and '.join(wanted)}."
+        return f"Issue them one module earlier: {' and '.join(arguments)}, for each module."
+
+    is_limiter = rows_named(ctx.events, RATE_LIMITER, Category.OP, Category.ANNOTATION)
+    limited_ns = covered_by(ctx.events, np.flatnonzero(is_limiter)).total_ns
+    if limited_ns >= _MIN_LIMITED_SHARE * gathers.hidden_ns.sum():
+        arguments.append("`limit_all_gathers=False` if memory allows")
+    return f"Wrap the model with {' and '.join(arguments)}."

@@ -79,17 +79,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     total_ns = ctx.unrecorded.total_ns
     if not total_ns:
         return
+
     share = total_ns / ctx.window_ns
     longest_ns = int((ctx.unrecorded.ends_ns - ctx.unrecorded.starts_ns).max())
-    missing = _without_kernel(ctx)
-    also = f" {counted(missing, 'collective')} more were issued than ran." if missing > 0 else ""
+    missing = _count_missing_collectives(ctx)
+    issued = f" {counted(missing, 'collective')} more were issued than ran." if missing > 0 else ""
     yield INFO.finding(
         severity="warning" if share >= thresholds.warning_share else "note",
         confidence="high",
         message=(
             f"For {format_ns(total_ns)} ({format_share(share)} of the recording, up to "
             f"{format_ns(longest_ns)} at once) no recorded work ran, although work was launched or "
-            f"the host was waiting for the GPU.{also}"
+            f"the host was waiting for the GPU.{issued}"
         ),
         fix=(
             "Start the recording before CUDA graphs are captured, record without other profilers, "
@@ -101,7 +102,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _without_kernel(ctx: Context) -> int:
-    """How many collectives were issued to a device beyond those whose kernel was recorded."""
+def _count_missing_collectives(ctx: Context) -> int:
+    """Count the collectives issued to a device beyond the recorded communication kernels."""
     issued = len(device_collectives(ctx.events))
     return max(0, issued - int(ctx.is_communication.sum()))

@@ -86,14 +86,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if steps search for unused parameters."""
     rows = np.flatnonzero(rows_named(ctx.events, _SEARCH, Category.OP, Category.ANNOTATION))
     rows = rows[in_windows(ctx, rows)]
+
     # With static_graph=True the first step alone searches.
     if not len(rows) or (len(ctx.steps) > 1 and len(distinct(ctx.step_of(rows))) == 1):
         return
+
     change = ProgramChange(scaled=((rows, 0.0),))
     cost = ctx.time_cost(change)
     location = ctx.location(int(rows[0]))
     spent_ns = int(ctx.events.dur_ns[rows].sum())
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+
     yield INFO.finding(
         severity="warning" if is_costly else "note",
         confidence="high",

@@ -90,7 +90,7 @@ class Thresholds:
         min_kernel_ns: Shorter kernels do not count: starting and ending them takes as long.
         min_idle_share: Minimum share of a kernel's time that multiprocessors wait: with at most
             0.6 of the last round of blocks in use, of one or two rounds.
-        min_lost_share: Minimum share of the kernel time that is lost so.
+        min_lost_share: Minimum share of the kernel time that is lost to such waits.
     """
 
     min_kernel_ns: int = 20_000
@@ -114,26 +114,31 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     rows = rows[in_windows(ctx, rows) & (events.dur_ns[rows] >= thresholds.min_kernel_ns)]
     blocks = events.blocks_per_sm.figures_at(rows)
     rows, blocks = rows[blocks > 1], blocks[blocks > 1]
-    left = blocks / np.ceil(blocks - _ROUNDING)
-    own = 1 - left >= thresholds.min_idle_share
-    rows, blocks, left = rows[own], blocks[own], left[own]
-    lost_ns = np.rint(events.dur_ns[rows] * (1 - left)).astype(np.int64)
+
+    # Rounds of blocks take equally long, so a kernel takes as long as if its last round were full.
+    used_share = blocks / np.ceil(blocks - _ROUNDING)
+    is_wasteful = 1 - used_share >= thresholds.min_idle_share
+    rows, blocks, used_share = rows[is_wasteful], blocks[is_wasteful], used_share[is_wasteful]
+    lost_ns = np.rint(events.dur_ns[rows] * (1 - used_share)).astype(np.int64)
     kernels_ns = device_time(ctx, events.rows_of(Category.KERNEL)).total_ns
-    share = int(lost_ns.sum()) / max(1, kernels_ns)
-    if not len(rows) or share < thresholds.min_lost_share:
+    lost_share = int(lost_ns.sum()) / max(1, kernels_ns)
+    if not len(rows) or lost_share < thresholds.min_lost_share:
         return
-    change = ProgramChange(scaled=tuple((rows[left == each], each) for each in distinct(left)))
+
+    factors = distinct(used_share)
+    change = ProgramChange(scaled=tuple((rows[used_share == share], share) for share in factors))
     cost = ctx.time_cost(change, "upper-bound")
     if (cost.ns or 0) < max(1, thresholds.min_lost_share / 10 * windows_ns(ctx)):
         return
+
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[ctx.launches.work] = ctx.launches.op
-    known = op[rows] != NO_ROW
-    locations = known_locations(
-        *ctx.costliest_lines(op[rows[known]].astype(np.int32), _MAX_LINES, lost_ns[known])
-    )
+    is_launched = op[rows] != NO_ROW
+    ops = op[rows[is_launched]].astype(np.int32)
+    locations = known_locations(*ctx.costliest_lines(ops, _MAX_LINES, lost_ns[is_launched]))
     spent = device_time(ctx, rows)
     worst = int(np.argmax(lost_ns))
+
     yield INFO.finding(
         confidence="medium",
         message=(
@@ -145,18 +150,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         fix=(
             "Change the batch size or the width of a layer by some percent, so that the number of "
-            f"blocks is at most a multiple of the multiprocessors{_n_sms(ctx)}."
+            f"blocks is at most a multiple of the multiprocessors{_quote_n_sms(ctx)}."
         ),
         locations=locations,
         n=len(rows),
         cost=cost,
-        evidence={"lost_share": round(share, 4), "events": event_ids(ctx, rows)},
+        evidence={"lost_share": round(lost_share, 4), "events": event_ids(ctx, rows)},
         spans=spent.pairs(),
         change=change,
     )
 
 
-def _n_sms(ctx: Context) -> str:
-    """The number of multiprocessors in parentheses, if it is the same for all devices."""
-    known = {device.n_sms for device in ctx.trace.devices.values()}
-    return f" ({known.pop()})" if len(known) == 1 and None not in known else ""
+def _quote_n_sms(ctx: Context) -> str:
+    """Return the number of multiprocessors in parentheses, if it is the same for all devices."""
+    numbers = {device.n_sms for device in ctx.trace.devices.values()}
+    return f" ({numbers.pop()})" if len(numbers) == 1 and None not in numbers else ""

@@ -77,7 +77,7 @@ class Thresholds:
     """When casts of weights are a finding.
 
     Attributes:
-        min_casts_count: Minimum casts per step: those of a whole network.
+        min_casts_count: Minimum casts per step, as in a whole network.
         min_saved_share: Minimum share of the steps that they take; below a thousandth no step gets
             measurably shorter.
         warning_share: Share from which it is a warning.
@@ -99,17 +99,21 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     casts = casts[in_windows(ctx, casts)]
     if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
         return
+
     work, _ = ctx.launched_by(casts)
     change = ProgramChange(scaled=((united(casts, work), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
     if saved_ns < max(1, thresholds.min_saved_share * total_ns):
         return
+
+    # Casts with gradients may belong to a training whose backward passes were not recorded.
     has_gradients = bool((ctx.events.sequence.at(casts) != MISSING).any())
     is_warning = saved_ns >= thresholds.warning_share * total_ns and not has_gradients
     locations = known_locations(*ctx.costliest_lines(casts, _MAX_LINES, ctx.events.dur_ns[casts]))
     on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)
     on_gpu = f", and the GPU {time_per_step(ctx, on_device.total_ns)}" if len(work) else ""
+
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="low" if has_gradients else "medium",

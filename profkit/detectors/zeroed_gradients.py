@@ -87,17 +87,19 @@ class Thresholds:
 
 
 _FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
-_FILL_OF_ONE: Final = regex(r"^aten::zero_$")
+_FILL_OF_TENSOR: Final = regex(r"^aten::zero_$")
 _ADD: Final = regex(r"^aten::add_$")
 MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if optimizers fill gradients with zeros."""
-    fills = _fills(ctx)
+    fills = _find_fills(ctx)
     if not len(fills):
         return
-    adds = _adds_to_zeros(ctx, fills)
+
+    # Without zeros, autograd takes the new gradient as it is instead of adding it.
+    adds = _find_adds(ctx, fills)
     ops = np.concatenate((fills, adds))
     work, _ = ctx.launched_by(ops)
     change = ProgramChange(scaled=((distinct(np.concatenate((ops, work))), 0.0),))
@@ -105,12 +107,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     saved_ns = cost.ns or 0
     if not saved_ns or saved_ns < thresholds.min_time_share * total_ns:
         return
+
     locations = known_locations(*ctx.costliest_lines(fills, MAX_LINES, ctx.events.dur_ns[fills]))
     times = [f"{time_per_step(ctx, covered_by(ctx.events, ops).total_ns)} on the host"]
     if len(work):
         on_device_ns = covered_by(ctx.events, work).total_ns
         times.append(f"{time_per_step(ctx, on_device_ns)} on the GPU")
     added = "; the backward pass adds to the zeros. Both take" if len(adds) else ", which takes"
+
     yield INFO.finding(
         severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
         confidence="high",
@@ -131,39 +135,39 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _fills(ctx: Context) -> Rows:
-    """Operators that fill with zeros within an optimizer's ``zero_grad``, each once."""
+def _find_fills(ctx: Context) -> Rows:
+    """Find the operators that fill with zeros within an optimizer's ``zero_grad``."""
     events = ctx.events
-    marks = rows_named(events, OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP)
-    fills = rows_named(events, _FILL, Category.OP)
-    inside = ctx.tree.nearest(marks) != NO_ROW
-    # A fill of several tensors may consist of fills of one.
-    rows = np.flatnonzero(fills & inside & (ctx.tree.enclosing(fills) == NO_ROW))
+    is_zero_grad = rows_named(events, OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP)
+    is_fill = rows_named(events, _FILL, Category.OP)
+    is_inside = ctx.tree.nearest(is_zero_grad) != NO_ROW
+
+    # A fill of several tensors may consist of fills of one, and counts once.
+    rows = np.flatnonzero(is_fill & is_inside & (ctx.tree.enclosing(is_fill) == NO_ROW))
     return np.asarray(rows[in_windows(ctx, rows)])
 
 
-def _adds_to_zeros(ctx: Context, fills: Rows) -> Rows:
-    """Additions of a gradient to one that was filled with zeros.
-
-    Autograd adds to each gradient once per backward pass, and later passes before the next
-    ``zero_grad`` add to what is no longer zero. Without a gradient to add to, it takes the new one
-    as it is.
-    """
+def _find_adds(ctx: Context, fills: Rows) -> Rows:
+    """Find the additions of a gradient to one that was filled with zeros."""
     events = ctx.events
-    fills = fills[rows_named(events, _FILL_OF_ONE, Category.OP)[fills]]
+    fills = fills[rows_named(events, _FILL_OF_TENSOR, Category.OP)[fills]]
     nodes = rows_named(events, ACCUMULATE_GRAD, Category.OP)
     adds = np.flatnonzero(
         rows_named(events, _ADD, Category.OP) & (ctx.tree.nearest(nodes) != NO_ROW)
     )
     adds = adds[in_windows(ctx, adds)]
+
     rows = np.concatenate((fills, adds))
     is_add = np.repeat((False, True), (len(fills), len(adds)))
     order = np.argsort(events.ts_ns[rows], kind="stable")
-    n_zeros, has_added, found = 0, False, []
-    for row, adding in zip(rows[order].tolist(), is_add[order].tolist(), strict=True):
-        if not adding:
+
+    # Autograd adds to each gradient once per backward pass, so each fill has one addition. Later
+    # passes before the next fills add to gradients that are no longer zero.
+    n_zeros, has_added, adds_to_zeros = 0, False, []
+    for row, is_addition in zip(rows[order].tolist(), is_add[order].tolist(), strict=True):
+        if not is_addition:
             n_zeros, has_added = (0 if has_added else n_zeros) + 1, False
         elif n_zeros:
-            found.append(row)
+            adds_to_zeros.append(row)
             n_zeros, has_added = n_zeros - 1, True
-    return np.asarray(found, dtype=fills.dtype)
+    return np.asarray(adds_to_zeros, dtype=fills.dtype)

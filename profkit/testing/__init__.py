@@ -1,4 +1,4 @@
-"""Builders of synthetic recordings, for profkit's tests and for authors of rules and renderers.
+"""Builds synthetic recordings, for profkit's tests and for authors of rules and renderers.
 
 ``TraceBuilder`` builds traces, ``SnapshotBuilder`` snapshots, ``LiveBuilder`` memory records.
 

@@ -113,7 +113,7 @@ class EventRecorder:
             sequence: ``Sequence number``, which joins it to its backward operator.
             inputs: As ``record_shapes`` records them: ``dims``, the shapes (``Input Dims``);
                 ``types``, by default ``float`` for each (``Input type``); and ``values``, of those
-                that are no tensors, as text (``Concrete Inputs``).
+                that are not tensors, as text (``Concrete Inputs``).
         """
         ident = self._next_id()
         args: dict[str, Any] = {"External id": ident}
@@ -124,6 +124,8 @@ class EventRecorder:
             args |= {"Input Dims": dims, "Input type": types}
         if "values" in inputs:
             args["Concrete Inputs"] = inputs["values"]
+
+        # Calls within the block have the id of the innermost operator of their thread.
         open_ops = self._open_ops.setdefault(self.tid, [])
         open_ops.append(ident)
         try:
@@ -141,6 +143,7 @@ class EventRecorder:
 
     @contextmanager
     def _python_call(self, name: str, extra: dict[str, Any]) -> Iterator[Event]:
+        # Each call names its caller, so that a viewer does not depend on times.
         ident = self._next_id()
         callers = self._open_calls.setdefault(self.tid, [])
         args = {"Python parent id": callers[-1] if callers else None, "Python id": ident, **extra}
@@ -199,11 +202,11 @@ class EventRecorder:
         Returns:
             The correlation id, which joins device work to this call.
         """
-        full = f"{self.runtime}{name}" if name[:1].isupper() else name
+        full_name = f"{self.runtime}{name}" if name[:1].isupper() else name
         ident = self._next_id() if correlation is None else correlation
         args: dict[str, Any] = {**self._external_id(), "correlation": ident}
-        start = self.now_ns if at_ns is None else at_ns
-        self.events.append(Event("X", full, cat, self.pid, self.tid, start, dur_ns, args))
+        start_ns = self.now_ns if at_ns is None else at_ns
+        self.events.append(Event("X", full_name, cat, self.pid, self.tid, start_ns, dur_ns, args))
         if at_ns is None:
             self.advance(dur_ns)
         return ident
@@ -226,27 +229,30 @@ class EventRecorder:
             cat: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``.
             at_ns: Its start. By default it starts when its launch has ended (plus ``latency_ns``)
                 and the stream is free.
-            correlation: That of its launch. By default a new id without a launch: work that was
-                launched before recording began.
+            correlation: The launch's correlation id. By default a new id without a launch: work
+                that was launched before recording began.
             device: The device's ordinal.
             args: More ``args``, such as ``bytes``.
         """
+        # A stream runs its work in the order of the launches, one piece after the other.
         lane = (device, stream)
-        ready = max(self.now_ns + self.latency_ns, self._stream_free_ns.get(lane, 0))
-        start = ready if at_ns is None else at_ns
-        self._stream_free_ns[lane] = max(self._stream_free_ns.get(lane, 0), start + dur_ns)
-        joined = {} if correlation is None else self._external_id()
+        free_ns = self._stream_free_ns.get(lane, 0)
+        start_ns = max(self.now_ns + self.latency_ns, free_ns) if at_ns is None else at_ns
+        self._stream_free_ns[lane] = max(free_ns, start_ns + dur_ns)
+
+        operator_id = {} if correlation is None else self._external_id()
         ident = self._next_id() if correlation is None else correlation
-        places = {"device": device, "context": 1, "stream": stream, "correlation": ident}
-        event = Event("X", name, cat, device, stream, start, dur_ns, {**joined, **places, **args})
+        ids = {"device": device, "context": 1, "stream": stream, "correlation": ident}
+        fields = {**operator_id, **ids, **args}
+        event = Event("X", name, cat, device, stream, start_ns, dur_ns, fields)
         self.events.append(event)
         return event
 
     def free_at_ns(self, device: int = 0, stream: int | None = None) -> int:
-        """When a stream, or without one the whole device, has finished all work so far."""
-        ends = [
-            end
-            for (at_device, at_stream), end in self._stream_free_ns.items()
-            if at_device == device and stream in (None, at_stream)
+        """Return when a stream, or without one the whole device, has finished all work so far."""
+        ends_ns = [
+            end_ns
+            for (lane_device, lane_stream), end_ns in self._stream_free_ns.items()
+            if lane_device == device and stream in (None, lane_stream)
         ]
-        return max(ends, default=0)
+        return max(ends_ns, default=0)

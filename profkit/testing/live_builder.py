@@ -52,8 +52,11 @@ class LiveBuilder:
         cost_ns = self.n_samples * _SAMPLE_NS
         share = cost_ns / monitored_ns if monitored_ns else 0.0
         n_evaluated = self.n_steps if self.n_evaluated_steps is None else self.n_evaluated_steps
+
+        # The first and the last step are always sampled; a short run has fewer samples than asked.
         last = max(self.n_samples - 1, 1)
         steps = sorted({1 + (self.n_steps - 1) * n // last for n in range(self.n_samples)})
+
         return LiveMemory(
             name="built",
             step_definition="optimizer",
@@ -78,16 +81,20 @@ class LiveBuilder:
         return target
 
     def _sample(self, step: int) -> MemorySample:
+        """Compute what a monitor would measure at the end of a step."""
         tensors: dict[str, int] = {"cpu": self.base_bytes}
         rss_bytes, graph_bytes = self.base_bytes, 0
+
         for leak in self._leaks:
             leaked = leak.per_step_bytes * max(0, step - leak.first_step + 1)
             if leak.kind == "graph":
                 graph_bytes += leaked
             elif leak.kind == "tensors":
                 tensors[leak.device] = tensors.get(leak.device, 0) + leaked
+            # A leak on a GPU does not enlarge the process; any other one does.
             if not leak.device.startswith("cuda"):
                 rss_bytes += leaked
+
         on_device = sum(n for device, n in tensors.items() if device.startswith("cuda"))
         return MemorySample(
             step=step,

@@ -25,12 +25,13 @@ _FIRST_LONG_ADDRESS: Final = 0x7E00_0000_0000
 _EXPANDABLE_SPACE: Final = 1 << 42
 """Address space of one expandable segment, so that it never overlaps the next."""
 
+# A pool's id as torch writes it: (0, 0), or a number for a CUDA graph's or a user's pool.
 Pool = tuple[int, int]
 COMMON_POOL: Final[Pool] = (0, 0)
 
 
 class RequestLane(NamedTuple):
-    """What a request and the blocks that can serve it have in common.
+    """Stream, pool and size class: a request is served only by blocks of the same three.
 
     Attributes:
         is_small: Whether it is for requests up to 1 MiB.
@@ -84,12 +85,12 @@ class Segment:
 
     @property
     def n_bytes(self) -> int:
-        """Its size."""
+        """Sum of the sizes of its blocks."""
         return sum(block.n_bytes for block in self.blocks)
 
 
 OnHistoryEntry = Callable[[str, int, int, int, int | None, Pool], None]
-"""Called for every action of the allocator: action, address, bytes, stream, stack, pool."""
+"""Function to call for every action: action, address, bytes, stream, stack, pool."""
 
 
 @dataclass
@@ -121,26 +122,29 @@ class ReferenceAllocator:
 
     @property
     def free_bytes(self) -> int:
-        """Memory that the driver still has."""
+        """Memory that the driver can still provide."""
         return self.total_bytes - self.outside_bytes - self.reserved_bytes
 
     def malloc(self, n_bytes: int, *, stream: int, pool: Pool, stack: int | None) -> ReferenceBlock:
         """Find a cached block, or get memory from the driver, after releasing the cache if needed.
 
         Raises:
-            OutOfDeviceMemoryError: The driver has not enough memory even then.
+            OutOfDeviceMemoryError: The driver does not have enough memory even then.
         """
         size = max(BLOCK_BYTES, -(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
         lane = RequestLane(stream, pool, size <= SMALL_BYTES)
-        block = self._best_fit(size, lane) or self._from_driver(size, lane, stack)
+        block = self._find_best_fit(size, lane) or self._request_memory(size, lane, stack)
+
+        # The cheapest release comes first: a single oversized segment may be enough.
         if block is None and self._release_oversized(size, lane, stack):
-            block = self._from_driver(size, lane, stack)
+            block = self._request_memory(size, lane, stack)
         if block is None and self.release(stack, pool):
-            block = self._from_driver(size, lane, stack)
+            block = self._request_memory(size, lane, stack)
         if block is None:
             self._note("oom", self.free_bytes, size, lane, stack)
             raise OutOfDeviceMemoryError(f"{size} bytes")
-        if self._splits(block, size):
+
+        if self._must_split(block, size):
             self._split(block, size)
         block.state, block.requested_bytes, block.stack = "active_allocated", n_bytes, stack
         self._note("alloc", block.address, n_bytes, lane, stack)
@@ -165,10 +169,11 @@ class ReferenceAllocator:
         segment = block.segment
         self._note("free_completed", block.address, block.requested_bytes, segment.lane, stack)
         block.state, block.requested_bytes, block.stack = "inactive", 0, None
-        place = segment.blocks.index(block)
-        for neighbour in (
-            segment.blocks[place + 1 : place + 2] + segment.blocks[max(place - 1, 0) : place]
-        ):
+
+        index = segment.blocks.index(block)
+        following = segment.blocks[index + 1 : index + 2]
+        preceding = segment.blocks[max(index - 1, 0) : index]
+        for neighbour in following + preceding:
             if neighbour.state == "inactive":
                 block.address = min(block.address, neighbour.address)
                 block.n_bytes += neighbour.n_bytes
@@ -177,8 +182,6 @@ class ReferenceAllocator:
     def release(self, stack: int | None, requester: Pool = COMMON_POOL) -> bool:
         """Release all free segments, or the free pages at the end of expandable ones.
 
-        All streams are synchronized first, which completes pending frees.
-
         Args:
             stack: The stack that releases them.
             requester: Private pools other than this one keep their memory.
@@ -186,11 +189,15 @@ class ReferenceAllocator:
         Returns:
             Whether anything was released.
         """
-        before = self.reserved_bytes
-        for block in [each for segment in self.segments for each in segment.blocks]:
+        reserved_before = self.reserved_bytes
+
+        # torch synchronizes all streams before it releases memory, which completes pending frees.
+        blocks = [block for segment in self.segments for block in segment.blocks]
+        for block in blocks:
             if block.state == "active_pending_free":
                 block.streams.clear()
                 self.complete(block, stack)
+
         for segment in list(self.segments):
             if segment.lane.pool not in {COMMON_POOL, requester}:
                 continue
@@ -198,7 +205,7 @@ class ReferenceAllocator:
                 self._unmap(segment, stack)
             elif all(block.state == "inactive" for block in segment.blocks):
                 self._release(segment, stack)
-        return self.reserved_bytes < before
+        return self.reserved_bytes < reserved_before
 
     def _release(self, segment: Segment, stack: int | None) -> None:
         self._note("segment_free", segment.address, segment.n_bytes, segment.lane, stack)
@@ -209,39 +216,43 @@ class ReferenceAllocator:
         limit = self.max_split_bytes
         if limit is None:
             return False
-        own = [
+        needed_bytes = max(n_bytes, limit)
+
+        oversized = [
             block.segment
-            for block in self._blocks(lane)
+            for block in self._blocks_of(lane)
             if block.state == "inactive"
             and block.n_bytes == block.segment.n_bytes >= limit
             and not block.segment.is_expandable
         ]
-        own.sort(key=lambda segment: (segment.n_bytes, segment.address))
-        enough = [segment for segment in own if segment.n_bytes >= max(n_bytes, limit)]
-        released = 0
-        for segment in enough[:1] or reversed(own):
-            if released < max(n_bytes, limit):
-                released += segment.n_bytes
-                self._release(segment, stack)
-        return released >= max(n_bytes, limit)
+        oversized.sort(key=lambda segment: (segment.n_bytes, segment.address))
 
-    def _blocks(self, lane: RequestLane) -> Iterator[ReferenceBlock]:
+        # The smallest segment that is enough by itself, else the largest ones until they are.
+        sufficient = [segment for segment in oversized if segment.n_bytes >= needed_bytes]
+        released_bytes = 0
+        for segment in sufficient[:1] or reversed(oversized):
+            if released_bytes < needed_bytes:
+                released_bytes += segment.n_bytes
+                self._release(segment, stack)
+        return released_bytes >= needed_bytes
+
+    def _blocks_of(self, lane: RequestLane) -> Iterator[ReferenceBlock]:
         for segment in self.segments:
             if segment.lane == lane:
                 yield from segment.blocks
 
-    def _best_fit(self, n_bytes: int, lane: RequestLane) -> ReferenceBlock | None:
-        """The smallest free block that is large enough, at the lowest address.
+    def _find_best_fit(self, n_bytes: int, lane: RequestLane) -> ReferenceBlock | None:
+        """Find the smallest free block that is large enough, at the lowest address.
 
         The free end of an expandable segment comes last, since it can grow to any size.
         """
-        fitting = (
+        large_enough = (
             block
-            for block in self._blocks(lane)
+            for block in self._blocks_of(lane)
             if block.state == "inactive" and block.n_bytes >= n_bytes
         )
         best = min(
-            fitting,
+            large_enough,
             key=lambda block: (
                 block.segment.is_expandable and block is block.segment.blocks[-1],
                 block.n_bytes,
@@ -249,43 +260,47 @@ class ReferenceAllocator:
             ),
             default=None,
         )
+
         limit = self.max_split_bytes
         if best is None or limit is None or lane.is_small:
             return best
+
         # A block above the limit is used only for requests above it and close to its size.
         if n_bytes < limit <= best.n_bytes:
             return None
         too_large = n_bytes >= limit and best.n_bytes >= n_bytes + LARGE_SEGMENT_BYTES
         return None if too_large else best
 
-    def _splits(self, block: ReferenceBlock, n_bytes: int) -> bool:
-        rest = block.n_bytes - n_bytes
+    def _must_split(self, block: ReferenceBlock, n_bytes: int) -> bool:
+        remaining_bytes = block.n_bytes - n_bytes
         if block.segment.lane.is_small or self.expandable:
-            return rest >= BLOCK_BYTES
-        below = self.max_split_bytes is None or n_bytes < self.max_split_bytes
-        return below and rest > SMALL_BYTES
+            return remaining_bytes >= BLOCK_BYTES
+        is_below_limit = self.max_split_bytes is None or n_bytes < self.max_split_bytes
+        return is_below_limit and remaining_bytes > SMALL_BYTES
 
     def _split(self, block: ReferenceBlock, n_bytes: int) -> None:
-        rest = ReferenceBlock(block.segment, block.address + n_bytes, block.n_bytes - n_bytes)
+        remainder = ReferenceBlock(block.segment, block.address + n_bytes, block.n_bytes - n_bytes)
         block.n_bytes = n_bytes
-        block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
+        block.segment.blocks.insert(block.segment.blocks.index(block) + 1, remainder)
 
-    def _from_driver(
+    def _request_memory(
         self, n_bytes: int, lane: RequestLane, stack: int | None
     ) -> ReferenceBlock | None:
+        """Get memory from the driver as a free block; return None if it does not have enough."""
         if self.expandable and lane.pool == COMMON_POOL:
             return self._map(n_bytes, lane, stack)
+
         length = segment_bytes(n_bytes)
         if length > self.free_bytes:
             return None
-        segment = Segment(self._address(length), lane, False, stack)  # noqa: FBT003
+        segment = Segment(self._reserve_address(length), lane, False, stack)  # noqa: FBT003
         segment.blocks.append(ReferenceBlock(segment, segment.address, length))
         self.segments.append(segment)
         self._note("segment_alloc", segment.address, length, lane, stack)
         return segment.blocks[0]
 
-    def _address(self, length: int) -> int:
-        """The address of a new segment: ascending for small sizes, descending for large ones."""
+    def _reserve_address(self, length: int) -> int:
+        """Reserve addresses for a segment: ascending for small sizes, descending for large ones."""
         if length > LARGE_SEGMENT_BYTES:
             self._last_long_address -= length + ROUND_BYTES
             return self._last_long_address
@@ -294,23 +309,25 @@ class ReferenceAllocator:
 
     def _map(self, n_bytes: int, lane: RequestLane, stack: int | None) -> ReferenceBlock | None:
         """Grow a pool's expandable segment by pages until its last free block is large enough."""
-        found = [each for each in self.segments if each.lane == lane]
-        last = found[-1].blocks[-1] if found else None
+        segment = next((old for old in reversed(self.segments) if old.lane == lane), None)
+        last = segment.blocks[-1] if segment else None
         free_at_end = last.n_bytes if last is not None and last.state == "inactive" else 0
-        page = SMALL_SEGMENT_BYTES if lane.is_small else LARGE_SEGMENT_BYTES
         if last is not None and free_at_end >= n_bytes:
             return last
+
+        # A free block at the end becomes larger, so only the difference needs new pages.
+        page = SMALL_SEGMENT_BYTES if lane.is_small else LARGE_SEGMENT_BYTES
         length = -(-(n_bytes - free_at_end) // page) * page
         if length > self.free_bytes:
             return None
-        if not found:
+
+        if segment is None:
             segment = Segment(self._next_address, lane, True, stack)  # noqa: FBT003
             self._next_address += _EXPANDABLE_SPACE
             self.segments.append(segment)
-            found = [segment]
-        segment = found[-1]
         address = last.address + last.n_bytes if last else segment.address
         self._note("segment_map", address, length, lane, stack)
+
         if last is None or last.state != "inactive":
             segment.blocks.append(ReferenceBlock(segment, address, 0))
         segment.blocks[-1].n_bytes += length
@@ -323,8 +340,10 @@ class ReferenceAllocator:
         length = last.n_bytes // page * page if last.state == "inactive" else 0
         if not length:
             return
+
         last.n_bytes -= length
         self._note("segment_unmap", last.address + last.n_bytes, length, segment.lane, stack)
+
         if not last.n_bytes:
             segment.blocks.pop()
         if not segment.blocks:
@@ -332,7 +351,7 @@ class ReferenceAllocator:
 
 
 def segment_bytes(n_bytes: int) -> int:
-    """The size of the segment for a request of ``n_bytes``, which is rounded to blocks."""
+    """Return the size of the segment for a request of ``n_bytes``, which is rounded to blocks."""
     if n_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if n_bytes < OWN_SEGMENT_BYTES:

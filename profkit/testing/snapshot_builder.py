@@ -128,58 +128,53 @@ class SnapshotBuilder:
             self._of_device().free(block, self._stack())
 
     def record_stream(self, block: ReferenceBlock, stream: int) -> None:
-        """``tensor.record_stream(stream)``: a freed block stays active until the stream is done."""
+        """Call ``tensor.record_stream``: a freed block stays active until the stream is done."""
         block.streams.add(stream)
 
     def finish(self, stream: int) -> None:
         """Finish the work of a stream, which completes frees that are pending only on it."""
         for segment in self._of_device().segments:
-            for block in [each for each in segment.blocks if stream in each.streams]:
+            # A completed free merges blocks, so the list is copied before it changes.
+            for block in [used for used in segment.blocks if stream in used.streams]:
                 block.streams.discard(stream)
                 if block.state == "active_pending_free" and not block.streams:
                     self._of_device().complete(block, self._stack())
 
     @property
     def now_us(self) -> int:
-        """The time of the latest history entry, in microseconds since 1970."""
+        """Time of the latest history entry, in microseconds since 1970."""
         return self._now_us
 
     def empty_cache(self) -> None:
-        """``torch.cuda.empty_cache()``."""
+        """Call ``torch.cuda.empty_cache()``, with torch's frame in the stack of its entries."""
         with self.frame(
             "/venv/lib/python3.12/site-packages/torch/cuda/memory.py", 218, "empty_cache"
         ):
             self._of_device().release(self._stack())
 
     def moment(self) -> Moment:
-        """The current state of the current device."""
+        """Return the current state of the current device."""
         memory = self._of_device()
-        blocks = sorted(
-            (block for segment in memory.segments for block in segment.blocks),
-            key=lambda block: block.address,
-        )
+        blocks = [block for segment in memory.segments for block in segment.blocks]
+        blocks.sort(key=lambda block: block.address)
         active = [block for block in blocks if block.state != "inactive"]
+
         return Moment(
             n_entries=len(self._entries[self.device]),
             active_bytes=sum(block.n_bytes for block in active),
             reserved_bytes=memory.reserved_bytes,
-            blocks=tuple(
-                (
-                    block.address,
-                    block.n_bytes,
-                    block.requested_bytes,
-                    () if block.stack is None else self._stacks[block.stack],
-                )
-                for block in active
-            ),
+            blocks=tuple(map(self._summarize, active)),
             holes=tuple((b.address, b.n_bytes) for b in blocks if b.state == "inactive"),
         )
+
+    def _summarize(self, block: ReferenceBlock) -> tuple[int, int, int, tuple[FrameLike, ...]]:
+        stack = () if block.stack is None else self._stacks[block.stack]
+        return block.address, block.n_bytes, block.requested_bytes, stack
 
     def _of_device(self) -> ReferenceAllocator:
         device = self.device
         if device not in self._memory:
             self._entries[device] = []
-
             self._memory[device] = ReferenceAllocator(
                 partial(self._add_entry, device), self.total_bytes, self.outside_bytes,
                 self.expandable, self.max_split_bytes,
@@ -204,72 +199,77 @@ class SnapshotBuilder:
     ) -> None:  # fmt: skip
         if not self._recording:
             return
+
+        # torch writes the device's free memory in place of an address that it could not get.
         self._now_us += _STEP_US
-        where = {"device_free": address} if action == "oom" else {"addr": address}
+        address_field = {"device_free": address} if action == "oom" else {"addr": address}
         entry = {
-            "action": action, **where, "size": n_bytes, "stream": stream,
+            "action": action, **address_field, "size": n_bytes, "stream": stream,
             "time_us": self._now_us, "compile_context": "N/A", "user_metadata": "",
             "pool_id": pool, "_stack": stack,
         }  # fmt: skip
         self._entries[device].append(entry)
 
     def to_dict(self, layout: Layout = "2.8") -> Any:  # noqa: ANN401  (a list or a dictionary)
-        """The snapshot as ``torch.cuda.memory._snapshot()`` returns it.
+        """Build the snapshot as ``torch.cuda.memory._snapshot()`` returns it.
 
         Args:
             layout: torch's version: ``segments``, a bare list before 2.0; ``2.0`` with traces;
                 ``2.3`` with settings and times; ``2.8`` with annotations and pools.
         """
-        shared = [[_frame(each) for each in stack] for stack in self._stacks]
+        # Blocks and entries share the lists of frames, as in torch: a pickle has each stack once.
+        stacks = [[_describe_frame(frame) for frame in stack] for stack in self._stacks]
         segments = [
-            self._segment(device, segment, shared, layout)
+            self._describe_segment(device, segment, stacks, layout)
             for device, memory in sorted(self._memory.items())
             for segment in memory.segments
         ]
         if layout == "segments":
             return segments
+
         n_devices = max(self._memory, default=-1) + 1
         traces = [
-            [self._entry(each, shared, layout) for each in self._buffered(device)]
+            [self._describe_entry(entry, stacks, layout) for entry in self._buffered(device)]
             for device in range(n_devices)
         ]
-        whole: dict[str, Any] = {"segments": segments, "device_traces": traces}
+        snapshot: dict[str, Any] = {"segments": segments, "device_traces": traces}
         if layout in {"2.3", "2.8"}:
-            whole["allocator_settings"] = self._settings()
+            snapshot["allocator_settings"] = self._settings()
         if layout == "2.8":
-            whole["external_annotations"] = self._annotations
-        return whole
+            snapshot["external_annotations"] = self._annotations
+        return snapshot
 
     def to_bytes(self, layout: Layout = "2.8") -> bytes:
-        """The snapshot as a pickle of protocol 4, as torch dumps it."""
+        """Return the snapshot as a pickle of protocol 4, as torch dumps it."""
         return pickle.dumps(self.to_dict(layout), protocol=4)
 
     def write(self, path: str | Path, layout: Layout = "2.8") -> Path:
         """Write the snapshot to a file, gzipped when the name ends in ``.gz``; return the path."""
-        place, raw = Path(path), self.to_bytes(layout)
-        place.write_bytes(gzip.compress(raw, mtime=0) if place.suffix == ".gz" else raw)
-        return place
+        target, data = Path(path), self.to_bytes(layout)
+        target.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
+        return target
 
     def _buffered(self, device: int) -> Iterable[Mapping[str, Any]]:
+        # torch's history is a ring buffer: the oldest entries are overwritten.
         entries = self._entries.get(device, [])
         return entries[max(0, len(entries) - self.max_entries) :]
 
-    def _entry(
-        self, entry: Mapping[str, Any], shared: list[list[dict[str, Any]]], layout: Layout
+    def _describe_entry(
+        self, entry: Mapping[str, Any], stacks: list[list[dict[str, Any]]], layout: Layout
     ) -> dict[str, Any]:
         later = {"compile_context", "user_metadata", "pool_id"} if layout != "2.8" else set()
         hidden = later | ({"time_us"} if layout == "2.0" else set()) | {"_stack"}
-        found = {key: value for key, value in entry.items() if key not in hidden}
+        fields = {key: value for key, value in entry.items() if key not in hidden}
         if entry["_stack"] is not None:
-            found["frames"] = shared[entry["_stack"]]
-        return found
+            fields["frames"] = stacks[entry["_stack"]]
+        return fields
 
-    def _segment(
-        self, device: int, segment: Segment, shared: list[list[dict[str, Any]]], layout: Layout
+    def _describe_segment(
+        self, device: int, segment: Segment, stacks: list[list[dict[str, Any]]], layout: Layout
     ) -> dict[str, Any]:
         active = [block for block in segment.blocks if block.state != "inactive"]
         allocated = [block for block in active if block.state == "active_allocated"]
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "device": device,
             "address": segment.address,
             "total_size": segment.n_bytes,
@@ -278,16 +278,17 @@ class SnapshotBuilder:
             "requested_size": sum(block.requested_bytes for block in active),
             "stream": segment.lane.stream,
             "segment_type": "small" if segment.lane.is_small else "large",
-            "blocks": [_block(block, shared, layout) for block in segment.blocks],
+            "blocks": [_describe_block(block, stacks, layout) for block in segment.blocks],
         }
         if layout == "segments":
-            return found
-        found["frames"] = [] if segment.stack is None else shared[segment.stack]
+            return fields
+
+        fields["frames"] = [] if segment.stack is None else stacks[segment.stack]
         if layout != "2.0":
-            found["is_expandable"] = segment.is_expandable
+            fields["is_expandable"] = segment.is_expandable
         if layout == "2.8":
-            found["segment_pool_id"] = segment.lane.pool
-        return found
+            fields["segment_pool_id"] = segment.lane.pool
+        return fields
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -299,21 +300,22 @@ class SnapshotBuilder:
         }
 
 
-def _frame(frame: FrameLike) -> dict[str, Any]:
+def _describe_frame(frame: FrameLike) -> dict[str, Any]:
     file, line, function = frame
     return {"filename": file, "line": line, "name": function}
 
 
-def _block(
-    block: ReferenceBlock, shared: list[list[dict[str, Any]]], layout: Layout
+def _describe_block(
+    block: ReferenceBlock, stacks: list[list[dict[str, Any]]], layout: Layout
 ) -> dict[str, Any]:
-    frames = [] if block.stack is None else shared[block.stack]
+    frames = [] if block.stack is None else stacks[block.stack]
     if layout == "segments":
-        found: dict[str, Any] = {"size": block.n_bytes, "state": block.state}
+        fields: dict[str, Any] = {"size": block.n_bytes, "state": block.state}
         if block.stack is not None and block.state != "inactive":
             last = {"addr": block.address, "real_size": block.requested_bytes, "frames": frames}
-            found["history"] = [last]
-        return found
+            fields["history"] = [last]
+        return fields
+
     return {
         "address": block.address,
         "size": block.n_bytes,

@@ -101,6 +101,7 @@ class TraceBuilder(EventRecorder):
             device: The device's ordinal.
             inputs: ``dims``, ``types`` and ``values`` as in :meth:`EventRecorder.op`.
         """
+        # The launch is last, as in an operator that first checks its inputs and allocates.
         call_ns = min(CALL_NS, host_ns)
         with self.op(op, self_ns=host_ns - call_ns, **inputs):
             ident = self.call("LaunchKernel", call_ns)
@@ -118,6 +119,7 @@ class TraceBuilder(EventRecorder):
         stream: int = DEFAULT_STREAM,
     ) -> int:
         """Record the launch of a CUDA graph: kernels ``(name, dur_ns)`` with one correlation."""
+        # CUPTI gives all nodes of a graph the correlation id of their launch.
         ident = self.call("GraphLaunch", host_ns)
         for node, (name, dur_ns) in enumerate(kernels):
             ids = {"graph id": 1, "graph node id": node}
@@ -142,7 +144,8 @@ class TraceBuilder(EventRecorder):
             blocking: The call returns when the copy has ended; otherwise after ``CALL_NS``.
             device: The device's ordinal.
         """
-        start = self.now_ns
+        # The copy is placed before its call, since a blocking call ends with it.
+        start_ns = self.now_ns
         ident = self._next_id()
         self.now_ns += CALL_NS
         event = self.work(
@@ -154,9 +157,10 @@ class TraceBuilder(EventRecorder):
             stream=stream,
             bytes=n_bytes,
         )
-        end = max(self.now_ns, event.ts_ns + dur_ns) if blocking else self.now_ns
-        self.call("MemcpyAsync", end - start, at_ns=start, correlation=ident)
-        self.now_ns = end
+
+        end_ns = max(self.now_ns, event.ts_ns + dur_ns) if blocking else self.now_ns
+        self.call("MemcpyAsync", end_ns - start_ns, at_ns=start_ns, correlation=ident)
+        self.now_ns = end_ns
         return event
 
     def peer_copy(self, n_bytes: int, dur_ns: int, *, source: int = 0, target: int = 1) -> Event:
@@ -167,10 +171,10 @@ class TraceBuilder(EventRecorder):
         """
         with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
             ident = self.call("MemcpyAsync", CALL_NS)
-            places = {"fromDevice": source, "inDevice": source, "toDevice": target}
+            devices = {"fromDevice": source, "inDevice": source, "toDevice": target}
             event = self.work(
                 "gpu_memcpy", "Memcpy PtoP (Device -> Device)", dur_ns,
-                correlation=ident, device=source, bytes=n_bytes, **places,
+                correlation=ident, device=source, bytes=n_bytes, **devices,
             )  # fmt: skip
             del (event.args or {})["device"]
             return event
@@ -191,7 +195,7 @@ class TraceBuilder(EventRecorder):
         """Record ``cuda.Stream.wait_event``: later work of the stream starts after an event.
 
         Args:
-            event_ns: What :meth:`record_event` returned.
+            event_ns: The time that :meth:`record_event` returned.
             device: The device's ordinal.
         """
         self.call("StreamWaitEvent", CALL_NS)
@@ -217,6 +221,7 @@ class TraceBuilder(EventRecorder):
         Returns:
             The duration of the call in nanoseconds.
         """
+        # A call with nothing to wait for takes as long as any other call.
         until_ns = self.free_at_ns(device, stream) if event_ns is None else event_ns
         wait_ns = max(CALL_NS, until_ns - self.now_ns)
         self.call(call, wait_ns)
@@ -239,18 +244,20 @@ class TraceBuilder(EventRecorder):
 
     def to_host(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
         """Record ``tensor.cpu()``, or with ``pinned`` a non-blocking copy into pinned memory."""
-        with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
-            kind = "Pinned" if pinned else "Pageable"
-            self.copy(f"DtoH (Device -> {kind})", n_bytes, copy_ns, blocking=not pinned)
-            if not pinned:
-                self.call("StreamSynchronize", CALL_NS)
+        kind = "Pinned" if pinned else "Pageable"
+        self._convert(f"DtoH (Device -> {kind})", n_bytes, copy_ns, blocking=not pinned)
 
     def to_device(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
         """Record ``tensor.to("cuda")``, or with ``pinned`` one with ``non_blocking=True``."""
+        kind = "Pinned" if pinned else "Pageable"
+        self._convert(f"HtoD ({kind} -> Device)", n_bytes, copy_ns, blocking=not pinned)
+
+    def _convert(self, kind: str, n_bytes: int, copy_ns: int, *, blocking: bool) -> None:
+        """Record the operators and calls of ``Tensor.to`` between the host and a device."""
         with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
-            kind = "Pinned" if pinned else "Pageable"
-            self.copy(f"HtoD ({kind} -> Device)", n_bytes, copy_ns, blocking=not pinned)
-            if not pinned:
+            self.copy(kind, n_bytes, copy_ns, blocking=blocking)
+            # torch synchronizes once more after a copy of pageable memory.
+            if blocking:
                 self.call("StreamSynchronize", CALL_NS)
 
     def overhead(self, name: str, dur_ns: int) -> None:
@@ -282,6 +289,7 @@ class TraceBuilder(EventRecorder):
         self._memory_event(address, -n_bytes, device)
 
     def _memory_event(self, address: int, n_bytes: int, device: int | None) -> None:
+        # The frees of blocks from before the recording can lower the sum below zero.
         total = self._allocated[device] = self._allocated.get(device, 0) + n_bytes
         args = {
             "Total Reserved": max(total, 0) if device is not None else 0,
@@ -312,15 +320,15 @@ class TraceBuilder(EventRecorder):
         return head | self.head
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace as ``json.load`` returns it, with times as floats of microseconds.
+        """Return the trace as ``json.load`` does, with times as floats of microseconds.
 
         Floats of absolute times lose their nanoseconds; :meth:`to_bytes` is exact.
         """
-        plain: dict[str, Any] = msgspec.json.decode(self.to_bytes())
-        return plain
+        trace: dict[str, Any] = msgspec.json.decode(self.to_bytes())
+        return trace
 
     def to_bytes(self, form: Format | None = None) -> bytes:
-        """The trace as JSON text, exact to the nanosecond; by default in torch's current format."""
+        """Encode the trace as JSON, exact to the nanosecond; by default in torch's format."""
         form = Format(absolute=self.absolute) if form is None else form
         return form.to_bytes(self.events, self._head())
 
@@ -329,9 +337,9 @@ class TraceBuilder(EventRecorder):
 
         Args:
             path: The file: plain, or ``.gz``, ``.zst``, ``.zip``, ``.tar``, ``.tar.gz``.
-            form: As in :meth:`to_bytes`.
+            form: The format; by default the current torch's.
             n_members: Number of members of a gzip stream.
         """
-        place = Path(path)
-        trace_file.write(place, self.to_bytes(form), n_members)
-        return place
+        target = Path(path)
+        trace_file.write(target, self.to_bytes(form), n_members)
+        return target

@@ -21,7 +21,7 @@ def write(path: Path, text: bytes, n_members: int = 1) -> None:
     name = "trace.json"
     for suffix in path.suffixes:
         if suffix == ".gz":
-            text = _gzip(text, n_members)
+            text = _compress_gzip(text, n_members)
         elif suffix in _COMPRESSORS:
             text = _COMPRESSORS[suffix](text, name)
         else:
@@ -30,26 +30,27 @@ def write(path: Path, text: bytes, n_members: int = 1) -> None:
     path.write_bytes(text)
 
 
-def _gzip(text: bytes, n_members: int) -> bytes:
+def _compress_gzip(text: bytes, n_members: int) -> bytes:
+    # A time of zero makes the same trace the same file.
     length = -(-len(text) // n_members) or 1
     pieces = [text[at : at + length] for at in range(0, len(text), length)] or [b""]
     return b"".join(gzip.compress(piece, compresslevel=1, mtime=0) for piece in pieces)
 
 
-def _zstd(text: bytes, _: str) -> bytes:
+def _compress_zstd(text: bytes, _: str) -> bytes:
     import zstandard  # noqa: PLC0415  (an extra, needed for such files only)
 
     return bytes(zstandard.compress(text))
 
 
-def _zip(text: bytes, name: str) -> bytes:
+def _pack_zip(text: bytes, name: str) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 
-def _tar(text: bytes, name: str) -> bytes:
+def _pack_tar(text: bytes, name: str) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         info = tarfile.TarInfo(name)
@@ -59,7 +60,7 @@ def _tar(text: bytes, name: str) -> bytes:
 
 
 _COMPRESSORS: Final[dict[str, Callable[[bytes, str], bytes]]] = {
-    ".zst": _zstd,
-    ".zip": _zip,
-    ".tar": _tar,
+    ".zst": _compress_zstd,
+    ".zip": _pack_zip,
+    ".tar": _pack_tar,
 }

@@ -13,7 +13,12 @@ import msgspec
 from profkit.dataclass import dataclass
 from profkit.model.torch_names import MEMORY
 from profkit.testing.event_recorder import Event
-from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor
+from profkit.testing.trace_vendors import (
+    DEVICE_WORK,
+    Vendor,
+    build_ignored_events,
+    convert_to_vendor,
+)
 
 BASE_NS: Final = 1_790_857_026_000_000_000
 """``baseTimeNanoseconds`` of a trace with relative timestamps; any second of 2026 would do."""
@@ -36,7 +41,7 @@ _MICROSECOND: Final = 1000
 
 @dataclass(frozen=True)
 class Format:
-    """How a trace is written. The defaults are those of the current torch.
+    """How a trace is written. By default it is as the current torch writes it.
 
     Attributes:
         vendor: The vendor whose names calls, categories and fields have.
@@ -69,88 +74,96 @@ class Format:
     unit: Literal["ms", "ns"] = "ms"
 
     def to_bytes(self, events: Iterable[Event], head: Mapping[str, object]) -> bytes:
-        """The trace as JSON text.
+        """Encode a trace as JSON text.
 
         Args:
             events: CUDA events.
-            head: The keys beside ``traceEvents``.
+            head: The top-level keys other than ``traceEvents``.
 
         Raises:
             ValueError: A time is not a whole microsecond with ``times="integer"``, or events
                 overlap without nesting with ``begin_end=True``.
         """
-        converted = [self._converted(event) for event in events]
-        written = _as_begin_end(converted) if self.begin_end else converted
+        converted = [self._convert(event) for event in events]
+        written = _split_complete(converted) if self.begin_end else converted
         entries = [
-            msgspec.json.encode(entry) for event in written for entry in self._entries(event)
+            msgspec.json.encode(entry) for event in written for entry in self._build_entries(event)
         ]
-        listed = _listed(entries, self.layout)
+        array = _join(entries, self.layout)
         if self.array:
-            return listed
+            return array
+
+        # Parsers have to accept the events before and after the other keys.
         keys = {"schemaVersion": 1, "displayTimeUnit": self.unit, **head}
         if not self.absolute:
             keys["baseTimeNanoseconds"] = BASE_NS
         top = msgspec.json.encode(keys)[1:-1]
-        body = b'"traceEvents":' + listed
+        body = b'"traceEvents":' + array
         return b"{" + b",".join((body, top) if self.events_first else (top, body)) + b"}"
 
-    def _converted(self, event: Event) -> Event:
-        event = of_vendor(event, self.vendor)
+    def _convert(self, event: Event) -> Event:
+        event = convert_to_vendor(event, self.vendor)
         if event.ph == "i":
             is_complete = self.instants == "X" and event.name == MEMORY
             phase = "X" if is_complete else self.instants.replace("X", "i")
             event = replace(event, ph=phase, dur_ns=_TO_END_NS if is_complete else None)
-        return _before_1_11(event) if self.old else event
+        return _convert_to_old(event) if self.old else event
 
-    def _entries(self, event: Event) -> Iterator[dict[str, Any]]:
-        yield self._entry(event)
+    def _build_entries(self, event: Event) -> Iterator[dict[str, Any]]:
+        yield self._build_entry(event)
         if self.extras and event.ph in ("X", "B"):
-            yield from self._extras(event)
+            yield from self._build_extras(event)
 
-    def _entry(self, event: Event) -> dict[str, Any]:
+    def _build_entry(self, event: Event) -> dict[str, Any]:
+        # The keys are in Kineto's order.
         entry: dict[str, Any] = {"ph": event.ph}
         if event.cat is not None:
             entry["cat"] = event.cat
         entry["name"] = event.name
-        place = (event.pid, event.tid)
-        entry["pid"], entry["tid"] = map(str, place) if self.text_ids else place
-        entry["ts"] = self._time(event.ts_ns + (BASE_NS if self.absolute else 0))
+
+        lane = (event.pid, event.tid)
+        entry["pid"], entry["tid"] = map(str, lane) if self.text_ids else lane
+        entry["ts"] = self._encode_time(event.ts_ns + (BASE_NS if self.absolute else 0))
         if event.dur_ns is not None:
-            entry["dur"] = self._time(event.dur_ns)
+            entry["dur"] = self._encode_time(event.dur_ns)
+
+        # The scope of an instant: its thread.
         if event.ph in ("i", "I"):
             entry["s"] = "t"
         if event.args is not None:
             entry["args"] = event.args
         return entry
 
-    def _extras(self, event: Event) -> Iterator[dict[str, Any]]:
-        """Events that some traces have beside this one, and that profkit does not use."""
+    def _build_extras(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Build entries that some traces have in addition to an event, and profkit ignores."""
         ident = (event.args or {}).get("correlation")
         if ident is None:
             return
-        entry = self._entry(event)
-        place = {"id": ident, **{key: entry[key] for key in ("pid", "tid", "ts")}}
+
+        entry = self._build_entry(event)
+        common = {"id": ident, **{key: entry[key] for key in ("pid", "tid", "ts")}}
         flow = "async_cpu_to_gpu" if self.old else "ac2g"
         on_device = (event.cat or "").lower() in _ON_DEVICE
-        yield {"ph": "f" if on_device else "s", "cat": flow, "name": flow, "bp": "e", **place}
-        yield from ({"ph": ph, "cat": "span", "name": "span", **place} for ph in "tbneIC")
-        yield {"ph": "M", "name": "process_sort_index", **place, "args": {"sort_index": 5}}
-        if on_device and event.ph == "X":
-            yield from map(self._entry, beside(event, self.vendor))
+        yield {"ph": "f" if on_device else "s", "cat": flow, "name": flow, "bp": "e", **common}
+        yield from ({"ph": ph, "cat": "span", "name": "span", **common} for ph in "tbneIC")
+        yield {"ph": "M", "name": "process_sort_index", **common, "args": {"sort_index": 5}}
 
-    def _time(self, ns: int) -> msgspec.Raw:
-        whole, rest = divmod(ns, _MICROSECOND)
+        if on_device and event.ph == "X":
+            yield from map(self._build_entry, build_ignored_events(event, self.vendor))
+
+    def _encode_time(self, ns: int) -> msgspec.Raw:
         if self.times == "integer":
-            if rest:
+            if ns % _MICROSECOND:
                 raise ValueError(f"{ns} ns is not a whole number of microseconds.")
-            return msgspec.Raw(b"%d" % whole)
-        if ns < 0:
-            whole, rest = divmod(-ns, _MICROSECOND)
-        text = f"{'-' if ns < 0 else ''}{whole}.{rest:03d}"
+            return msgspec.Raw(b"%d" % (ns // _MICROSECOND))
+
+        # The sign is apart, since the quotient of a negative time is rounded down.
+        us, fraction_ns = divmod(abs(ns), _MICROSECOND)
+        text = f"{'-' if ns < 0 else ''}{us}.{fraction_ns:03d}"
         return msgspec.Raw((f'"{text}"' if self.times == "string" else text).encode())
 
 
-def _before_1_11(event: Event) -> Event:
+def _convert_to_old(event: Event) -> Event:
     cat = event.cat or ""
     args = None
     if event.args is not None:
@@ -159,7 +172,7 @@ def _before_1_11(event: Event) -> Event:
     return replace(event, cat=_BEFORE_1_11.get(cat, cat), tid=tid, args=args)
 
 
-def _as_begin_end(events: Iterable[Event]) -> list[Event]:
+def _split_complete(events: Iterable[Event]) -> list[Event]:
     """Split every event with a duration into a begin (``B``) and an end (``E``) event.
 
     The events of a thread are ordered by time, as the format requires. Begin and end alternately
@@ -177,13 +190,17 @@ def _as_begin_end(events: Iterable[Event]) -> list[Event]:
             written.append(event)
         else:
             lanes.setdefault((event.pid, event.tid), []).append(event)
+
     for complete in lanes.values():
-        written += _nested(sorted(complete, key=lambda e: (e.ts_ns, -_end_ns(e))))
+        written += _split_lane(sorted(complete, key=lambda e: (e.ts_ns, -_end_ns(e))))
     return written
 
 
-def _nested(events: list[Event]) -> Iterator[Event]:
-    """The begin and end events of one thread, whose events are ordered by start, longest first."""
+def _split_lane(events: list[Event]) -> Iterator[Event]:
+    """Yield begin and end events of one thread, whose events are ordered by start, longest first.
+
+    A stack of the open events gives the order of the ends.
+    """
     begun: list[Event] = []
     for event in events:
         while begun and _end_ns(begun[-1]) <= event.ts_ns:
@@ -206,10 +223,11 @@ def _begin_or_end(event: Event, ph: str) -> Event:
     return replace(event, ph=ph, ts_ns=ts_ns, dur_ns=None, args=dict(args))
 
 
-def _listed(entries: list[bytes], layout: Layout) -> bytes:
+def _join(entries: list[bytes], layout: Layout) -> bytes:
     if layout == "compact":
         return b"[" + b",".join(entries) + b"]"
     if layout == "lines":
         return b"[\n" + b",\n".join(entries) + b"\n]"
-    spread = [b"  {\n    " + entry[1:-1] + b"\n  }" for entry in entries]
-    return b"[\n" + b",\n".join(spread) + b"\n]"
+    # Kineto's own layout has the braces on lines of their own.
+    indented = [b"  {\n    " + entry[1:-1] + b"\n  }" for entry in entries]
+    return b"[\n" + b",\n".join(indented) + b"\n]"

@@ -1,4 +1,4 @@
-"""Converts CUDA events to those that other vendors' profiler backends write.
+"""Converts CUDA events to the events that other vendors' profiler backends write.
 
 Source: ``libkineto/include/ActivityType.h`` for the categories; ``libkineto/src/plugin/xpupti``
 and PTI-GPU for an XPU's names and fields; ``torch_openreg``, PyTorch's example of an out-of-tree
@@ -73,24 +73,25 @@ _CUDA_NAME: Final = regex(r"^cu(da)?(?=[A-Z])")
 _HANDLE: Final = "0x{:016x}"
 
 
-def of_vendor(event: Event, vendor: Vendor) -> Event:
-    """A CUDA event as a vendor's profiler backend writes it."""
+def convert_to_vendor(event: Event, vendor: Vendor) -> Event:
+    """Convert a CUDA event to the event that a vendor's profiler backend writes."""
     if vendor == "cuda":
         return event
     if event.name == MEMORY:
-        return _allocation(event, vendor)
+        return _convert_allocation(event, vendor)
     if event.cat in _CALLS:
-        return _call(event, vendor)
+        return _convert_call(event, vendor)
     if event.cat in DEVICE_WORK:
-        return _work(event, vendor)
+        return _convert_work(event, vendor)
     return event
 
 
-def beside(event: Event, vendor: Vendor) -> Iterator[Event]:
-    """Events that a vendor's profiler writes beside device work, and that no figure includes.
+def build_ignored_events(event: Event, vendor: Vendor) -> Iterator[Event]:
+    """Build the events that a vendor's profiler adds to device work, and no figure includes.
 
     Args:
-        event: The work, as :func:`of_vendor` returned it.
+        event: The work, as :func:`convert_to_vendor` returned it.
+        vendor: The vendor.
     """
     if vendor == "mtia":
         for cat in ("mtia_insight", "mtia_workloadd"):
@@ -102,18 +103,20 @@ def beside(event: Event, vendor: Vendor) -> Iterator[Event]:
         yield replace(event, cat="xpu_sync", name=name, pid=NO_PROCESS, args=args)
 
 
-def _allocation(event: Event, vendor: Vendor) -> Event:
+def _convert_allocation(event: Event, vendor: Vendor) -> Event:
     args = dict(event.args or {})
     if args.get("Device Type"):
         args["Device Type"] = _DEVICE_TYPES.get(vendor, args["Device Type"])
     return replace(event, args=args)
 
 
-def _call(event: Event, vendor: Vendor) -> Event:
+def _convert_call(event: Event, vendor: Vendor) -> Event:
     cat, args = event.cat or "", dict(event.args or {})
-    plain = _CUDA_NAME.sub("", event.name)
-    name = _NAMES.get(vendor, {}).get(plain, _PREFIX[vendor] + plain)
+    unprefixed = _CUDA_NAME.sub("", event.name)
+    name = _NAMES.get(vendor, {}).get(unprefixed, _PREFIX[vendor] + unprefixed)
     cat = _CATEGORIES.get(vendor, {}).get(cat, cat)
+
+    # The plugin writes synchronizing calls as activities of their own, outside any process.
     if name in _XPU_SYNCS:
         args |= _sync_args(name)
         return replace(event, cat="xpu_sync", name=name, pid=NO_PROCESS, args=args)
@@ -129,8 +132,9 @@ def _sync_args(name: str) -> dict[str, Any]:
     return {"Type": _XPU_SYNCS[name], **handles, "Number_wait_events": 0, "Return_code": 0}
 
 
-def _work(event: Event, vendor: Vendor) -> Event:
+def _convert_work(event: Event, vendor: Vendor) -> Event:
     cat, name, args = event.cat or "", event.name, dict(event.args or {})
+
     if vendor == "xpu":
         args["sycl queue"] = args.pop("stream")
         args |= {"context": _HANDLE.format(1), "l0 queue": _HANDLE.format(args["sycl queue"])}
@@ -141,8 +145,10 @@ def _work(event: Event, vendor: Vendor) -> Event:
     elif vendor == "hpu":
         args = {"device": args["device"]} if cat == "kernel" else {}
     elif vendor.startswith("rocm"):
+        # ROCm 7.1 records copies and fills as the kernels that carry them out.
         if vendor == "rocm-7.1" and cat in _ROCM_KERNELS:
             name, cat = _ROCM_KERNELS[cat], "kernel"
         args = {key: str(value) if key == "bytes" else value for key, value in args.items()}
         name = name.replace("Pageable", "Host").replace("Pinned", "Host")
+
     return replace(event, cat=_CATEGORIES.get(vendor, {}).get(cat, cat), name=name, args=args)

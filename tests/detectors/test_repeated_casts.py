@@ -10,7 +10,7 @@ from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
-from profkit.testing.trace_vendors import of_vendor
+from profkit.testing.trace_vendors import convert_to_vendor
 from tests.catalogue.random_programs import briefly
 from tests.detectors.casting import (
     DOWN_NS,
@@ -177,7 +177,7 @@ def test_on_rocm_kernels_have_the_same_names(found: Found) -> None:
 
 def test_on_other_devices_it_is_skipped(analyzed: Analyzed) -> None:
     b = network()
-    b.events = [of_vendor(event, "xpu") for event in b.events]
+    b.events = [convert_to_vendor(event, "xpu") for event in b.events]
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.reason.startswith("No CUDA or HIP calls were recorded")
 
