@@ -55,7 +55,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings, read_rows
 from profkit.engine.wording import tensor_method
-from profkit.index.device.syncs import before_indexing
+from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
@@ -95,7 +95,7 @@ def _operator(ctx: Context, rows: Rows) -> str:
 
 def _for_index(ctx: Context, rows: Rows) -> Rows:
     """Of some reads, those of an element with which the same line then indexes."""
-    read, then = before_indexing(ctx.events, rows).T
+    read, then = find_reads_before_indexing(ctx.events, rows).T
     frame, step = ctx.source.frame, ctx.step_of
     on_line = (frame[read] == frame[then]) & (frame[read] != NO_FRAME) & (step(read) == step(then))
     return np.asarray(read[on_line])

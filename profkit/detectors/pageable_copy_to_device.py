@@ -58,7 +58,7 @@ from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_withi
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
-from profkit.index.host.host_made_tensors import are_made, creating_ops
+from profkit.index.host.host_made_tensors import are_made, find_creating_ops
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Int32s, Rows
 from profkit.model.finding import Finding
@@ -103,7 +103,7 @@ _ON_GPU: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
     waits = blocking_copies(ctx, SyncKind.TO_DEVICE)
-    makers = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
+    makers = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
     made_here = are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy))
     pageable = is_pageable(ctx.events, waits.copy)
     for memory, own in (("pageable", pageable), ("pinned", ~pageable)):

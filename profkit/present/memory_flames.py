@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.call_paths import TOP, Paths, paths_of_stacks, paths_of_tree
+from profkit.index.host.call_paths import TOP, Paths, number_stack_paths, number_tree_paths
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
@@ -102,7 +102,7 @@ def _by_stack(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: in
     wanted, inverse = np.unique(stack[is_known], return_inverse=True)
     if len(wanted):
         above = np.full(len(wanted), top, dtype=np.int64)
-        found = paths_of_stacks(paths, stacks, numbers, keep, above, wanted)
+        found = number_stack_paths(paths, stacks, numbers, keep, above, wanted)
         node[is_known] = found[inverse]
     return node
 
@@ -127,7 +127,7 @@ def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak
     site = host_sites(ctx, sites)
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
     everywhere = np.full(len(site), top, dtype=np.int64)
-    node = paths_of_tree(paths, ctx.tree, everywhere, site, lines)
+    node = number_tree_paths(paths, ctx.tree, everywhere, site, lines)
     outside = sites.unknown("no enclosing call recorded")
     found = np.full(len(row), top, dtype=np.int64)
     has = row != NO_ROW

@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
-from profkit.index.host.nesting import rows_open_at
+from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.snapshot.annotated_regions import peaks_between
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
 from profkit.model.events import MISSING, NO_ROW
@@ -59,7 +59,7 @@ def _peaks(ctx: Context) -> Iterator[PeakMemory]:
 def _peak_sites(ctx: Context, peak: WindowPeak) -> tuple[PeakSite, ...]:
     """The lines with most of the blocks that are live at a peak."""
     table, place = ctx.trace.memory, ctx.allocations.alloc[peak.live]
-    row = rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
+    row = find_rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
     known = row != NO_ROW
     rows, group, counts = np.unique(row[known], return_inverse=True, return_counts=True)
     n_bytes = np.zeros(len(rows), dtype=np.int64)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.index.device.syncs import Syncs
 from profkit.index.distinct import distinct, marked, used
-from profkit.index.host.nesting import CallTree, open_rows
+from profkit.index.host.nesting import CallTree, find_open_rows
 from profkit.index.intervals import Intervals, inside, union
 from profkit.index.launches import CALLS
 from profkit.index.replay.graph import (
@@ -82,7 +82,7 @@ class CriticalPath:
     unexplained: Intervals
 
     def fits(self, events: EventTable, n_steps: int) -> bool:
-        """Return whether this may be the path of some events, after it was read from a cache."""
+        """Return whether a path from a cache may belong to some events."""
         columns = (self.starts_ns, self.ends_ns, self.kind, self.row, self.lane, self.step)
         return (
             are_equally_long(*columns)
@@ -465,7 +465,7 @@ def _cut_by_activity(
     for first in range(0, len(starts), _BLOCK):
         block = slice(first, first + _BLOCK)
         middle = (starts[block] + ends[block]) // 2
-        open_row = open_rows(events, activity.tree, rows, begins, middle)
+        open_row = find_open_rows(events, activity.tree, rows, begins, middle)
         row[block] = _replace_annotations(events, activity.tree, open_row)
         kind[block] = _classify(events, activity, row[block], middle)
 

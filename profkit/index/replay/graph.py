@@ -141,7 +141,7 @@ class DependencyGraph(NodeColumns):
     heads: Int32s
 
     def fits(self, events: EventTable) -> bool:
-        """Return whether this may be the graph of some events, after it was read from a cache."""
+        """Return whether a graph from a cache may belong to some events."""
         columns = (self.dur_ns, self.issued_ns, self.may_be_lag, self.unexplained_ns)
         sides = [getattr(edges, column.name) for edges in self.sides for column in fields(Edges)]
         if not are_equally_long(self, *columns, self.kind, self.row, self.lane, *sides):

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.device.launch_moments import launched_in_order
-from profkit.index.device.streams import by_stream
+from profkit.index.device.launch_moments import find_launched_in_order
+from profkit.index.device.streams import sort_by_stream
 from profkit.index.launches import Launches
 from profkit.index.replay.graph import NEVER
 from profkit.model.events import MISSING, NO_ROW, EventTable, Int32s, Int64s, Mask, Rows
@@ -105,9 +105,9 @@ class DeviceWork:
 
 def build_device_work(events: EventTable, launches: Launches) -> DeviceWork:
     """Return the recorded device work by stream."""
-    stream, order = by_stream(events, launches.work)
+    stream, order = sort_by_stream(events, launches.work)
     rows, launch, stream = launches.work[order], launches.launch[order], stream[order]
-    launched = launched_in_order(events, rows, launch, stream)
+    launched = find_launched_in_order(events, rows, launch, stream)
 
     return DeviceWork(
         rows=rows,

@@ -13,7 +13,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.host.nesting import CallTree, rows_open_at
+from profkit.index.host.nesting import CallTree, find_rows_open_at
 from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations
 from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
@@ -101,7 +101,7 @@ def retained_bytes(
 ) -> RetainedBytes:
     """Find allocations of operators with unused nodes that were retained."""
     table, alloc = allocations.table, allocations.alloc
-    open_row = rows_open_at(events, tree, table.lane[alloc], table.ts_ns[alloc])
+    open_row = find_rows_open_at(events, tree, table.lane[alloc], table.ts_ns[alloc])
     of_row = np.full(len(events), NO_ROW, dtype=np.int64)
     of_row[nodes.row] = np.arange(len(nodes))
     creator = tree.nearest(of_row != NO_ROW)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.index.device.syncs import called_by_profiler
+from profkit.index.device.syncs import find_calls_by_profiler
 from profkit.index.replay.critical_path import critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
@@ -115,7 +115,7 @@ def test_a_second_model_predicts_the_same_of_random_programs(
 def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None:
     ctx = context_of(path)
     calls, work, loads = ctx.syncs.rows, ctx.launches.work, ctx.data_waits
-    ignored = called_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
+    ignored = find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
     simulation = Simulation(path, keys(ctx, calls[ignored]))
     assert {wait.span.key for wait in simulation.waits} == keys(ctx, calls)
     graph = ctx.replay.graph
