@@ -30,11 +30,11 @@ def command(*, run: str) -> int:
 
     with Conversation(processes_of(run)) as conversation:
         answers = answers_of(conversation, {"ask": "stacks"}, run)
-    say("".join(f"{line}\n" for line in stack_lines(answers)))
+    say("".join(f"{line}\n" for line in find_stack_lines(answers)))
     return 0
 
 
-def stack_lines(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
+def find_stack_lines(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
     """The stacks as lines: main threads first, then those that more threads share.
 
     Args:

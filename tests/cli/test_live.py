@@ -16,7 +16,7 @@ import profkit
 from profkit.capture.live.endpoint import Endpoint
 from profkit.capture.live.listener import ProgramListener
 from profkit.cli.main import main
-from profkit.cli.stacks import stack_lines
+from profkit.cli.stacks import find_stack_lines
 from profkit.cli.top import interval, view
 from profkit.model.trace import Trace
 from profkit.readers.open import load
@@ -99,7 +99,7 @@ def test_stacks_group_the_ranks_that_are_at_one_place() -> None:
         }
         for rank, (pid, stack) in enumerate([(10, place), (11, other), (12, place)])
     }  # fmt: skip
-    assert list(stack_lines(answers)) == [
+    assert list(find_stack_lines(answers)) == [
         "ranks 0, 2: MainThread", "  a.py:1  main", "  a.py:7  wait", "",
         "rank 1: MainThread", "  a.py:1  main", "",
         "ranks 0 to 2: loader", "  b.py:2  run", "",

@@ -9,7 +9,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
 from profkit.index.host.nesting import find_rows_open_at
-from profkit.index.snapshot.annotated_regions import peaks_between
+from profkit.index.snapshot.annotated_regions import find_peaks_between
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.live_memory import LiveMemory, MemorySample
@@ -81,7 +81,7 @@ def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
     # The first sample is at the end of the first step: peaks before it are unknown.
     bounds = np.array(ends, dtype=np.int64)
     for memory in ctx.device_memories:
-        found = peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
+        found = find_peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
         for place, peak in enumerate(found, start=1):
             if peak != MISSING:
                 highest[place] = max(highest[place] or 0, peak)
