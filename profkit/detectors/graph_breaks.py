@@ -77,7 +77,7 @@ from profkit.engine.families.compile import (
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.compiled.compilations import gaps_between_graphs
+from profkit.index.compiled.compilations import find_gaps_between_graphs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled
@@ -202,7 +202,7 @@ def _breaks_by_line(ctx: Context, code: CompiledCode, thresholds: Thresholds) ->
     others = np.setdiff1d(np.concatenate([*called, graphs[:0]]), graphs[first_of_call])
     entered = _with_calls(runs.root, of_line, others)
     # Computed once for all lines, since it joins all operators of a thread.
-    starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
+    starts, ends = find_gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
     bounds = np.cumsum([len(places) for places in entered])[:-1]
     gaps = map(union, np.split(starts, bounds), np.split(ends, bounds))
     for (line, _), places, between in zip(lines.values(), of_line, gaps, strict=True):

@@ -55,7 +55,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.compute.peaks import PRECISION_OF, peak_of
-from profkit.index.compute.products import LOAD_BYTES, Products, misaligned, padded, products
+from profkit.index.compute.products import LOAD_BYTES, Products, find_misaligned, find_products, pad
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
@@ -111,9 +111,9 @@ _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "b
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all misaligned products."""
-    every = products(ctx.events, ctx.launches, ctx.op_work)
+    every = find_products(ctx.events, ctx.launches, ctx.op_work)
     every = every.select(in_windows(ctx, every.rows) & (ctx.events.dur_ns[every.kernel] > 0))
-    is_odd, is_fast = misaligned(ctx.events, every), tensor_core_rows(ctx.events, every.kernel)
+    is_odd, is_fast = find_misaligned(ctx.events, every), tensor_core_rows(ctx.events, every.kernel)
     is_wide = (every.sizes >= thresholds.min_size_count).all(axis=1)
     odd = every.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, every)))
     if not len(odd.rows):
@@ -195,7 +195,7 @@ def _finding(
     Args:
         per_ns: FLOPs per nanosecond of each product if it were aligned; 0 if not known.
     """
-    unit = np.prod(padded(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
+    unit = np.prod(pad(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
     now_ns = ctx.events.dur_ns[odd.kernel]
     with np.errstate(divide="ignore"):
         left = np.ceil(100 * odd.flops * unit / per_ns / now_ns) / 100
@@ -243,7 +243,7 @@ def _shape(found: Products, place: int) -> str:
 def _fix(found: Products, place: int) -> str:
     here = slice(place, place + 1)
     element_bytes = found.element_bytes[here]
-    rounded = padded(found.sizes[here], element_bytes)[0].tolist()
+    rounded = pad(found.sizes[here], element_bytes)[0].tolist()
     changed = [
         f"{format_count(old)} to {format_count(new)}"
         for old, new in dict(zip(found.sizes[place].tolist(), rounded, strict=True)).items()

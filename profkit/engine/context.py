@@ -12,11 +12,11 @@ from profkit.engine.kept import KeptRelations, kept_relation
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,
-    compilations,
-    compiled_runs,
+    find_compilations,
+    find_compiled_runs,
 )
-from profkit.index.compute.categories import are_categories, work_categories
-from profkit.index.compute.op_work import OpWork, op_work
+from profkit.index.compute.categories import are_categories, classify_work
+from profkit.index.compute.op_work import OpWork, measure_op_work
 from profkit.index.compute.peaks import CPU, Peak, peak_of
 from profkit.index.device.cold_calls import find_cold_calls
 from profkit.index.device.idle import IdleByCause, host_activity, split_idle_by_cause
@@ -43,7 +43,7 @@ from profkit.index.ranks.collectives import (
     host_work_time,
 )
 from profkit.index.replay.build import build_graph
-from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
+from profkit.index.replay.critical_path import CriticalPath, HostActivity, find_critical_path
 from profkit.index.replay.graph import DependencyGraph
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
 from profkit.index.runtime_calls import LAUNCH
@@ -146,7 +146,7 @@ class Context:
     @kept_relation(lambda work, ctx: work.fits(ctx.events))
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
-        return op_work(self.events, self.tree)
+        return measure_op_work(self.events, self.tree)
 
     @cached_property
     def op_self_ns(self) -> Int64s:
@@ -170,7 +170,7 @@ class Context:
     @kept_relation(lambda found, ctx: are_categories(found, ctx.events))
     def work_categories(self) -> Int64s:
         """The category of operators and device work, as its index. Shape ``(n,)``."""
-        return work_categories(self.events, self.tree, self.launches, self.is_communication)
+        return classify_work(self.events, self.tree, self.launches, self.is_communication)
 
     @kept_relation(lambda source, ctx: source.fits(ctx.events))
     def source(self) -> SourceMap:
@@ -283,7 +283,7 @@ class Context:
     @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
         """The critical path of all steps, without what profkit did in them."""
-        path = critical_path(self.replay, self.path_activity)
+        path = find_critical_path(self.replay, self.path_activity)
         return path.without(self.events.category == Category.PROFKIT)
 
     @cached_property
@@ -294,12 +294,12 @@ class Context:
     @cached_property
     def compilations(self) -> Compilations:
         """The compilations by ``torch.compile``."""
-        return compilations(self.events, self.tree)
+        return find_compilations(self.events, self.tree)
 
     @cached_property
     def compiled_runs(self) -> CompiledRuns:
         """The calls of compiled code."""
-        return compiled_runs(self.events, self.tree)
+        return find_compiled_runs(self.events, self.tree)
 
     @cached_property
     def allocations(self) -> Allocations:

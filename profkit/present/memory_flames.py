@@ -9,7 +9,7 @@ from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, number_stack_paths, number_tree_paths
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
-from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import NO_SOURCE_LINE
@@ -108,7 +108,7 @@ def _by_stack(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: in
 
 
 def _of_trace(ctx: Context) -> Flame | None:
-    peaks = window_peaks(ctx.allocations)
+    peaks = find_window_peaks(ctx.allocations)
     if not peaks:
         return None
     sites, paths = FlameSiteTable(), Paths()

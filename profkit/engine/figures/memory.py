@@ -10,7 +10,7 @@ from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
 from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.snapshot.annotated_regions import find_peaks_between
-from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks, peaks
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.memory_summary import MemorySummary, PeakMemory, PeakSite, StepMemory
@@ -46,7 +46,8 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
 
 def _peaks(ctx: Context) -> Iterator[PeakMemory]:
     in_window = {
-        device_label(each.device_type, each.device): each for each in window_peaks(ctx.allocations)
+        device_label(each.device_type, each.device): each
+        for each in find_window_peaks(ctx.allocations)
     }
     for device, n_bytes in peaks(ctx.allocations.table).items():
         peak = in_window.get(device)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.compute.inputs import inputs_of
+from profkit.index.compute.inputs import parse_inputs
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import covered_by, covered_within
@@ -263,7 +263,7 @@ def _called_peer(events: EventTable, row: int, ranks: tuple[int, ...]) -> int:
     if row == NO_ROW or events.name_of(row) not in _CALLS_WITH_PEER:
         return MISSING
     (written,) = events.concrete_inputs.at(np.array([row])).tolist()
-    inputs = None if written == MISSING else inputs_of("[]", "", events.names[written])
+    inputs = None if written == MISSING else parse_inputs("[]", "", events.names[written])
     peer = None if inputs is None else inputs.value(_PEER_INPUT)
     return ranks[peer] if type(peer) is int and 0 <= peer < len(ranks) else MISSING
 

@@ -140,7 +140,7 @@ class HostActivity:
         return marked(self.syncs.rows, len(self.is_communication))
 
 
-def critical_path(
+def find_critical_path(
     replay: Replay, activity: HostActivity, change: ProgramChange | None = None
 ) -> CriticalPath:
     """Find the critical path of all steps, as recorded or with a change and all recorded lags.

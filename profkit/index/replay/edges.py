@@ -120,7 +120,7 @@ class EdgeTable:
         extra_ns = append_joins(extra_ns, extra_ns[owner])
 
         second = self._build_side(1, time_ns, start_ns, extra_ns)
-        # A node keeps all owner the lag after what it waited for.
+        # A node keeps all of the lag after what it waited for.
         extra_ns[:n] = late_ns
         first_edges = self._build_side(0, time_ns, start_ns, extra_ns)
 
@@ -149,7 +149,7 @@ class EdgeTable:
         Args:
             time_ns: The moment of each node and join. Shape ``(n,)``.
             start_ns: When its own duration begins. Shape ``(n,)``.
-            extra_ns: What a lag is longer than usual. Shape ``(n,)``.
+            extra_ns: By how much a lag is longer than usual. Shape ``(n,)``.
         """
         before, kind, usual_ns = (
             np.concatenate([edges[side][name] for edges in self._edges])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.index.device.syncs import find_calls_by_profiler
-from profkit.index.replay.critical_path import critical_path
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.model.events import Int64s, Rows
@@ -163,7 +163,7 @@ def test_random_recordings_replay_exactly_and_their_paths_tile_them(
     path, (starts, completed) = ctx.critical_path, ctx.replay.windows
     assert path.lengths_ns.sum() == (completed - starts).sum()
     np.testing.assert_array_equal(path.starts_ns[1:], path.ends_ns[:-1])
-    unchanged = critical_path(ctx.replay, ctx.path_activity, ProgramChange())
+    unchanged = find_critical_path(ctx.replay, ctx.path_activity, ProgramChange())
     for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
         np.testing.assert_array_equal(getattr(unchanged, name), getattr(path, name))
     assert unchanged.unexplained_ns == path.unexplained_ns
