@@ -68,6 +68,7 @@ def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
 
+    # An interval opens where it starts after all earlier ones have ended.
     reached = np.maximum.accumulate(ends)
     opens = np.concatenate(([True], starts[1:] > reached[:-1]))
     closes = np.concatenate((opens[1:], [True]))

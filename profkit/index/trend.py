@@ -168,6 +168,7 @@ def _exceeds_past(before: Floats, grown: Floats) -> bool:
 
 
 def _exceeds_noise(steps: Int64s, values: Floats, slope: float) -> bool:
+    # The median absolute deviation is robust against single peaks.
     residual = values - slope * steps
     noise = _MAD_TO_SIGMA * median(np.abs(residual - median(residual)))
     return slope * float(steps[-1] - steps[0]) >= _MIN_SIGNAL_TO_NOISE * noise

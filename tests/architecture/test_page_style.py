@@ -17,7 +17,6 @@ NOW = {
     "comparison": PageStyle(1.00, 0.143, 4.1, 0.65, 0.86, 0),
     "detectors": PageStyle(0.97, 0.068, 2.4, 0.31, 0.49, 0),
     "engine": PageStyle(0.91, 0.103, 3.5, 0.58, 0.80, 10),
-    "index": PageStyle(0.94, 0.089, 6.9, 0.42, 0.65, 9),
     "integrations": PageStyle(0.87, 0.098, 8.1, 0.49, 0.35, 0),
     "model": PageStyle(0.00, 0.026, 1.0, 0.53, 0.00, 0),
     "present": PageStyle(0.93, 0.107, 3.4, 0.66, 0.86, 2),

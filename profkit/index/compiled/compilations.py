@@ -119,6 +119,7 @@ def _find_next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
             continue
 
         place = np.searchsorted(events.ts_ns[thread_runs], events.end_ns[compiled])
+        # A later compilation would make the next run its own.
         until = np.append(events.ts_ns[compiled][1:], np.iinfo(np.int64).max)
         at = np.minimum(place, len(thread_runs) - 1)
         follows = (place < len(thread_runs)) & (events.ts_ns[thread_runs[at]] < until)

@@ -196,6 +196,7 @@ def classify_work(
     within = ops[composite[ops] != NO_ROW]
     category[within] = category[composite[within]]
 
+    # An optimizer's step counts as a whole, whatever operators it uses.
     in_step = tree.nearest(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))
     category[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
 

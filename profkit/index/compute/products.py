@@ -124,6 +124,7 @@ def find_misaligned(events: EventTable, matmuls: Products) -> Mask:
     rows are as long, unless a factor is transposed. m counts where the name tells.
     """
     element_bytes = matmuls.element_bytes
+    # Only k and n are lengths of rows, unless a factor is transposed.
     is_odd = pad(matmuls.sizes, element_bytes) != matmuls.sizes
     names, place = np.unique(events.name[matmuls.kernel], return_inverse=True)
     loads = np.array([_loads(events.names[name]) for name in names.tolist()], dtype=np.int64)

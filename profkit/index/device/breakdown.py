@@ -148,6 +148,7 @@ def _exclude_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
     if not len(backward.ends_ns):
         return optimizer
 
+    # The last backward pass that ends within each optimizer's time.
     last = np.searchsorted(backward.ends_ns, optimizer.ends_ns, side="right") - 1
     closed_ns = np.where(last >= 0, backward.ends_ns[np.maximum(last, 0)], 0)
     return union(np.maximum(optimizer.starts_ns, closed_ns), optimizer.ends_ns)

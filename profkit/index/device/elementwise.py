@@ -66,6 +66,7 @@ def find_fusible_chains(
     )
 
     lane, stream = events.lane[launches.launch[order]], events.stream.at(work)
+    # A kernel joins a chain if it follows another on the same thread and stream.
     joins = np.zeros(len(work), dtype=np.bool_)
     joins[1:] = (
         is_fusible[1:] & is_fusible[:-1] & (lane[1:] == lane[:-1]) & (stream[1:] == stream[:-1])

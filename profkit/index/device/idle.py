@@ -90,6 +90,7 @@ def split_idle_by_cause(
     has_launch = launch != NO_ROW
     is_late = has_launch & (done_ns > gaps.starts_ns)
 
+    # A call that takes long submits its work only at its end.
     ends_ns = np.minimum(events.end_ns[launch], gaps.ends_ns)
     began_ns = np.maximum(events.ts_ns[launch], ends_ns - LAUNCH_NS)
     launch_ns = np.clip(began_ns, gaps.starts_ns, gaps.ends_ns)

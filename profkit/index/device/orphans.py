@@ -70,6 +70,7 @@ def find_launches_without_work(events: EventTable, launches: Launches) -> tuple[
 
 def _while_capturing(events: EventTable, calls: Rows) -> Mask:
     """Return which calls happen during a graph capture. Shape of ``calls``."""
+    # A call is within a capture if more captures have begun than ended.
     begins = np.sort(events.ts_ns[_CAPTURE_BEGIN.rows(events)])
     ends = np.sort(events.ts_ns[_CAPTURE_END.rows(events)])
     at_ns = events.ts_ns[calls]

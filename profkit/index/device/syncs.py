@@ -300,6 +300,7 @@ def _find_awaited_copies(
     copy_of_call = np.full(len(events), NO_ROW, dtype=np.int32)
     copy_of_call[copy_calls] = copies
 
+    # Without a copy of its own, a call waits for the launch right before it.
     launching = distinct(launches.launch[launches.launch != NO_ROW])
     before = _find_last_before(events, launching, rows)
     in_same_op = (before != NO_ROW) & (op_of[rows] != NO_ROW) & (op_of[before] == op_of[rows])

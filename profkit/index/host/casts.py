@@ -139,6 +139,7 @@ def _find_owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s
     if rows_named(events, BACKWARD, Category.OP).any():
         is_direct &= events.sequence.at(root) != MISSING
 
+    # A gradient's cast belongs to the conversion in the forward pass.
     maker = find_forward_of_backward(events, tree)[op]
     gradient_of = np.where(maker == NO_ROW, NO_ROW, outermost[maker])
     owner = np.where(is_direct, root, gradient_of)

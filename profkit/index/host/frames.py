@@ -83,12 +83,12 @@ class Ownership:
     Attributes:
         paths: The user's files by their shortened paths.
         libraries: First components of shortened paths of installed packages.
-        known: Whether both were recorded; otherwise they are guessed from the paths.
+        is_known: Whether both were recorded; otherwise they are guessed from the paths.
     """
 
     paths: Mapping[str, str]
     libraries: Collection[str]
-    known: bool
+    is_known: bool
 
     def is_user(self, file: str) -> bool:
         """Return whether a file is not a library, the standard library or generated code."""
@@ -100,7 +100,7 @@ class Ownership:
         stem = first.removesuffix(".py")
         if stem in _ALWAYS_LIBRARIES or stem in self.libraries:
             return False
-        return self.known or stem not in sys.stdlib_module_names
+        return self.is_known or stem not in sys.stdlib_module_names
 
     def path(self, file: str) -> str:
         """Return the full path of a shortened path, where it was recorded."""
@@ -112,7 +112,7 @@ def ownership_of(capture: CaptureInfo | None) -> Ownership:
     return Ownership(
         paths=capture.paths if capture else {},
         libraries=frozenset(capture.libraries if capture else ()),
-        known=capture is not None and bool(capture.paths),
+        is_known=capture is not None and bool(capture.paths),
     )
 
 

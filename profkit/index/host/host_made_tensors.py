@@ -56,6 +56,7 @@ def find_creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners:
     for back in range(1, _MAX_DISTANCE + 1):
         at = place[top] - back
         before = tops[np.maximum(at, 0)]
+        # The chain ends at another line or annotation.
         is_same_line = (frame[before] == frame[top]) & (around[before] == around[top])
         is_near = is_same_line & ((frame[top] >= 0) | (back == 1))
         is_op = events.category[before] == Category.OP

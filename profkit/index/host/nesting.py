@@ -242,6 +242,7 @@ class _Axis:
 
 
 def _build_axis(events: EventTable, rows: Int32s, at_end: Mask) -> _Axis:
+    # One axis for all threads allows a single search per chunk.
     window = int(events.end_ns.max()) + 2
     if window < _MAX_TICKS // (2 * len(events.lanes)):
         return _Axis(events.lane, events.ts_ns, events.dur_ns, at_end, window)
@@ -338,6 +339,7 @@ def compute_self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
     rows = np.flatnonzero(among).astype(np.int32)
     enclosing = tree.enclosing(among)
 
+    # Only the overlap with a child is subtracted: a child may end after its caller.
     for first in range(0, len(rows), _CHUNK):
         part = rows[first : first + _CHUNK]
         above = enclosing[part]
@@ -361,6 +363,7 @@ def compute_own_ns(events: EventTable, tree: CallTree) -> Int64s:
     """
     end = np.zeros(len(events), dtype=np.int64)
     end[tree.rows] = events.ts_ns[tree.rows] + events.dur_ns[tree.rows]
+    # A child that ends late extends its caller, innermost first.
     for level in reversed(tree.levels[1:]):
         np.maximum.at(end, tree.parent[level], end[level])
 

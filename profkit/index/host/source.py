@@ -130,6 +130,7 @@ def find_open_frames(events: EventTable) -> Mask:
         return is_open
 
     row = int(starting[np.argmin(events.ts_ns[starting])])
+    # The frames of the starting thread enclose the start of the profiler.
     lane, first_ns = events.lane[row], events.ts_ns[row]
     is_open[_find_calls_around(events, python, row)] = True
 
@@ -289,6 +290,7 @@ def map_source(
     ownership = ownership_of(capture)
     table = FrameTable()
     frame = find_python_frames(events, tree, ownership, table)
+    # Lines of ``Call stack`` are of the call, not of the function's definition.
     exact = find_call_stack_frames(events, tree, ownership, table)
     frame = np.where(exact != NO_FRAME, exact, frame)
 

@@ -220,6 +220,7 @@ def _hash_neighbourhoods(
     Returns:
         Shape of ``rows``.
     """
+    # A polynomial hash: equal neighbourhoods have equal numbers.
     total = np.zeros(len(rows), dtype=np.uint64)
     for offset in range(-reach, reach + 1):
         place = np.clip(rows + offset, 0, len(paths) - 1)
@@ -272,6 +273,7 @@ class _LineTable:
         """
         first = np.searchsorted(self._paths, paths, side="left")
         last = np.searchsorted(self._paths, paths, side="right")
+        # Counts identify a row only if both steps run the path equally often.
         n_recorded = last - first
 
         n_changes = np.concatenate(([0], np.cumsum(self._frames[1:] != self._frames[:-1])))

@@ -289,6 +289,7 @@ def _select_main_thread(events: EventTable, rows: Rows) -> Rows:
     """
     if not len(rows):
         return rows
+    # A second loop with its own steps would mix two programs.
     n_by_lane = np.bincount(events.lane[rows])
     lane = int(n_by_lane.argmax())
     if (2 * np.delete(n_by_lane, lane) > n_by_lane[lane]).any():
@@ -317,6 +318,7 @@ def _find_period(names: Int32s, counts: Int64s) -> int:
     """Find the smallest period of names with about equal numbers of operators, or 0."""
     for period in range(1, len(names) // MIN_REPETITIONS + 1):
         is_same = names[:-period] == names[period:]
+        # Names alone may repeat by chance: the amounts of work have to as well.
         pair = np.stack((counts[:-period], counts[period:]))
         is_equal = np.abs(pair[0] - pair[1]) <= _SPREAD * pair.max(axis=0)
         if is_same.all() and is_equal.mean() >= _REGULAR_SHARE:

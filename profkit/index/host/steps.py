@@ -141,6 +141,7 @@ def _trim_period(
     """
     begins, ends = events.ts_ns[activity_rows], events.end_ns[activity_rows]
     is_within = (begins >= start_ns) & (ends <= end_ns)
+    # Work of profkit before the first or after the last event of the program is at an edge.
     first_ns = int(begins[is_within].min(initial=end_ns))
     last_ns = int(ends[is_within].max(initial=start_ns))
 

@@ -150,6 +150,7 @@ def _find_rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareK
     """
     events = trace.events
     rows = np.flatnonzero((events.category == Category.KERNEL) & ~communication)
+    # Kernels that run often are layers, and wait for nobody.
     count = np.bincount(events.name[rows], minlength=len(events.names))
     longest = np.zeros(len(events.names), dtype=np.int64)
     np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
@@ -180,6 +181,7 @@ def _find_gaps_ended_by(events: EventTable, rows: Rows, work: Intervals, end_ns:
         return EMPTY
 
     starts, ends = events.ts_ns[rows], events.end_ns[rows]
+    # The last gap that begins before each end.
     place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
     until = np.minimum(ends, gaps.ends_ns[np.maximum(place, 0)])
     begins = np.maximum(starts, gaps.starts_ns[np.maximum(place, 0)])

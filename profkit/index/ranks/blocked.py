@@ -16,7 +16,7 @@ from profkit.model.flight_record import FlightRecord, RecordedCall
 from profkit.model.location import Frame
 from profkit.model.process_group import ProcessGroup
 
-_OWNERSHIP: Final = Ownership(paths={}, libraries=(), known=False)
+_OWNERSHIP: Final = Ownership(paths={}, libraries=(), is_known=False)
 _SIZED_BY: Final = {
     "all-reduce": "n_in",
     "broadcast": "n_in",

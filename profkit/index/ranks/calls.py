@@ -193,6 +193,7 @@ def _idle_before(events: EventTable, starts_ns: Int64s) -> Int64s:
     """Return ``idle_ns`` of :class:`CollectiveCalls`."""
     is_computing = events.category == Category.KERNEL
     is_computing[communication_kernels(events)] = False
+    # Collectives do not count: waiting for them is what is explained.
     busy = covered_by(events, np.flatnonzero(is_computing))
     place = np.searchsorted(busy.starts_ns, starts_ns, side="right") - 1
     ended = np.append(busy.ends_ns, 0)[place]

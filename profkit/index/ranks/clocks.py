@@ -29,14 +29,14 @@ class EndDifferences:
     """How much earlier or later the same collective ended by two clocks. Shape ``(n,)`` each.
 
     Attributes:
-        one: Number of a clock.
-        other: Number of another clock.
+        first: Number of a clock.
+        second: Number of another clock.
         ns: End by the first clock minus end by the other.
         at_ns: When that was, by the first clock.
     """
 
-    one: Int32s
-    other: Int32s
+    first: Int32s
+    second: Int32s
     ns: Int64s
     at_ns: Int64s
 
@@ -107,8 +107,8 @@ def compare_clocks(n_clocks: int, *by_trust: EndDifferences) -> Clocks:
 
 def _split_by_pair(ends: EndDifferences) -> list[tuple[int, int, Rows]]:
     """Split the differences by pair of clocks, the most frequent pair first."""
-    order = np.lexsort((ends.other, ends.one))
-    first, second = ends.one[order], ends.other[order]
+    order = np.lexsort((ends.second, ends.first))
+    first, second = ends.first[order], ends.second[order]
     begins = np.flatnonzero((np.diff(first, prepend=-1) != 0) | (np.diff(second, prepend=-1) != 0))
     parts = np.split(order, begins)[1:]
     pairs = zip(first[begins].tolist(), second[begins].tolist(), parts, strict=True)
@@ -143,6 +143,7 @@ def _find_densest(values: Int64s) -> int:
     Values that were matched wrongly are far away, and may be up to half of all.
     """
     ordered = np.sort(values)
+    # The shorth: the shortest interval that holds half of the values.
     half = (len(ordered) + 1) // 2
     widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]
     first = int(np.argmin(widths))

@@ -59,6 +59,7 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
     wait, transfer, last, delay = _measure_lateness(matches)
     clock = calls.clock[calls.member[rows]]
     error = np.maximum.reduceat(matches.clocks.error_ns[clock], first)
+    # Calls on one clock have no error of the clocks.
     is_one_clock = np.maximum.reduceat(clock, first) == np.minimum.reduceat(clock, first)
 
     return Delays(

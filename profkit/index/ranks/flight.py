@@ -43,7 +43,7 @@ class PackedRecord:
 
     @property
     def value(self) -> FlightRecord:
-        """The dump, a new one each time."""
+        """Unpack the dump, into a new object each time."""
         return self.packed.value
 
 

@@ -202,6 +202,7 @@ class JobReplay:
     @cached_property
     def _usual_transfers(self) -> Float64s:
         """Return the median transfer of the same kind, use and size. Shape ``(joins,)``."""
+        # Medians of many groups at once: sort by value, then take the middle of each group.
         order = np.lexsort((self.transfer_ns, self.what))
         first = np.flatnonzero(np.diff(self.what[order], prepend=-1))
         n_joins = np.diff(np.append(first, len(order)))
@@ -421,6 +422,7 @@ def _order_moments(
     waited, after = _find_waits(parts, joins)
 
     n_joins = len(joins.member)
+    # Moments are the joins, the ends of waits, and the end of the window.
     at_ns = np.concatenate((joins.starts_ns, waited.ends_ns, [end]))
     # What starts when a wait ends comes after it.
     order = np.lexsort((np.repeat([1, 0, 2], [n_joins, len(waited), 1]), at_ns))
@@ -552,6 +554,7 @@ def _choose_windows(
 
 def _shorten_to_work(joins: _Joins, waits: Intervals) -> _Joins:
     """Shorten joins that seem to end after the start of work that waits for them."""
+    # Recorded ends are late by rounding, or by a thread that waits for a core.
     place = np.searchsorted(waits.ends_ns, joins.ends_ns, side="left") - 1
     work_starts = np.append(waits.ends_ns, 0)[place]
     over_ns = np.where(place >= 0, joins.ends_ns - work_starts, 0)
@@ -567,6 +570,7 @@ def _shorten_to_work(joins: _Joins, waits: Intervals) -> _Joins:
 
 def _find_waits(parts: Intervals, joins: _Joins) -> tuple[Intervals, list[list[int]]]:
     """Find the waits of a rank that end with a collective, and the joins that each waits for."""
+    # A wait without a collective that ends in it is the rank's own time.
     by_end = np.argsort(joins.ends_ns, kind="stable")
     ends = joins.ends_ns[by_end]
     place = np.searchsorted(ends, parts.ends_ns, side="right")

@@ -205,6 +205,7 @@ def number_rows(columns: Sequence[npt.NDArray[Any]]) -> Int32s:
 
 def _count_earlier(calls: JobCalls, number: Int32s) -> Int32s:
     """Count the earlier calls of the same number by the host of the same rank. Shape ``(n,)``."""
+    # The order of the host's calls is the same on all ranks. Kernels may differ in order.
     issued, start = calls.column("issued_ns"), calls.column("start_ns")
     order = np.lexsort((start, np.where(issued == MISSING, start, issued), calls.member, number))
     is_new = np.diff(number[order], prepend=-1) != 0
@@ -309,6 +310,7 @@ def _allowed_ns(spread_ns: Int64s, series: Int32s, usual: Mask) -> Int64s:
         series: The number of the series of each. Shape of the result.
         usual: Which candidates the medians are computed from.
     """
+    # Medians of many series at once: sort by value, then take the middle of each series.
     order = np.lexsort((spread_ns[usual], series[usual]))
     ordered_series, ns = series[usual][order], spread_ns[usual][order]
     first = np.flatnonzero(np.diff(ordered_series, prepend=-1))
@@ -363,6 +365,7 @@ def _rematch_by_ends(
     agrees = candidates.find_reasons(calls, ~in_order, starts_ns, ends_ns) == 0
     rows = candidates.rows[np.repeat(agrees, candidates.sizes)]
 
+    # A series whose order mostly agrees keeps it: a call that differs is a finding.
     n_agreeing = np.bincount(series[rows], minlength=len(series))
     n_calls = np.bincount(series[in_order], minlength=len(series))
     for number in np.flatnonzero(n_agreeing < _ENOUGH * n_calls).tolist():

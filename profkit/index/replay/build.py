@@ -129,6 +129,7 @@ def _connect_waits(
     nodes: Nodes, edges: EdgeTable, waits: Waits, returned: Int32s, lags: Lags
 ) -> None:
     """Let blocking calls return after the work that they wait for, joined over streams."""
+    # A wait for a device waits for each stream, and for all that the wait before it joined.
     joined = np.full(len(waits.rows) + 1, NO_ROW, dtype=np.int32)  # the last entry is for NO_ROW
     joined[waits.of_streams] = nodes.joins
     wait, work = waits.added
@@ -191,6 +192,7 @@ def _find_event_waits(
     if len(work.streams()) < 2:  # noqa: PLR2004  (no other stream)
         return np.full(len(work), NO_ROW, dtype=np.int32)
 
+    # Kineto has no events of streams: a late start without another reason is a wait for one.
     previous = work.previous
     has_previous = previous != NO_ROW
     ready = np.where(has_previous, work.end_ns[previous], NEVER) + lags.stream

@@ -256,6 +256,7 @@ def _find_runs(graph: DependencyGraph) -> tuple[Int32s, Int32s]:
         Nodes, ascending; and for each node of the graph an index into them. Times ascend from each
         to the next.
     """
+    # Runs of nodes are followed as a whole, so that the loop in Python is short.
     is_head = graph.first.before != np.arange(-1, len(graph) - 1)
     is_head |= graph.first.kind == Edge.ORIGIN
     is_head[1:] |= graph.time_ns[1:] < graph.time_ns[:-1]
@@ -279,6 +280,7 @@ def _apply_times(graph: DependencyGraph, weights: Weights, times: Int64s) -> Dep
         np.where(edges.before == NO_ROW, NEVER, times[edges.before] + lags) for edges, lags in sides
     )
 
+    # The later predecessor is the one that a node waits for.
     is_second = second_ns > first_ns
     first = Edges(
         *(
@@ -420,6 +422,7 @@ def _cut_at_steps(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
 
 def _merge_adjacent(path: CriticalPath) -> CriticalPath:
     """Join adjacent segments of the same event."""
+    # Segments are adjacent if no time is between them and nothing else differs.
     same = path.starts_ns[1:] == path.ends_ns[:-1]
     for name in ("kind", "row", "lane", "step"):
         column = getattr(path, name)

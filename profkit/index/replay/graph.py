@@ -210,6 +210,7 @@ class DependencyGraph(NodeColumns):
         Within runs the moments are sums. Only the heads of runs are found one after the other.
         """
         run, heads = self.run, self.heads
+        # The time since the head of each node's run is a difference of cumulative sums.
         since_ns = weights.first_ns + weights.dur_ns
         since_ns[heads] = 0
         np.cumsum(since_ns, out=since_ns)
@@ -270,10 +271,10 @@ class Weights:
 
     @property
     def columns(self) -> tuple[Int64s, Int64s, Int64s]:
-        """The durations, then the lags after both predecessors."""
+        """Return the durations, then the lags after both predecessors."""
         return self.dur_ns, self.first_ns, self.second_ns
 
     @property
     def sides(self) -> tuple[Int64s, Int64s]:
-        """Lags after both predecessors."""
+        """Return the lags after both predecessors."""
         return self.first_ns, self.second_ns

@@ -106,6 +106,7 @@ class Threads:
         Args:
             sync_rows: Rows of blocking calls.
         """
+        # Threads that neither run operators nor launch or wait cannot delay a step.
         is_used = marked(np.concatenate((launches.launch, sync_rows, steps.rows)), len(events))
         is_used[:-1] |= events.category == Category.OP
 
@@ -151,6 +152,7 @@ def add_launches(host: Moments, events: EventTable, work: DeviceWork) -> Int32s:
     launched_work = launched_work[order]
 
     calls, at_ns = work.launch[launched_work], work.launched_ns[launched_work]
+    # Work of one launch that starts at the same moment shares a node.
     is_new = (np.diff(calls, prepend=NO_ROW) != 0) | (np.diff(at_ns, prepend=NEVER) != 0)
     moments = host.add(at_ns[is_new], events.lane[calls[is_new]], calls[is_new], 5)
     moment_of_work = np.full(len(work), NO_ROW, dtype=np.int32)
@@ -305,6 +307,7 @@ def add_loader(host: Moments, events: EventTable) -> Links:
         rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
         end = events.ts_ns[rows] + events.dur_ns[rows]
         arrived = host.add(end, lane, rows, 2)
+        # Only two late batches in a row show the workers' pace.
         late = events.dur_ns[rows] > READY_BATCH_NS
 
         both = np.flatnonzero(late[:-1] & late[1:])

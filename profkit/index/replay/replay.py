@@ -111,6 +111,7 @@ class Replay:
         stream, starts_ns = events.lane[graph.row[nodes]], events.ts_ns[graph.row[nodes]]
         is_of_steps = graph.issued_ns[nodes] >= self.steps.starts_ns[0]
 
+        # Streams without work of the steps do not count: what runs there delays no step.
         first_ns = np.full(len(events.lanes), NEVER)
         first_ns[stream[is_of_steps]] = np.iinfo(np.int64).max
         np.minimum.at(first_ns, stream[is_of_steps], starts_ns[is_of_steps])
@@ -172,6 +173,8 @@ class Replay:
         behind_ns = self._ends_at(self.graph.time_ns) - steps.ends_ns
 
         least_ns = MIN_LAG_SHARE * float(np.mean(steps.ends_ns - steps.starts_ns))
+        # The host runs ahead if each step adds to the delay, and no step starts from a synced
+        # device.
         growth_ns = (behind_ns[-1] - behind_ns[0]) / (len(steps) - 1)
         return bool(growth_ns > least_ns and (behind_ns[1:] > least_ns).all())
 
@@ -202,6 +205,7 @@ class Replay:
 
     def savings(self, changes: Sequence[ProgramChange]) -> list[Saving]:
         """Return the time that each of some changes saves."""
+        # Either replay may save more, as hidden lags move the starts of steps too.
         saved = np.sort(self.recorded_ns - self.lengths_ns(changes), axis=0)
         return [Saving(low, high) for low, high in saved.T.tolist()]
 
@@ -277,6 +281,7 @@ class Replay:
             self._rescale_handovers(weights, HostTime.of([(spared, 0.0)]))
 
         waits = np.concatenate([rows for rows, factor in change.scaled if not factor] or [_NO_ROWS])
+        # A removed call no longer syncs. Removed waits for workers go as well.
         is_call = marked(change.calls, n_events)
         is_wait = marked(np.append(waits, change.calls), n_events)
         for side, edges in enumerate(self.graph.sides):
@@ -439,6 +444,7 @@ class HostTime:
 
     def overlapping(self, times_ns: Int64s) -> Rows:
         """Return which ascending moments end a period, since the moment before, that changes."""
+        # Only bounds of periods that change matter: most moments are outside of them.
         changed = np.flatnonzero(self.factor[1:-1] != 1)
         first = np.searchsorted(times_ns, self.bounds_ns[changed], side="right")
         last = np.searchsorted(times_ns, self.bounds_ns[changed + 1])

@@ -313,6 +313,7 @@ def _find_holes_in_calls(
     copy to the device does not count either: the host first moves the data into one.
     """
     copy = waits.copy
+    # A call that blocks without known work waits for work that was not recorded.
     is_counted = ~ignored & (syncs.kind != SyncKind.TO_DEVICE)
     copied = np.minimum(work.start_ns[copy], waits.end_ns)
     stop = np.where(copy != NO_ROW, copied, waits.end_ns - lags.sync)
@@ -365,6 +366,7 @@ def _find_holes_in_graphs(events: EventTable, work: DeviceWork) -> _Holes:
 
     Nothing but the graph's own nodes delays them.
     """
+    # Nothing outside a graph delays its nodes, so that a gap between them is work.
     of_graph = are_among(work.launch, GRAPH_LAUNCH.rows(events))
     previous = work.previous
     follows = of_graph & (previous != NO_ROW) & (work.launch[previous] == work.launch)

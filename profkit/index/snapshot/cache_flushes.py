@@ -69,6 +69,7 @@ def find_cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushe
     frees = np.flatnonzero(np.isin(action, _FREES))
     allocs = np.flatnonzero(np.isin(action, _DRIVER_ALLOCS))
 
+    # Frees in a row are one flush.
     is_apart = np.diff(frees) > 1
     starts = np.flatnonzero(np.concatenate(([True], is_apart))) if len(frees) else frees
     first = frees[starts]

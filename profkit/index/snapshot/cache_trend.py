@@ -54,6 +54,7 @@ def measure_cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTr
         return None
 
     bounds = (np.arange(N_PARTS) * len(active_bytes)) // N_PARTS
+    # Running maxima: only a new peak counts as growth.
     reserved = np.maximum.accumulate(np.maximum.reduceat(reserved_bytes, bounds))
     active = np.maximum.accumulate(np.maximum.reduceat(active_bytes, bounds))
 

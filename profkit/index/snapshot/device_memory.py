@@ -97,9 +97,9 @@ class DeviceMemory:
     def settings(self) -> AllocatorSettings:
         """Return the allocator's settings."""
         settings = parse_settings(self.snapshot.settings)
-        here = self.snapshot.segments.device == self.replay.device
+        is_on_device = self.snapshot.segments.device == self.replay.device
         # Before torch 2.3 snapshots have no settings; segments show whether they are expandable.
-        is_expandable = bool(self.snapshot.segments.is_expandable[here].any())
+        is_expandable = bool(self.snapshot.segments.is_expandable[is_on_device].any())
         return replace(settings, expandable=settings.expandable or is_expandable)
 
     @cached_property

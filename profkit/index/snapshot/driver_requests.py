@@ -88,6 +88,7 @@ def find_driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> Driv
     change = n_bytes[place] * sign
     active = _compute_levels(pool, np.where(is_block, change, 0), end_active)
     reserved = _compute_levels(pool, np.where(is_block, 0, change), end_reserved)
+    # The end counts too, as levels are from before each change.
     peak = end_active.copy()
     np.maximum.at(peak, pool, active)
 

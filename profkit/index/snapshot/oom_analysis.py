@@ -82,6 +82,7 @@ class AllocationFailure:
         if self.missing_bytes == 0:
             return "limit"
 
+        # Other processes come first: they explain a failure that the program cannot avoid.
         outside = self.outside_bytes
         if self.driver is not None and outside is not None:
             is_large = outside >= _MIN_OUTSIDE_SHARE * self.driver.total_bytes

@@ -116,6 +116,7 @@ def _replay_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     since = _find_allocations(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
 
     n_bytes = history.n_bytes[rows].copy()
+    # The snapshot has exact sizes of live blocks.
     is_known = since != NO_ROW
     n_bytes[since[is_known]] = blocks.n_bytes[block[is_known]]
 
@@ -236,6 +237,7 @@ def measure_peak_pending_free(snapshot: MemorySnapshot, replay: DeviceReplay) ->
         return final
 
     # Nearly all complete at once, so that few have to be paired.
+    # A completion right after its request was not pending.
     at_once = begins[:-1] & ends[1:] & (address[:-1] == address[1:])
     remaining = begins | ends
     remaining[:-1] &= ~at_once

@@ -100,6 +100,7 @@ class SegmentMap:
         has_right = (after <= last) & (segment_of_block[right] == segment)
 
         size = self.free_bytes[rows]
+        # The left neighbour gets the rounded half, the right one the remainder.
         half = np.where(has_left & has_right, size // 2, size)
         np.add.at(attributed, left[has_left], half[has_left])
         other_half = np.where(has_left, size - half, size)

@@ -25,7 +25,7 @@ _TORCH_FILE: Final = regex(
 _INSTALLED: Final = regex(r"[/\\](site|dist)-packages[/\\]")
 
 _USER, _PACKAGE, _TORCH, _NOT_PYTHON = range(4)
-_OWNERSHIP: Final = Ownership(paths={}, libraries=(), known=False)
+_OWNERSHIP: Final = Ownership(paths={}, libraries=(), is_known=False)
 
 
 def is_python(frame: Frame) -> bool:

@@ -72,6 +72,7 @@ def build_recorded_history(
     memory, and at a cache flush for a retry the capacity was at most the peak of reserved bytes.
     """
     _, reserved = compute_common_levels(snapshot, replay)
+    # Without a failure or a retry, the driver never ran out.
     peak, capacity = int(replay.reserved_bytes.max()), None
 
     if failures or bool((flushes.cause == FlushCause.RETRY).any()):
@@ -190,6 +191,7 @@ class WhatIf:
         if recorded.expandable or requests is None or not self.is_reproduced:
             return
 
+        # A limit above the longest segment or request has no effect.
         longest = max(
             int(requests.n_bytes.max(initial=0)), int(requests.begin.n_bytes.max(initial=0))
         )

@@ -90,6 +90,7 @@ def find_graph_nodes(events: EventTable, tree: CallTree) -> GraphNodes:
 def _number_runs(events: EventTable, row: Rows, is_used: Mask, is_backward: Mask) -> Int64s:
     if not len(row):
         return np.zeros(0, dtype=np.int64)
+    # A backward pass in between may have used nodes of a run, so it ends there.
     passes = np.sort(events.ts_ns[is_backward])
     pass_before = np.searchsorted(passes, events.ts_ns[row])
 

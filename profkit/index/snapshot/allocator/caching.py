@@ -163,7 +163,7 @@ class CachingAllocator:
         return pool.pop(place)
 
     def _skip_expandable(self, pool: StreamPool, place: int) -> int:
-        """The index of the block to take, where some blocks are in expandable segments.
+        """Return the index of the block to take, where some blocks are in expandable segments.
 
         A block that can grow counts with the size it could grow to, so others are preferred.
         """
@@ -282,7 +282,7 @@ class CachingAllocator:
 
         ages = {block: block.pool.block_pool.n_searches - block.freed_at for block in candidates}
 
-        # Release blocks of at least the mean age, which the release changes.
+        # Each round releases the blocks of at least the mean age, as PyTorch does.
         while ages and excess_bytes > 0:
             mean, n_before = sum(ages.values()) / len(ages), len(ages)
             for block in [block for block in candidates if ages.get(block, -1) >= mean]:
