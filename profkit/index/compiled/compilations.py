@@ -1,8 +1,8 @@
 """When ``torch.compile`` compiled functions, and where compiled functions ran.
 
 Source: ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``ChromiumEventLogger``) and
-``torch/_dynamo/convert_frame.py`` name the rows of compiling;
-``torch/csrc/dynamo/eval_frame_cpp.cpp`` and ``GuardedCode.trace_annotation`` those of running.
+``torch/_dynamo/convert_frame.py`` name the rows of compiling.
+``torch/csrc/dynamo/eval_frame_cpp.cpp`` and ``GuardedCode.trace_annotation`` name the runs.
 """
 
 import re
@@ -144,7 +144,7 @@ def find_compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
         nowhere = np.zeros(0, dtype=np.int32)
         return CompiledRuns(rows, (), nowhere, nowhere, rows > 0, nowhere, is_region)
 
-    # Each run's operators are those to which no inner run is nearer.
+    # Each run has the operators to which no inner run is nearer.
     above, outermost = tree.enclosing(is_region), tree.outermost(is_region)
     parent = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
     computes = _find_computing(events, tree)

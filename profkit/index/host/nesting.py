@@ -272,7 +272,7 @@ def _fill(events: EventTable, rows: Int32s, at_end: Mask, parent: Int32s, depth:
         chunk = np.concatenate((still_open, rows[first:last]))
         starts, ends = axis.spans(chunk)
 
-        # The depth is the number of rows that began before, less those that ended before.
+        # The depth is the number of rows that began before, less the rows that ended before.
         depths = np.arange(len(chunk), dtype=np.int32)
         depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
         places = _find_parents(depths)

@@ -51,8 +51,8 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
     """Find the steps that the recording names, or else the steps that its marks delimit.
 
     Args:
-        entry_name: As in :func:`~profkit.index.host.steps.find_annotated_steps`.
-        open_step: As in :func:`~profkit.index.host.steps.find_annotated_steps`.
+        entry_name: See :func:`~profkit.index.host.steps.find_annotated_steps`.
+        open_step: See :func:`~profkit.index.host.steps.find_annotated_steps`.
     """
     named = find_annotated_steps(events, entry_name=entry_name, open_step=open_step)
     return without_own_edges(events, named if len(named) else _find_marked_steps(events, named))

@@ -10,8 +10,8 @@ are compared piece by piece, from one join to the next; other ranks, such as the
 pipeline, by all of their own time.
 
 Source: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), which
-replaces the times of operators by their average over all ranks and those of collectives by the
-median of the transfers.
+replaces the times of operators by their average over all ranks, and the times of collectives by
+the median of the transfers.
 """
 
 import itertools
@@ -128,7 +128,7 @@ class JobReplay:
         collective: The number of the collective of each join. Shape ``(joins,)``.
         matched: Its number among the matched ones; larger ones are not matched. Shape ``(joins,)``.
         what: The same number for collectives of the same kind, use and size. Shape ``(joins,)``.
-        transfer_ns: From the last rank's join to the end on that of the join. Shape ``(joins,)``.
+        transfer_ns: From the last rank's join to the end on the join's rank. Shape ``(joins,)``.
     """
 
     begins_ns: Float64s

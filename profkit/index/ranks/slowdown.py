@@ -18,7 +18,7 @@ from profkit.model.job import Slowdown, SlowRanks
 _MIN_MATCHED: Final = 0.8
 """The share of calls below which too much of what ranks wait for is not known."""
 _MAX_CANDIDATES: Final = 8
-"""The latest ranks, and those with the most own time, of which as many are replayed."""
+"""Ranks that are replayed: the latest ones and the ones with the most own time, in turn."""
 _MAX_STAGES: Final = 16
 _MIN_SHARE: Final = 0.01
 """Ranks below it explain nothing."""

@@ -3,7 +3,7 @@
 Most of a replay is the same with every change, so all are one pass over the graph, in which each
 node has a row with one entry per change: how much later it is than without any. A node that no
 change touches is as late as what it waits for, or as another predecessor less its slack.
-Times are those of single replays, to the nanosecond.
+Times equal single replays to the nanosecond.
 """
 
 from collections.abc import Iterator, Sequence

@@ -187,7 +187,7 @@ def trace_paths(
     moments[:, 1] = times - graph.dur_ns[nodes]
     moments[:, 2] = np.where(is_root, NEVER, graph.time_ns[graph.first.before[nodes]])
 
-    # Clocks of host and device differ: a moment is never later than those that follow it.
+    # Clocks of host and device differ: no moment may be later than the moments that follow it.
     np.clip(moments, starts_ns[step, None], ends_ns[step, None], out=moments)
     moments_ns = moments.ravel()
     np.minimum.accumulate(moments_ns, out=moments_ns)

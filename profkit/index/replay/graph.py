@@ -2,7 +2,7 @@
 
 A node is a moment: a point of a host thread, or the end of a kernel, copy or fill. It is reached
 when all of its predecessors are, each after its lag, plus the node's own duration:
-``time = max(time of predecessor + lag) + duration``. The lags are those of the recording, so a
+``time = max(time of predecessor + lag) + duration``. The lags are recorded, so a
 replay without changes returns every recorded time exactly.
 """
 

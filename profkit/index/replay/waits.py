@@ -184,7 +184,7 @@ class Lags:
             of the same name. Shape ``(k,)``.
         call: What each blocking call takes if it need not wait: the median of the calls of the same
             name, at least ``sync``; a copy always waits. Shape ``(k,)``.
-        submit: From the start of a blocking call to that of its own copy on a stream without work:
+        submit: From the start of a blocking call to the start of its copy on a stream without work:
             the median of the calls of the same name. Shape ``(k,)``.
     """
 

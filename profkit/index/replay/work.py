@@ -56,7 +56,7 @@ class DeviceWork:
         return [slice(a, b) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
 
     def latest_so_far(self, moments_ns: Int64s) -> Int64s:
-        """Return the latest moment of each work and those before it on its stream.
+        """Return the latest moment of each work and all work before it on its stream.
 
         Shape ``(w,)``.
         """

@@ -247,7 +247,7 @@ class FragmentationSites:
     Attributes:
         line: The source line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`.
             Shape ``(p,)``.
-        unreleasable_bytes: As in :attr:`SegmentMap.unreleasable_by_block`.
+        unreleasable_bytes: See :attr:`SegmentMap.unreleasable_by_block`.
     """
 
     line: Int32s
