@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from profkit.dataclass import dataclass
 from profkit.engine.figures.top import MAX_ENTRIES
 from profkit.index.pairing import match_items
-from profkit.index.snapshot.stack_changes import StackChange, stack_changes
+from profkit.index.snapshot.stack_changes import StackChange, find_stack_changes
 from profkit.model.difference import Change, ChangeKind, ChangeStatus, FixResult, Unit
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def memory_changes(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
     """Live memory that differs between two snapshots, by stack."""
-    return [_stack_change(change) for change in stack_changes(before, after)]
+    return [_stack_change(change) for change in find_stack_changes(before, after)]
 
 
 def _stack_change(change: StackChange) -> Change:

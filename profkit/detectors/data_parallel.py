@@ -60,7 +60,7 @@ from profkit.index.intervals import Intervals, complement, covered_by, unite
 from profkit.index.ranks.data_parallel import (
     DataParallelOverhead,
     data_parallel_calls,
-    data_parallel_overhead,
+    measure_data_parallel,
 )
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
@@ -97,7 +97,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(calls):
         return
 
-    wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
+    wrapper = measure_data_parallel(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
     idle_ns = _find_idle_time(ctx, wrapper).total_ns
     change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())

@@ -53,7 +53,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import library_function, place_of_call
 from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import known_locations, times_per_step
-from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
+from profkit.index.device.syncs import SyncKind, are_followed_by_work, find_calls_by_profiler
 from profkit.index.ranks.collectives import collective_rows
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
@@ -114,14 +114,14 @@ def _find_calls(ctx: Context) -> Rows:
     rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     in_collective = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~in_collective]
-    calls: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+    calls: Rows = rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
     return calls
 
 
 def _ends_all_work(ctx: Context, rows: Rows) -> bool:
     """Tell whether nothing was launched after any of the calls."""
     # In a recording of a single step the next step may follow.
-    return len(ctx.steps) != 1 and not followed_by_work(ctx.events, ctx.launches, rows).any()
+    return len(ctx.steps) != 1 and not are_followed_by_work(ctx.events, ctx.launches, rows).any()
 
 
 def _name_python_call(runtime_call: str) -> str:

@@ -77,7 +77,7 @@ from profkit.engine.families.compile import (
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.compiled.compilations import gaps_between_graphs
+from profkit.index.compiled.compilations import find_gaps_between_graphs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled
@@ -209,7 +209,7 @@ def _find_breaks(ctx: Context, code: CompiledCode, thresholds: Thresholds) -> It
     entered = _add_called_runs(runs.root, runs_of_lines, called_runs)
 
     # Computed once for all lines, since it joins all operators of a thread.
-    starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
+    starts, ends = find_gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
     bounds = np.cumsum([len(places) for places in entered])[:-1]
     gaps = map(union, np.split(starts, bounds), np.split(ends, bounds))
     for (line, _), places, between in zip(lines.values(), runs_of_lines, gaps, strict=True):

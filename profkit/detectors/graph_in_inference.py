@@ -60,16 +60,16 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows
 from profkit.engine.wording import at, counted, known_locations, times_per_step
-from profkit.index.compute.inputs import inputs_of
+from profkit.index.compute.inputs import parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.index.trace_memory.graph_nodes import (
     GraphNodes,
     RetainedBytes,
-    graph_nodes,
+    find_graph_nodes,
+    find_retained_bytes,
     peak_live_bytes,
-    retained_bytes,
 )
 from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
@@ -117,12 +117,12 @@ MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each network whose graphs are freed unused."""
-    nodes = graph_nodes(ctx.events, ctx.tree)
+    nodes = find_graph_nodes(ctx.events, ctx.tree)
     trains = names_matching(ctx.events, TRAINING)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
 
-    saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
+    saved = find_retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
     freed, alive = _find_unused_runs(ctx, nodes, saved, thresholds)
 
     # Where a program has steps or trains, a backward pass after the recording may use a live graph.
@@ -189,7 +189,7 @@ def _is_training(ctx: Context) -> bool | None:
     for pattern, place in _TRAINING_FLAGS.items():
         texts = events.concrete_inputs.at(np.flatnonzero(rows_named(events, pattern, Category.OP)))
         for number in distinct(texts[texts != MISSING]).tolist():
-            inputs = inputs_of("[]", "", events.names[number])
+            inputs = parse_inputs("[]", "", events.names[number])
             flags.add(inputs.value(place) if inputs is not None else None)
     return None if not flags & {True, False} else True in flags
 

@@ -63,7 +63,7 @@ from profkit.engine.windows import (
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct, marked, united
-from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, creating_ops
+from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, find_creating_ops
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import COPY, EXPLICIT_SYNC, LAUNCH, rows_named
 from profkit.model.change import ProgramChange
@@ -107,7 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that creates a tensor on the host and copies it."""
     events = ctx.events
     waits = _find_copies(ctx)
-    maker = creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
+    maker = find_creating_ops(events, ctx.tree, ctx.source.frame, waits.owner)
 
     # An operator that launches kernels computes its result on a device.
     is_made = are_made(events, maker, events.n_bytes.at(waits.copy), thresholds.max_copy_bytes)

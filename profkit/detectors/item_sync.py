@@ -55,7 +55,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings, read_rows
 from profkit.engine.wording import tensor_method
-from profkit.index.device.syncs import before_indexing
+from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
@@ -95,7 +95,7 @@ def _operator(ctx: Context, rows: Rows) -> str:
 
 def _find_index_reads(ctx: Context, rows: Rows) -> Rows:
     """Find the reads of an element with which the same line then indexes."""
-    read, index = before_indexing(ctx.events, rows).T
+    read, index = find_reads_before_indexing(ctx.events, rows).T
     frame, step_of = ctx.source.frame, ctx.step_of
     is_same_line = (frame[read] == frame[index]) & (frame[read] != NO_FRAME)
     return np.asarray(read[is_same_line & (step_of(read) == step_of(index))])

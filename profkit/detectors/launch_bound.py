@@ -57,7 +57,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.windows import in_windows, windows, windows_ns
 from profkit.engine.wording import time_per_step
-from profkit.index.device.idle import waits_for_launches
+from profkit.index.device.idle import find_waits_for_launches
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.intervals import (
     Intervals,
@@ -138,7 +138,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # A host that waits for a collective cannot launch, which is another rule's.
     waits_by_device = []
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
-        idle = waits_for_launches(
+        idle = find_waits_for_launches(
             ctx.events, ctx.launches, device, causes, thresholds.max_launch_ns
         )
         idle = intersect(idle, union(starts, ends))

@@ -45,7 +45,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
-from profkit.index.device.orphans import launches_without_work, orphans_with_lost_launch
+from profkit.index.device.orphans import find_launches_without_work, orphans_with_lost_launch
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_share
@@ -77,7 +77,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield findings for missing kernels, missing launches, and messages."""
-    launches, without_work = launches_without_work(ctx.events, ctx.launches)
+    launches, without_work = find_launches_without_work(ctx.events, ctx.launches)
     n_lost, n_launches = len(without_work), len(launches)
     if _is_many(n_lost, n_launches, thresholds):
         yield _build_finding(

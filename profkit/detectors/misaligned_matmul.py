@@ -55,7 +55,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.compute.peaks import PRECISION_OF, peak_of
-from profkit.index.compute.products import LOAD_BYTES, Products, misaligned, padded, products
+from profkit.index.compute.products import LOAD_BYTES, Products, find_misaligned, find_products, pad
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
@@ -111,11 +111,12 @@ _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "b
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all misaligned products."""
-    matmuls = products(ctx.events, ctx.launches, ctx.op_work)
+    matmuls = find_products(ctx.events, ctx.launches, ctx.op_work)
     matmuls = matmuls.select(
         in_windows(ctx, matmuls.rows) & (ctx.events.dur_ns[matmuls.kernel] > 0)
     )
-    is_odd, is_fast = misaligned(ctx.events, matmuls), tensor_core_rows(ctx.events, matmuls.kernel)
+    is_odd = find_misaligned(ctx.events, matmuls)
+    is_fast = tensor_core_rows(ctx.events, matmuls.kernel)
     is_wide = (matmuls.sizes >= thresholds.min_size_count).all(axis=1)
     odd = matmuls.select(is_odd & is_wide & (is_fast | _left_tensor_cores(ctx, matmuls)))
     if not len(odd.rows):
@@ -208,7 +209,7 @@ def _build_findings(
         per_ns: FLOPs per nanosecond of each product if it were aligned; 0 if not known.
     """
     # Padding adds work, which an aligned product has to make up for.
-    padding = np.prod(padded(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
+    padding = np.prod(pad(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
     now_ns = ctx.events.dur_ns[odd.kernel]
     with np.errstate(divide="ignore"):
         left = np.ceil(100 * odd.flops * padding / per_ns / now_ns) / 100
@@ -259,7 +260,7 @@ def _describe_shape(slow: Products, place: int) -> str:
 
 def _suggest_fix(slow: Products, place: int) -> str:
     sizes, element_bytes = slow.sizes[[place]], slow.element_bytes[[place]]
-    rounded = padded(sizes, element_bytes)[0].tolist()
+    rounded = pad(sizes, element_bytes)[0].tolist()
     changed = [
         f"{format_count(old)} to {format_count(new)}"
         for old, new in dict(zip(sizes[0].tolist(), rounded, strict=True)).items()

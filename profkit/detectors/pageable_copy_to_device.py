@@ -58,7 +58,7 @@ from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_withi
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
-from profkit.index.host.host_made_tensors import are_made, creating_ops
+from profkit.index.host.host_made_tensors import are_made, find_creating_ops
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Int32s, Rows
 from profkit.model.finding import Finding
@@ -105,7 +105,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = blocking_copies(ctx, SyncKind.TO_DEVICE)
 
     # Tensors that the same line creates are reported by host-made-tensor.
-    makers = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
+    makers = find_creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
     waits = waits.select(~are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy)))
     in_pageable = is_pageable(ctx.events, waits.copy)
 

@@ -60,7 +60,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import busy_ns, device_time, event_ids, windows_ns
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.distinct import distinct, united
-from profkit.index.host.casts import RoundTrips, round_trips
+from profkit.index.host.casts import RoundTrips, find_round_trips
 from profkit.index.runtime_calls import CUDA, HIP
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
@@ -105,7 +105,7 @@ _MAX_METHODS: Final = 100
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts that go back and forth."""
-    trips = round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
+    trips = find_round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
     if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
         return
 

@@ -50,7 +50,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import time_per_step, times_per_step
-from profkit.index.device.elementwise import layout_copies
+from profkit.index.device.elementwise import find_layout_copies
 from profkit.index.distinct import are_among, distinct
 from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
@@ -87,7 +87,7 @@ _METHODS: Final = ("contiguous", "reshape", "flatten")
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors into another layout."""
-    work, called = layout_copies(ctx.events, ctx.tree, ctx.launches)
+    work, called = find_layout_copies(ctx.events, ctx.tree, ctx.launches)
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
     busy = busy_ns(ctx)

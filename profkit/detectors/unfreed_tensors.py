@@ -51,7 +51,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
 from profkit.index.distinct import are_among, distinct
-from profkit.index.host.nesting import rows_open_at
+from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.trace_memory.live_bytes import (
     UnfreedInSteps,
     device_label,
@@ -137,7 +137,7 @@ def _was_monitored(ctx: Context) -> bool:
 def _find_growths(ctx: Context) -> Iterator[_Growth]:
     table = ctx.allocations.table
     kept = unfreed_in_steps(ctx.allocations, ctx.steps)
-    row = rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
+    row = find_rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
     kind, number = table.device_type[kept.place], table.device[kept.place]
 
     for device in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):

@@ -56,7 +56,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.device.attention import attentions
+from profkit.index.device.attention import find_attentions
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
@@ -97,7 +97,7 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
-    attention = attentions(ctx.events, ctx.tree, ctx.launches)
+    attention = find_attentions(ctx.events, ctx.tree, ctx.launches)
     attention = attention.select(in_windows(ctx, attention.softmax))
     spent = device_time(ctx, np.append(attention.products, attention.between))
     share = spent.total_ns / busy_ns(ctx)

@@ -54,7 +54,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
-from profkit.index.device.elementwise import elementwise_kernels, fusible_chains
+from profkit.index.device.elementwise import elementwise_kernels, find_fusible_chains
 from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category, Mask, Rows
@@ -143,7 +143,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _find_chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
     """Find the kernels of chains in the steps, their operators, and all but each longest one."""
-    work, chain = fusible_chains(ctx.events, ctx.tree, ctx.launches)
+    work, chain = find_fusible_chains(ctx.events, ctx.tree, ctx.launches)
     op = ctx.launches.op[np.searchsorted(ctx.launches.work, work)].astype(np.intp)
     inside = in_windows(ctx, op)
     work, chain, op = work[inside], chain[inside], op[inside]

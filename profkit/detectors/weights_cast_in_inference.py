@@ -54,7 +54,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import united
-from profkit.index.host.cast_parameters import cast_parameters
+from profkit.index.host.cast_parameters import find_cast_parameters
 from profkit.index.intervals import covered_by, unite
 from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
@@ -95,7 +95,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts of parameters in a recording of inference."""
     if names_matching(ctx.events, TRAINING)[ctx.events.name].any():
         return
-    casts = cast_parameters(ctx.events, ctx.tree)
+    casts = find_cast_parameters(ctx.events, ctx.tree)
     casts = casts[in_windows(ctx, casts)]
     if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
         return

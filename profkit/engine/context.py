@@ -12,32 +12,38 @@ from profkit.engine.kept import KeptRelations, kept_relation
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,
-    compilations,
-    compiled_runs,
+    find_compilations,
+    find_compiled_runs,
 )
-from profkit.index.compute.categories import are_categories, work_categories
-from profkit.index.compute.op_work import OpWork, op_work
+from profkit.index.compute.categories import are_categories, classify_work
+from profkit.index.compute.op_work import OpWork, measure_op_work
 from profkit.index.compute.peaks import CPU, Peak, peak_of
-from profkit.index.device.cold_calls import cold_calls
-from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
-from profkit.index.device.streams import DeviceActivity, device_activity
-from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
+from profkit.index.device.cold_calls import find_cold_calls
+from profkit.index.device.idle import IdleByCause, host_activity, split_idle_by_cause
+from profkit.index.device.streams import DeviceActivity, find_device_activity
+from profkit.index.device.syncs import Syncs, find_calls_by_profiler, find_syncs
 from profkit.index.distinct import distinct
-from profkit.index.host.modules import ModuleTree, module_tree
-from profkit.index.host.nesting import CallTree, call_tree, own_ns, rows_open_at, self_ns
-from profkit.index.host.source import NO_FRAME, SourceMap, forward_of_backward, map_source
+from profkit.index.host.modules import ModuleTree, build_module_tree
+from profkit.index.host.nesting import (
+    CallTree,
+    build_call_tree,
+    compute_own_ns,
+    compute_self_ns,
+    find_rows_open_at,
+)
+from profkit.index.host.source import NO_FRAME, SourceMap, find_forward_of_backward, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import EMPTY, Intervals, subtract, union, unite
 from profkit.index.launches import Launches, join_launches
 from profkit.index.ranks.collectives import (
     communication_kernels,
-    exposed_waits,
+    find_exposed_waits,
     host_collectives,
     host_work_time,
 )
 from profkit.index.replay.build import build_graph
-from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
+from profkit.index.replay.critical_path import CriticalPath, HostActivity, find_critical_path
 from profkit.index.replay.graph import DependencyGraph
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
 from profkit.index.runtime_calls import LAUNCH
@@ -117,7 +123,7 @@ class Context:
     @kept_relation(lambda tree, ctx: tree.fits(ctx.events))
     def tree(self) -> CallTree:
         """The call trees of the host threads."""
-        return call_tree(self.events)
+        return build_call_tree(self.events)
 
     @cached_property
     def steps(self) -> Steps:
@@ -140,17 +146,17 @@ class Context:
     @kept_relation(lambda work, ctx: work.fits(ctx.events))
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
-        return op_work(self.events, self.tree)
+        return measure_op_work(self.events, self.tree)
 
     @cached_property
     def op_self_ns(self) -> Int64s:
         """Host time of each operator without the operators within it; else 0. Shape ``(n,)``."""
-        return self_ns(self.events, self.tree, self.events.category == Category.OP)
+        return compute_self_ns(self.events, self.tree, self.events.category == Category.OP)
 
     @cached_property
     def own_ns(self) -> Int64s:
         """Duration of each host row without its children; else 0. Shape ``(n,)``."""
-        return own_ns(self.events, self.tree)
+        return compute_own_ns(self.events, self.tree)
 
     @cached_property
     def rows_of_memory(self) -> Int32s:
@@ -159,12 +165,12 @@ class Context:
         :data:`~profkit.model.events.NO_ROW` for none. Shape of ``trace.memory.lane``.
         """
         table = self.trace.memory
-        return rows_open_at(self.events, self.tree, table.lane, table.ts_ns)
+        return find_rows_open_at(self.events, self.tree, table.lane, table.ts_ns)
 
     @kept_relation(lambda found, ctx: are_categories(found, ctx.events))
     def work_categories(self) -> Int64s:
         """The category of operators and device work, as its index. Shape ``(n,)``."""
-        return work_categories(self.events, self.tree, self.launches, self.is_communication)
+        return classify_work(self.events, self.tree, self.launches, self.is_communication)
 
     @kept_relation(lambda source, ctx: source.fits(ctx.events))
     def source(self) -> SourceMap:
@@ -175,12 +181,12 @@ class Context:
     @cached_property
     def forward_ops(self) -> Int32s:
         """The forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
-        return forward_of_backward(self.events, self.tree)
+        return find_forward_of_backward(self.events, self.tree)
 
     @kept_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
     def modules(self) -> ModuleTree | None:
         """The tree of modules, or None where no calls of modules were recorded."""
-        return module_tree(self.events, self.tree, self.forward_ops)
+        return build_module_tree(self.events, self.tree, self.forward_ops)
 
     @cached_property
     def is_communication(self) -> Mask:
@@ -190,7 +196,7 @@ class Context:
     @cached_property
     def devices(self) -> tuple[DeviceActivity, ...]:
         """The activity of each device, by ordinal."""
-        return device_activity(self.events, self.launches, self.is_communication)
+        return find_device_activity(self.events, self.launches, self.is_communication)
 
     @cached_property
     def busy(self) -> Intervals:
@@ -234,7 +240,9 @@ class Context:
     def idle_causes(self) -> tuple[IdleByCause, ...]:
         """Why each device was idle, by ordinal; without the time of unrecorded work."""
         return tuple(
-            idle_by_cause(self.events, self.launches, device, self.host_activity, self.unrecorded)
+            split_idle_by_cause(
+                self.events, self.launches, device, self.host_activity, self.unrecorded
+            )
             for device in self.devices
         )
 
@@ -246,12 +254,12 @@ class Context:
     @cached_property
     def cold_calls(self) -> Rows:
         """Calls of the runtime that first load code or a library, or create a context."""
-        return cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
+        return find_cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
 
     @kept_relation(lambda graph, ctx: graph.fits(ctx.events))
     def graph(self) -> DependencyGraph:
         """The recording as a dependency graph."""
-        ignored = called_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
+        ignored = find_calls_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
         return build_graph(self.events, self.tree, self.launches, self.syncs, self.steps, ignored)
 
     @cached_property
@@ -269,13 +277,13 @@ class Context:
         waits = EMPTY
         if len(collectives):
             working = unite(host_work_time(events, self.tree), self.busy)
-            waits = exposed_waits(events, collectives, working, 0, self.window_ns)
+            waits = find_exposed_waits(events, collectives, working, 0, self.window_ns)
         return HostActivity(self.tree, self.syncs, wait, self.is_communication, waits)
 
     @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
         """The critical path of all steps, without what profkit did in them."""
-        path = critical_path(self.replay, self.path_activity)
+        path = find_critical_path(self.replay, self.path_activity)
         return path.without(self.events.category == Category.PROFKIT)
 
     @cached_property
@@ -286,12 +294,12 @@ class Context:
     @cached_property
     def compilations(self) -> Compilations:
         """The compilations by ``torch.compile``."""
-        return compilations(self.events, self.tree)
+        return find_compilations(self.events, self.tree)
 
     @cached_property
     def compiled_runs(self) -> CompiledRuns:
         """The calls of compiled code."""
-        return compiled_runs(self.events, self.tree)
+        return find_compiled_runs(self.events, self.tree)
 
     @cached_property
     def allocations(self) -> Allocations:

@@ -14,8 +14,8 @@ from profkit.engine.needs import is_over_ranks
 from profkit.engine.rank_lanes import job_lanes, own_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
-from profkit.index.ranks.activity import rank_activity
-from profkit.index.ranks.calls import NO_CALLS, collective_calls
+from profkit.index.ranks.activity import find_rank_activity
+from profkit.index.ranks.calls import NO_CALLS, find_collective_calls
 from profkit.index.ranks.flight import PackedRecord
 from profkit.model.finding import Finding
 from profkit.model.flight_record import FlightRecord
@@ -42,8 +42,8 @@ def rank_report(
         return _dump_report(ctx.flights, report, choice)
     if trace.rank is None or not len(ctx.events):
         return None
-    calls = collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
-    activity = rank_activity(
+    calls = find_collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
+    activity = find_rank_activity(
         trace,
         ctx.tree,
         ctx.launches,

@@ -14,7 +14,7 @@ from profkit.errors import UsageError
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
 from profkit.index.launches import CALLS, DEVICE_WORK
-from profkit.index.replay.critical_path import critical_path
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange, together
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding, Unchecked
@@ -52,7 +52,7 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     changes = tuple(changes)
     change, n = together(each for _, each in changes), max(1, len(ctx.steps))
     before, (predicted,) = ctx.critical_path, _predicted(ctx, [change])
-    after = critical_path(ctx.replay, ctx.path_activity, change)
+    after = find_critical_path(ctx.replay, ctx.path_activity, change)
     before_ns = round(ctx.replay.recorded_ns / n)
     return Prediction(
         path=ctx.path,

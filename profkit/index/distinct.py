@@ -21,7 +21,7 @@ _MAX_SHORT: Final = int(np.iinfo(np.uint16).max)
 
 
 def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """Some numbers or moments, ascending and without repetitions.
+    """Return numbers or moments, ascending and without repetitions.
 
     ``np.unique`` without indices imports ``numpy.ma``, which takes a small file's analysis 10 ms.
     """
@@ -31,23 +31,23 @@ def distinct(numbers: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     return np.asarray(ordered[is_first])
 
 
-def common(one: _Integers, other: _Integers) -> Int64s:
-    """The numbers or moments that are among both, ascending and without repetitions."""
-    found = np.intersect1d(distinct(one), distinct(other), assume_unique=True)
-    return found.astype(np.int64, copy=False)
+def common(first: _Integers, second: _Integers) -> Int64s:
+    """Return the numbers or moments that are among both, ascending and without repetitions."""
+    shared = np.intersect1d(distinct(first), distinct(second), assume_unique=True)
+    return shared.astype(np.int64, copy=False)
 
 
-def united(one: _Integers, other: _Integers) -> Rows:
-    """The rows that are among either, ascending and without repetitions."""
-    return distinct(np.concatenate((one, other))).astype(np.intp, copy=False)
+def united(first: _Integers, second: _Integers) -> Rows:
+    """Return the rows that are among either, ascending and without repetitions."""
+    return distinct(np.concatenate((first, second))).astype(np.intp, copy=False)
 
 
-def are_among(numbers: _Integers, some: _Integers) -> Mask:
-    """Which numbers or moments are among some others. Shape of ``numbers``.
+def are_among(numbers: _Integers, members: _Integers) -> Mask:
+    """Return which numbers or moments are among some members. Shape of ``numbers``.
 
     ``np.isin`` without its table imports ``numpy.ma`` too.
     """
-    ordered = distinct(some)
+    ordered = distinct(members)
     if not len(ordered):
         return np.zeros(len(numbers), dtype=np.bool_)
     place = np.searchsorted(ordered, numbers)
@@ -56,54 +56,54 @@ def are_among(numbers: _Integers, some: _Integers) -> Mask:
 
 
 def marked(rows: _Integers, n: int) -> Mask:
-    """Which of ``n`` rows are among some. Shape ``(n + 1,)``: the last is that of ``NO_ROW``."""
-    found = np.zeros(n + 1, dtype=np.bool_)
-    found[rows] = True
-    found[n] = False
-    return found
+    """Mark some of ``n`` rows. Shape ``(n + 1,)``, with the last entry for ``NO_ROW``."""
+    mask = np.zeros(n + 1, dtype=np.bool_)
+    mask[rows] = True
+    mask[n] = False
+    return mask
 
 
 def used(numbers: _Integers) -> Rows:
-    """Which small numbers, all 0 or more, occur, ascending: lanes, names, rows."""
+    """Return the small numbers, all 0 or more, that occur, ascending: lanes, names, rows."""
     return np.flatnonzero(marked(numbers, int(numbers.max(initial=-1)) + 1))
 
 
 def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """The distinct keys, ascending, and the index of each key among them.
+    """Return the distinct keys, ascending, and the index of each key among them.
 
-    The same as ``np.unique`` with ``return_inverse``; dense keys use a table, which is faster than
-    sorting.
+    Equals ``np.unique`` with ``return_inverse``, but dense keys use a table, which is faster.
 
     Args:
         keys: Non-negative. Shape ``(n,)``.
     """
-    found, place = _numbered(keys)
-    return found, place.astype(np.int64)
+    distinct_keys, place = _number_keys(keys)
+    return distinct_keys, place.astype(np.int64)
 
 
-def numbered_pairs(one: _Integers, other: _Integers) -> tuple[tuple[Int64s, Int64s], Int32s]:
-    """The distinct pairs of two columns, ascending, and the index of each row's pair among them.
+def numbered_pairs(first: _Integers, second: _Integers) -> tuple[tuple[Int64s, Int64s], Int32s]:
+    """Return the distinct pairs of two columns, ascending, and the index of each row's pair.
 
     Args:
-        one: Non-negative. Shape ``(n,)``.
-        other: Non-negative. Shape ``(n,)``.
+        first: Non-negative. Shape ``(n,)``.
+        second: Non-negative. Shape ``(n,)``.
 
     Returns:
         The pairs as two columns, and numbers of shape ``(n,)``.
     """
-    (ones, one_of), (others, other_of) = _numbered(one), _numbered(other)
-    keys = one_of * np.int64(len(others))
-    keys += other_of
-    del one_of, other_of
-    pairs, place = _numbered(keys)
-    return (ones[pairs // len(others)], others[pairs % len(others)]), place
+    (firsts, first_of), (seconds, second_of) = _number_keys(first), _number_keys(second)
+    keys = first_of * np.int64(len(seconds))
+    keys += second_of
+    del first_of, second_of
+    pairs, place = _number_keys(keys)
+    return (firsts[pairs // len(seconds)], seconds[pairs % len(seconds)]), place
 
 
-def _numbered(keys: _Integers) -> tuple[Int64s, Int32s]:
+def _number_keys(keys: _Integers) -> tuple[Int64s, Int32s]:
     largest = int(keys.max(initial=0))
     if largest > _MAX_SPARSENESS * len(keys) + _SMALL_TABLE:
-        found, place = np.unique(keys, return_inverse=True)
-        return found.astype(np.int64), place.astype(np.int32)
+        distinct_keys, place = np.unique(keys, return_inverse=True)
+        return distinct_keys.astype(np.int64), place.astype(np.int32)
+
     is_used = np.zeros(largest + 1, dtype=np.bool_)
     is_used[keys] = True
     number = np.cumsum(is_used, dtype=np.int32)
@@ -112,9 +112,9 @@ def _numbered(keys: _Integers) -> tuple[Int64s, Int32s]:
 
 
 def numbered_values(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Int64s]:
-    """The distinct values of a column, ascending, and the index of each value among them.
+    """Return the distinct values of a column, ascending, and the index of each value among them.
 
-    Most columns have whole numbers, such as those of names, which need no sort.
+    Most columns have whole numbers, such as numbers of names, which need no sort.
 
     Args:
         values: Integers, or floats none of which is NaN. Shape ``(k,)``.
@@ -123,12 +123,12 @@ def numbered_values(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Int64s]
         whole = values.astype(np.int64)
         if (whole == values).all():
             return numbered(whole)
-    found, place = np.unique(values, return_inverse=True)
-    return found, place.astype(np.int64)
+    distinct_values, place = np.unique(values, return_inverse=True)
+    return distinct_values, place.astype(np.int64)
 
 
 def by_number(numbers: _Integers) -> Rows:
-    """The order of some numbers, all 0 or more; equal ones stay as they are.
+    """Return the order of some numbers, all 0 or more. Equal numbers keep their order.
 
     NumPy uses radix sort for 16 bits.
     """

@@ -13,7 +13,7 @@ from profkit.index.distinct import distinct
 from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
 
 _CHUNK: Final = 1 << 18
-"""Rows united at once; rows nested in others drop out before the next chunk."""
+"""Rows united at once; rows nested in other rows drop out before the next chunk."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Intervals:
 
     @property
     def are_valid(self) -> bool:
-        """Whether they are what they should be: of what is read from a cache."""
+        """Return whether intervals from a cache are disjoint and ascending."""
         starts, ends = self.starts_ns, self.ends_ns
         return len(starts) == len(ends) and bool(
             (starts < ends).all() and (ends[:-1] <= starts[1:]).all()
@@ -41,16 +41,16 @@ class Intervals:
 
     @property
     def total_ns(self) -> int:
-        """Sum of their lengths."""
+        """Return the sum of the lengths."""
         return int((self.ends_ns - self.starts_ns).sum())
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(start, end) of each."""
+        """Return the (start, end) pairs."""
         return tuple(zip(self.starts_ns.tolist(), self.ends_ns.tolist(), strict=True))
 
 
 def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
-    """The time that at least one interval covers.
+    """Return the time that at least one interval covers.
 
     Args:
         starts_ns: In any order. Shape ``(n,)``.
@@ -62,9 +62,13 @@ def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
         starts, ends = starts[is_positive], ends[is_positive]
     if not len(starts):
         return EMPTY
+
+    # Most rows are in order already, and sorting would take most of the time.
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+
+    # An interval opens where it starts after all earlier ones have ended.
     reached = np.maximum.accumulate(ends)
     opens = np.concatenate(([True], starts[1:] > reached[:-1]))
     closes = np.concatenate((opens[1:], [True]))
@@ -72,7 +76,7 @@ def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
 
 
 def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
-    """The union of (start, end) pairs."""
+    """Return the union of (start, end) pairs."""
     times = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * len(pairs))
     return union(times[::2], times[1::2])
 
@@ -81,9 +85,10 @@ EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
-    """Covered time before each of some moments. Shape of ``at_ns``."""
+    """Return the covered time before each moment. Shape of ``at_ns``."""
     if not len(covered):
         return np.zeros(len(at_ns), dtype=np.int64)
+
     lengths = covered.ends_ns - covered.starts_ns
     before = np.concatenate(([0], np.cumsum(lengths)))
     place = np.searchsorted(covered.starts_ns, at_ns, side="right")
@@ -92,13 +97,13 @@ def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
 
 
 def covered_within(covered: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
-    """Covered time within each of some windows. Shape of ``starts_ns``."""
+    """Return the covered time within each window. Shape of ``starts_ns``."""
     inside = covered_before(covered, ends_ns) - covered_before(covered, starts_ns)
     return np.asarray(np.maximum(inside, 0))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time that both cover."""
+    """Return the time that both cover."""
     # The intervals of b that overlap each interval of a are contiguous.
     first = np.searchsorted(b.ends_ns, a.starts_ns, side="right")
     n_overlaps = np.maximum(np.searchsorted(b.starts_ns, a.ends_ns, side="left") - first, 0)
@@ -106,12 +111,13 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     of_b = np.arange(len(of_a)) + np.repeat(
         first - (np.cumsum(n_overlaps) - n_overlaps), n_overlaps
     )
+
     starts = np.maximum(a.starts_ns[of_a], b.starts_ns[of_b])
     return Intervals(starts, np.minimum(a.ends_ns[of_a], b.ends_ns[of_b]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time that ``a`` covers and ``b`` does not."""
+    """Return the time that ``a`` covers and ``b`` does not."""
     if not len(a) or not len(b):
         return a
     start, end = min(a.starts_ns[0], b.starts_ns[0]), max(a.ends_ns[-1], b.ends_ns[-1])
@@ -119,30 +125,30 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def unite(a: Intervals, b: Intervals) -> Intervals:
-    """The time that at least one of the two covers."""
+    """Return the time that at least one of the two covers."""
     return union(np.concatenate((a.starts_ns, b.starts_ns)), np.concatenate((a.ends_ns, b.ends_ns)))
 
 
 def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """The time of a window that is not covered."""
+    """Return the time of a window that is not covered."""
     starts = np.concatenate(([start_ns], np.clip(covered.ends_ns, start_ns, end_ns)))
     ends = np.concatenate((np.clip(covered.starts_ns, start_ns, end_ns), [end_ns]))
-    return _non_empty(starts, ends)
+    return _drop_empty(starts, ends)
 
 
 def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """The covered time within a window."""
+    """Return the covered time within a window."""
     starts = np.clip(covered.starts_ns, start_ns, end_ns)
-    return _non_empty(starts, np.clip(covered.ends_ns, start_ns, end_ns))
+    return _drop_empty(starts, np.clip(covered.ends_ns, start_ns, end_ns))
 
 
-def _non_empty(starts: Int64s, ends: Int64s) -> Intervals:
+def _drop_empty(starts: Int64s, ends: Int64s) -> Intervals:
     is_positive = ends > starts
     return Intervals(starts[is_positive], ends[is_positive])
 
 
 def inside(covered: Intervals, at_ns: Int64s) -> Mask:
-    """Which of some moments are covered. Shape of ``at_ns``."""
+    """Return which moments are covered. Shape of ``at_ns``."""
     if not len(covered):
         return np.zeros(len(at_ns), dtype=np.bool_)
     place = np.searchsorted(covered.starts_ns, at_ns, side="right") - 1
@@ -150,7 +156,7 @@ def inside(covered: Intervals, at_ns: Int64s) -> Mask:
 
 
 def cut_at(covered: Intervals, at_ns: Int64s) -> Intervals:
-    """The intervals, each cut at those of some moments that are within it."""
+    """Cut the intervals at the moments that are within them."""
     at_ns = distinct(at_ns)
     place = np.searchsorted(covered.starts_ns, at_ns) - 1
     cuts = at_ns[(place >= 0) & (at_ns < np.append(covered.ends_ns, 0)[place])]
@@ -161,11 +167,9 @@ def cut_at(covered: Intervals, at_ns: Int64s) -> Intervals:
 
 
 def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
-    """The time that some rows cover."""
-    chunks = [
-        union(events.ts_ns[here], events.ts_ns[here] + events.dur_ns[here])
-        for here in (rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK))
-    ]
+    """Return the time that some rows cover."""
+    parts = (rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK))
+    chunks = [union(events.ts_ns[part], events.ts_ns[part] + events.dur_ns[part]) for part in parts]
     if len(chunks) == 1:
         return chunks[0]
     starts = [chunk.starts_ns for chunk in (EMPTY, *chunks)]
@@ -176,7 +180,7 @@ def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
 def take_from_start(
     covered: Intervals, starts_ns: Int64s, ends_ns: Int64s, wanted_ns: Int64s
 ) -> tuple[tuple[int, int], ...]:
-    """The first nanoseconds of the covered time in each window.
+    """Take the first nanoseconds of the covered time in each window.
 
     Args:
         starts_ns: Starts of disjoint windows, ascending. Shape ``(n,)``.
@@ -188,10 +192,12 @@ def take_from_start(
     """
     if not len(covered) or not len(starts_ns):
         return ()
+
     cut = cut_at(covered, np.concatenate((starts_ns, ends_ns)))
     starts, ends = cut.starts_ns, cut.ends_ns
     window = np.searchsorted(starts_ns, starts, side="right") - 1
     in_window = (window >= 0) & (starts < ends_ns[window])
     starts, ends, window = starts[in_window], ends[in_window], window[in_window]
+
     taken = covered_before(covered, starts) - covered_before(covered, starts_ns[window])
-    return _non_empty(starts, np.minimum(ends, starts + wanted_ns[window] - taken)).pairs()
+    return _drop_empty(starts, np.minimum(ends, starts + wanted_ns[window] - taken)).pairs()

@@ -15,30 +15,30 @@ def match_items(
     keys: Sequence[Callable[[Item], Hashable | None]],
     distance: Callable[[Item, Item], int],
 ) -> tuple[list[tuple[Item, Item]], list[Item], list[Item]]:
-    """Match items by one key after another, strictest first; the closest of equal key first.
+    """Match items by one key after another, strictest first, and the closest of equal key first.
 
     Args:
         keys: Each returns the identity of an item, or None for an item that it cannot match.
         distance: Distance between two items of equal key.
 
     Returns:
-        The matched pairs, the rest of ``before``, and the rest of ``after``.
+        The matched pairs, and the unmatched items of ``before`` and of ``after``.
     """
     pairs: list[tuple[Item, Item]] = []
     left, right = list(before), list(after)
     for key in keys:
-        left_by, right_by = _grouped(left, key), _grouped(right, key)
+        left_by, right_by = _group(left, key), _group(right, key)
         taken: set[int] = set()
-        for name, ones in left_by.items():
-            for one, other in _closest(ones, right_by.get(name, []), distance):
-                pairs.append((one, other))
-                taken |= {id(one), id(other)}
-        left = [each for each in left if id(each) not in taken]
-        right = [each for each in right if id(each) not in taken]
+        for name, candidates in left_by.items():
+            for pair in _pair_closest(candidates, right_by.get(name, []), distance):
+                pairs.append(pair)
+                taken |= set(map(id, pair))
+        left = [item for item in left if id(item) not in taken]
+        right = [item for item in right if id(item) not in taken]
     return pairs, left, right
 
 
-def _grouped(
+def _group(
     items: Sequence[Item], key: Callable[[Item], Hashable | None]
 ) -> dict[Hashable, list[Item]]:
     groups: dict[Hashable, list[Item]] = {}
@@ -49,19 +49,20 @@ def _grouped(
     return groups
 
 
-def _closest(
-    ones: list[Item], others: list[Item], distance: Callable[[Item, Item], int]
+def _pair_closest(
+    before: list[Item], after: list[Item], distance: Callable[[Item, Item], int]
 ) -> list[tuple[Item, Item]]:
-    if len(ones) * len(others) > _MAX_PAIRS:
-        return list(zip(ones, others, strict=False))
-    apart = sorted(
-        (distance(one, other), i, j) for i, one in enumerate(ones) for j, other in enumerate(others)
+    if len(before) * len(after) > _MAX_PAIRS:
+        return list(zip(before, after, strict=False))
+
+    by_distance = sorted(
+        (distance(old, new), i, j) for i, old in enumerate(before) for j, new in enumerate(after)
     )
-    found: list[tuple[Item, Item]] = []
-    left, right = set(range(len(ones))), set(range(len(others)))
-    for _, i, j in apart:
+    pairs: list[tuple[Item, Item]] = []
+    left, right = set(range(len(before))), set(range(len(after)))
+    for _, i, j in by_distance:
         if i in left and j in right:
             left.remove(i)
             right.remove(j)
-            found.append((ones[i], others[j]))
-    return found
+            pairs.append((before[i], after[j]))
+    return pairs

@@ -21,11 +21,11 @@ class CallKind:
         self._pattern = pattern
 
     def matches(self, name: str) -> bool:
-        """Whether a call of this name is of this kind."""
+        """Return whether a call of this name is of this kind."""
         return self._pattern.search(name) is not None
 
     def rows(self, events: EventTable) -> Rows:
-        """Runtime and driver calls of this kind, ascending."""
+        """Return runtime and driver calls of this kind, ascending."""
         return np.flatnonzero(rows_named(events, self._pattern, Category.RUNTIME, Category.DRIVER))
 
 
@@ -38,7 +38,7 @@ EXPLICIT_SYNC: Final = CallKind(
     )
 )
 """Explicit synchronization with a device, a stream or an event: CUDA's names, which HIP and most
-others prefix differently; CANN's; Cambricon's; those of Level Zero (an XPU's driver) and of SYCL's
+others prefix differently; CANN's; Cambricon's; names of Level Zero (an XPU's driver) and SYCL's
 runtime (UR, formerly PI)."""
 DEVICE_SYNC: Final = CallKind(
     regex(r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice")
@@ -72,16 +72,16 @@ COPY: Final = CallKind(regex(r"^(cuda|hip|cu)Memcpy"))
 CUDA: Final = CallKind(regex(r"^cu(da)?[A-Z]"))
 """Any call of CUDA's runtime or driver."""
 HIP: Final = CallKind(regex(r"^hip[A-Z]"))
-"""Any call of HIP's."""
+"""Any call of HIP's runtime."""
 
 
 def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
-    """Which interned names match. One entry per name; read-only.
+    """Return which interned names match. One entry per name; read-only.
 
     Each name is searched once for a pattern: a trace may have a million different ones.
 
     Args:
-        categories: Where only the names of some categories matter; others may match or not.
+        categories: Categories whose names matter. Other names may match or not.
     """
     key = pattern, categories
     if key not in events.matches:
@@ -90,19 +90,19 @@ def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Ca
             numbers = np.flatnonzero(events.has_name[list(categories)].any(axis=0))
         else:
             numbers = np.arange(len(names))
-        found = np.zeros(len(names), dtype=np.bool_)
-        found[[number for number in numbers.tolist() if pattern.search(names[number])]] = True
-        found.setflags(write=False)
-        events.matches[key] = found
+        matches = np.zeros(len(names), dtype=np.bool_)
+        matches[[number for number in numbers.tolist() if pattern.search(names[number])]] = True
+        matches.setflags(write=False)
+        events.matches[key] = matches
     return events.matches[key]
 
 
 def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
-    """Which rows of some categories have a matching name. Shape ``(n,)``."""
+    """Return which rows of some categories have a matching name. Shape ``(n,)``."""
     named = names_matching(events, pattern, *categories)
-    found = np.zeros(len(events), dtype=np.bool_)
+    mask = np.zeros(len(events), dtype=np.bool_)
     if named.any():
         for category in categories:
             rows = events.rows_by_category[category]
-            found[rows] = named[events.name[rows]]
-    return found
+            mask[rows] = named[events.name[rows]]
+    return mask

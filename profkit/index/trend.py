@@ -69,12 +69,13 @@ class Trend:
 
 
 def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
-    """The growth at the end of a series, or None without sustained growth.
+    """Find the growth at the end of a series, or None without sustained growth.
 
     Steps ascend, with one value each. Shape ``(n,)``.
     """
     if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
         return None
+
     overall = median_slope(steps, values)
     for share in _STARTS:
         begin = int(np.searchsorted(steps, steps[0] + share * (steps[-1] - steps[0])))
@@ -89,7 +90,7 @@ def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
 
 
 def is_rising(values: Floats) -> bool:
-    """Whether the last few samples rise, so that a detailed inspection is worth its cost."""
+    """Return whether the last few samples rise, so that a detailed inspection is worth its cost."""
     last = values[-RISING_SAMPLES:]
     if len(last) < RISING_SAMPLES:
         return False
@@ -98,7 +99,7 @@ def is_rising(values: Floats) -> bool:
 
 
 def median(values: Floats) -> float:
-    """The median of some values, at least one.
+    """Return the median of some values, at least one.
 
     ``np.median`` imports ``numpy.ma``, whose 0.7 MB would be growth of the monitored program.
     """
@@ -108,24 +109,26 @@ def median(values: Floats) -> float:
 
 
 def median_slope(steps: Int64s, values: Floats) -> float:
-    """The median of the slopes between all pairs of points, at least two, by ascending step.
+    """Return the median of the slopes between all pairs of points, at least two, by ascending step.
 
     Source: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 1968.
     """
-    every = -(-len(steps) // _MAX_POINTS)
-    x, y = steps[::-1][::every].astype(np.float64), values[::-1][::every]
+    stride = -(-len(steps) // _MAX_POINTS)
+    x, y = steps[::-1][::stride].astype(np.float64), values[::-1][::stride]
     first, second = np.triu_indices(len(x), 1)
     return median((y[first] - y[second]) / (x[first] - x[second]))
 
 
 def _is_steady(steps: Int64s, values: Floats) -> bool:
-    """Whether the minima of equally long segments rise at about the same pace."""
+    """Return whether the minima of equally long segments rise at about the same pace."""
     rises = np.diff(values)
     if (rises > 0).sum() < _MIN_RISES:
         return False
-    minima = _minima(steps, values)
+
+    minima = _find_minima(steps, values)
     if len(minima) < _MIN_SEGMENTS_WITH_DIPS and (rises < 0).any():
         return False
+
     lifts = np.diff(values[minima])
     paces = lifts / np.diff(steps[minima])
     return bool(
@@ -136,8 +139,8 @@ def _is_steady(steps: Int64s, values: Floats) -> bool:
     )
 
 
-def _minima(steps: Int64s, values: Floats) -> list[int]:
-    """Indices of the minimum of each segment of equally many steps."""
+def _find_minima(steps: Int64s, values: Floats) -> list[int]:
+    """Find the indices of the minimum of each segment of equally many steps."""
     n_segments = min(len(steps) // 2, _SEGMENTS)
     edges = np.linspace(steps[0], steps[-1] + 1, n_segments + 1)
     cuts = np.searchsorted(steps, edges).tolist()
@@ -145,7 +148,7 @@ def _minima(steps: Int64s, values: Floats) -> list[int]:
 
 
 def _slows_down(steps: Int64s, values: Floats, paces: Floats) -> bool:
-    """Whether the second half grows much less than the first, or the pace falls steadily."""
+    """Return whether the second half grows much less than the first, or the pace falls steadily."""
     middle = int(np.searchsorted(steps, (steps[0] + steps[-1]) / 2))
     middle = min(max(middle, 2), len(steps) - 2)
     early = median_slope(steps[: middle + 1], values[: middle + 1])
@@ -155,7 +158,7 @@ def _slows_down(steps: Int64s, values: Floats, paces: Floats) -> bool:
 
 
 def _exceeds_past(before: Floats, grown: Floats) -> bool:
-    """Whether the end exceeds all values before the growth, except single peaks."""
+    """Return whether the end exceeds all values before the growth, except single peaks."""
     if not len(before):
         return True
     end = grown[-max(len(grown) // _SEGMENTS, 1) :].min()
@@ -165,6 +168,7 @@ def _exceeds_past(before: Floats, grown: Floats) -> bool:
 
 
 def _exceeds_noise(steps: Int64s, values: Floats, slope: float) -> bool:
+    # The median absolute deviation is robust against single peaks.
     residual = values - slope * steps
     noise = _MAD_TO_SIGMA * median(np.abs(residual - median(residual)))
     return slope * float(steps[-1] - steps[0]) >= _MIN_SIGNAL_TO_NOISE * noise

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.call_paths import TOP, Paths, paths_of_tree
+from profkit.index.host.call_paths import TOP, Paths, number_tree_paths
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
@@ -52,7 +52,7 @@ def _build_host(ctx: Context, *, by_line: bool) -> Flame | None:
     site = host_sites(ctx, sites)
     top = paths.children(np.full(len(site), TOP), sites.threads(ctx)[ctx.events.lane])
     lines = sites.lines(ctx)[ctx.source.frame] if by_line else None
-    node = paths_of_tree(paths, ctx.tree, top, site, lines)
+    node = number_tree_paths(paths, ctx.tree, top, site, lines)
 
     has_stacks = bool((ctx.events.category == Category.PYTHON).any())
     along = "Python calls and operators" if has_stacks else "operators"
@@ -74,7 +74,7 @@ def _build_device_stack(ctx: Context) -> Flame | None:
     launch = ctx.launches.launch
     node = np.full(len(launch), TOP, dtype=np.int64)
     is_known = launch != NO_ROW
-    tree_node = paths_of_tree(paths, ctx.tree, top, site)
+    tree_node = number_tree_paths(paths, ctx.tree, top, site)
     node[is_known] = tree_node[launch[is_known]]
 
     # Work whose launch was not recorded has a root of its own.

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.call_paths import TOP, Paths, paths_of_stacks, paths_of_tree
+from profkit.index.host.call_paths import TOP, Paths, number_stack_paths, number_tree_paths
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
-from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
 from profkit.model.location import NO_SOURCE_LINE
@@ -109,13 +109,13 @@ def _add_stacks(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, top: 
     wanted, inverse = np.unique(stack[is_known], return_inverse=True)
     if len(wanted):
         above = np.full(len(wanted), top, dtype=np.int64)
-        stack_node = paths_of_stacks(paths, stacks, numbers, keep, above, wanted)
+        stack_node = number_stack_paths(paths, stacks, numbers, keep, above, wanted)
         node[is_known] = stack_node[inverse]
     return node
 
 
 def _build_of_trace(ctx: Context) -> Flame | None:
-    peaks = window_peaks(ctx.allocations)
+    peaks = find_window_peaks(ctx.allocations)
     if not peaks:
         return None
 
@@ -135,7 +135,9 @@ def _add_calls(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPe
 
     site = host_sites(ctx, sites)
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
-    tree_node = paths_of_tree(paths, ctx.tree, np.full(len(site), top, dtype=np.int64), site, lines)
+    tree_node = number_tree_paths(
+        paths, ctx.tree, np.full(len(site), top, dtype=np.int64), site, lines
+    )
 
     outside = sites.unknown("no enclosing call recorded")
     node = np.full(len(row), top, dtype=np.int64)

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.level_of_detail import joined, levels_of
+from profkit.index.level_of_detail import build_levels, joined
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankLane
 from profkit.model.report import Report
 from profkit.model.timeline import SliceKind, Timeline, TimelineLane, TimelineSite
@@ -41,7 +41,7 @@ def rank_timeline(report: Report) -> Timeline | None:
         end_ns=end,
         lanes=tuple(shown),
         sites=tuple(map(_site, job.sites)),
-        levels=levels_of(slices, max(1, end - start)),
+        levels=build_levels(slices, max(1, end - start)),
         steps=tuple(step_ranges(report)),
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.memory_series import Clock
@@ -90,7 +90,7 @@ def find_segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
         n_bytes=n_bytes,
         state=blocks.state[row],
         line=memory.lines.of(stack),
-        use=use_of_blocks(stack, never_freed, uses(stacks), makes_optimizer_state(stacks)),
+        use=use_of_blocks(stack, never_freed, find_uses(stacks), makes_optimizer_state(stacks)),
         at=at[row],
         clock=clock,
         until=int(times[-1]),

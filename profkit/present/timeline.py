@@ -17,7 +17,7 @@ from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
-from profkit.index.level_of_detail import levels_of, order_of, stacked, within_rows
+from profkit.index.level_of_detail import build_levels, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
 from profkit.model.events import (
@@ -127,7 +127,7 @@ def build_timeline(ctx: Context, report: Report) -> Timeline | None:
         end_ns=end,
         lanes=tuple(drawn.lanes),
         sites=ranked_sites,
-        levels=levels_of(slices, max(1, end - start)),
+        levels=build_levels(slices, max(1, end - start)),
         steps=tuple(zip(steps.names, steps.starts_ns.tolist(), ends, strict=True)),
     )
 

@@ -21,7 +21,7 @@ from profkit.engine.context import Context
 from profkit.errors import OutputError, UsageError
 from profkit.index.host.source import NO_FRAME
 from profkit.index.host.steps import NO_STEP
-from profkit.index.snapshot.stack_lines import NO_LINE, stack_lines
+from profkit.index.snapshot.stack_lines import NO_LINE, find_stack_lines
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, Category, Int32s
 from profkit.model.live_memory import MemorySample
@@ -201,7 +201,7 @@ def _build_lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # 
     if ctx.snapshot is None:
         return
     yield "stack", pa.array(stack, mask=stack == NO_STACK)
-    frame = stack_lines(ctx.snapshot.stacks).of(stack)
+    frame = find_stack_lines(ctx.snapshot.stacks).of(stack)
     yield from _build_places(ctx.snapshot.stacks.frames, frame, NO_LINE, pa)
 
 

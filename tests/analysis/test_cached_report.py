@@ -67,7 +67,7 @@ def kinds(folder: Path) -> list[str]:
     return sorted(each.stem.partition("-")[2] for each in folder.iterdir())
 
 
-def products(*paths: str) -> tuple[bytes, ...]:
+def find_products(*paths: str) -> tuple[bytes, ...]:
     found = study(paths)
     return tuple(render(found.report, each, recording=found.recording) for each in FORMATS)
 
@@ -75,7 +75,7 @@ def products(*paths: str) -> tuple[bytes, ...]:
 def fresh(path: str) -> tuple[bytes, ...]:
     limit_cache(0)
     try:
-        return products(path)
+        return find_products(path)
     finally:
         limit_cache(None)
 
@@ -84,9 +84,9 @@ def fresh(path: str) -> tuple[bytes, ...]:
 def test_every_format_is_the_same_from_the_cache(recorded: Path, folder: Path) -> None:
     expected = fresh(str(recorded))
     assert not folder.exists()
-    assert products(str(recorded)) == expected, "cold"
+    assert find_products(str(recorded)) == expected, "cold"
     assert kinds(folder)[:2] == ["", ""]
-    assert products(str(recorded)) == expected, "warm"
+    assert find_products(str(recorded)) == expected, "warm"
 
 
 def test_a_second_report_needs_nothing_of_the_recording(
@@ -202,7 +202,7 @@ def test_the_report_on_a_snapshot_is_cached(tmp_path: Path, folder: Path, loads:
     with b.frame("train.py", 3, "main"):
         b.alloc(1 << 20)
     path = str(b.write(tmp_path / "a.snapshot.pickle"))
-    assert products(path) == products(path) == fresh(path)
+    assert find_products(path) == find_products(path) == fresh(path)
     assert len(list(folder.iterdir())) == 1
     study(path)
     assert len(loads) == 3, "for the page and for the one without a cache"
@@ -224,12 +224,12 @@ def test_files_of_one_program_have_a_report_together(
 
 
 def test_damaged_entries_are_replaced(path: str, folder: Path) -> None:
-    expected = products(path)
+    expected = find_products(path)
     for entry in folder.iterdir():
         content = entry.read_bytes()
         entry.write_bytes(content[: len(content) // 2])
-    assert products(path) == expected
-    assert products(path) == expected
+    assert find_products(path) == expected
+    assert find_products(path) == expected
     assert kinds(folder) == ["", "", *RELATIONS]
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from profkit.api import analyze
 from profkit.engine.context import Context
 from profkit.engine.families.reads import ReadKind, read_kinds
-from profkit.index.device.syncs import user_reads
+from profkit.index.device.syncs import find_user_reads
 from profkit.model.finding import Finding
 from tests.traces import load_trace
 
@@ -85,7 +85,7 @@ def test_the_reads_of_a_scaler_and_of_clipping_are_told_from_others(tmp_path: Pa
         VALUES[0].item()
 
     ctx = Context(load_trace(recorded(step, tmp_path / "t.json")))
-    rows = user_reads(ctx.events, ctx.tree)
+    rows = find_user_reads(ctx.events, ctx.tree)
     rows = rows[ctx.step_of(rows) >= 0]
     kinds = [ReadKind(kind) for kind in read_kinds(ctx, rows).tolist()]
     assert kinds == [ReadKind.NORM, ReadKind.SCALER, ReadKind.VALUE] * N_STEPS

@@ -84,7 +84,7 @@ print(os.wait()[1])
     assert not (tmp_path / "traces").exists()
 
 
-def modules_of(*command: str) -> tuple[list[str], set[str]]:
+def find_modules(*command: str) -> tuple[list[str], set[str]]:
     """The modules of profkit that a command imports, and all that it imports."""
     ended = subprocess.run(
         [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True
@@ -100,7 +100,7 @@ def test_profkit_itself_imports_next_to_nothing() -> None:
 
 
 def test_the_help_imports_no_analysis() -> None:
-    own, every = modules_of("--help")
+    own, every = find_modules("--help")
     commands = [name for name in own if re.fullmatch(r"profkit\.cli\.[a-z]\w*", name)]
     assert len(own) - len(commands) <= 20
     assert not every & {"numpy", "pandas", "rich", "torch", "isal", "jinja2", "msgspec"}
@@ -111,7 +111,7 @@ def test_an_analysis_imports_what_a_trace_and_its_format_need(tmp_path: Path) ->
     trace = TraceBuilder()
     with trace.step():
         trace.compute("aten::mm", 1_000)
-    own, every = modules_of("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
+    own, every = find_modules("analyze", str(trace.write(tmp_path / "a.pt.trace.json")))
     folders = [name.split(".")[1] for name in own]
     assert folders.count("capture") == folders.count("integrations") == 0
     assert sum(name.startswith("profkit.renderers.") for name in own) <= 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.compute.products import misaligned, products
+from profkit.index.compute.products import find_misaligned, find_products
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
@@ -171,7 +171,7 @@ def test_a_batched_product_with_a_bias_has_the_sizes_of_its_factors(tmp_path: Pa
         types=["float", "float", "float", "Scalar", "Scalar"],
     )  # fmt: skip
     ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
-    found = products(ctx.events, ctx.launches, ctx.op_work)
+    found = find_products(ctx.events, ctx.launches, ctx.op_work)
     assert found.sizes.tolist() == [[16, 24, 30]]
     assert found.flops.tolist() == [4 * 2 * 16 * 24 * 30]
-    assert misaligned(ctx.events, found).tolist() == [True]
+    assert find_misaligned(ctx.events, found).tolist() == [True]

@@ -14,7 +14,7 @@ from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.what_if import combinations
 from profkit.engine.what_if import predict as predict_with
 from profkit.errors import NotATraceError, UsageError
-from profkit.index.replay.critical_path import critical_path
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.what_if import PredictedTime, Prediction
@@ -384,11 +384,11 @@ def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None
         ProgramChange(captured=work, host_time=((0, int(replay.graph.time_ns.max())),)),
         waits,
     ):
-        found = critical_path(replay, ctx.path_activity, change)
+        found = find_critical_path(replay, ctx.path_activity, change)
         length_ns = replay.length_ns(replay.replay(change))
         assert found.lengths_ns.sum() == length_ns <= replay.recorded_ns
         # In time order, without overlap.
         assert (found.lengths_ns > 0).all()
         assert (found.starts_ns[1:] >= found.ends_ns[:-1]).all()
-    kinds = critical_path(replay, ctx.path_activity, waits).kind
+    kinds = find_critical_path(replay, ctx.path_activity, waits).kind
     assert PathKind.DATA_WAIT not in kinds

@@ -89,7 +89,7 @@ def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return program
 
 
-def recorded_requests(
+def find_recorded_requests(
     name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[int, int]]:
     """Address and bytes of what a program took and, below zero, gave back, in order."""
@@ -197,7 +197,7 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
     small = SMALL[name]
     arguments = ["--device", "cpu", "--warm-up", "0", "--steps", str(small.steps)]
     arguments += ["--scale", str(small.scale), *(["--cured"] if variant == "cured" else [])]
-    requests = recorded_requests(name, arguments, tmp_path, monkeypatch)
+    requests = find_recorded_requests(name, arguments, tmp_path, monkeypatch)
     builder = modelled(
         requests, small.times, **(small.cured if variant == "cured" else small.faulty)
     )

@@ -14,7 +14,7 @@ SIZE = 2048
 STEPS = 6
 
 
-def products(a: torch.Tensor) -> torch.Tensor:
+def find_products(a: torch.Tensor) -> torch.Tensor:
     """Work that runs on the device long after the host has enqueued it."""
     for _ in range(N_PRODUCTS):
         a = torch.mm(a, a).clamp(-1, 1)
@@ -25,10 +25,10 @@ def products(a: torch.Tensor) -> torch.Tensor:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> profkit.Report:
     """Steps of known work; the block does not synchronize after the last one."""
     a = torch.randn(SIZE, SIZE, device="cuda")
-    products(a)
+    find_products(a)
     with profkit.trace("products", dir=str(tmp_path_factory.mktemp("traces")), quiet=True) as t:
         for _ in range(STEPS):
-            products(a)
+            find_products(a)
             t.step()
     assert t.report is not None
     return t.report
@@ -52,10 +52,10 @@ def test_the_device_has_its_name(recorded: profkit.Report) -> None:
 
 def test_busy_time_agrees_with_cuda_events(recorded: profkit.Report) -> None:
     a = torch.randn(SIZE, SIZE, device="cuda")
-    products(a)
+    find_products(a)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    products(a)
+    find_products(a)
     end.record()
     end.synchronize()
     (device,) = recorded.summary.devices

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.index.intervals import union
-from profkit.index.level_of_detail import coarser, flattened, levels_of, opens, order_of, stacked
+from profkit.index.level_of_detail import build_levels, coarser, flattened, opens, order_of, stacked
 from profkit.model.timeline import Slices
 
 spans = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20)), min_size=1, max_size=30)
@@ -134,7 +134,7 @@ def test_flattened_slices_cover_the_union_and_count_every_event(
 def test_a_million_slices_have_levels_down_to_what_a_page_can_show() -> None:
     n = 1_000_000
     every = slices(apart([(300, 700)] * n))
-    levels = levels_of(every, n * 1_000)
+    levels = build_levels(every, n * 1_000)
     assert levels[0].resolution_ns == 0
     assert len(levels[0].slices) == n
     assert len(levels[-1].slices) < 4_096
@@ -144,4 +144,4 @@ def test_a_million_slices_have_levels_down_to_what_a_page_can_show() -> None:
 
 
 def test_few_slices_have_one_level() -> None:
-    assert len(levels_of(slices(apart([(1, 2)] * 100)), 300)) == 1
+    assert len(build_levels(slices(apart([(1, 2)] * 100)), 300)) == 1

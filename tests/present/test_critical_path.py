@@ -17,7 +17,7 @@ from profkit.present.critical_path import (
     path_label,
     path_title,
 )
-from tests.renderers.reports import MS, critical_path
+from tests.renderers.reports import MS, find_critical_path
 
 NOWHERE = Location()
 LINE = PathLine("operator", NOWHERE, 10 * MS, 5 * MS, 0.5, 20, "aten::mm", 0.2)
@@ -31,7 +31,7 @@ def test_each_kind_has_a_name_in_the_report_and_a_label_of_its_own() -> None:
 
 
 def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
-    path = critical_path(
+    path = find_critical_path(
         2, {"kernel": 600, "operator": 300, "copy": 60, "sync": 35, "gap": 5}, NOWHERE
     )
     assert main_kinds(path) == "kernels 60%, operators 30%, copies and fills 6.0%"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.ranks.calls import CollectiveCalls, collective_calls
+from profkit.index.ranks.calls import CollectiveCalls, find_collective_calls
 from profkit.model.events import MISSING
 from profkit.model.process_group import ProcessGroup, ranks_of
 from profkit.testing import TraceBuilder
@@ -24,7 +24,7 @@ GROUP = ProcessGroup("dp", (0, 2, 4, 6), 4, "data")
 
 def calls_of(b: TraceBuilder, folder: Path) -> CollectiveCalls:
     ctx = Context(trace=load_trace(b.write(folder / "t.json")))
-    return collective_calls(ctx.trace, ctx.tree, ctx.launches, ctx.steps)
+    return find_collective_calls(ctx.trace, ctx.tree, ctx.launches, ctx.steps)
 
 
 def launched(op_args: dict[str, Any], kernel_args: dict[str, Any], **head: object) -> TraceBuilder:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
-from profkit.index.host.nesting import call_tree
+from profkit.index.host.nesting import build_call_tree
 from profkit.readers.kineto.batch import to_ns
 from tests.traces import load_trace as load
 
@@ -35,7 +35,7 @@ def test_events_that_are_centuries_apart_on_many_threads_are_nested_correctly(
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": far + inner}))
     events = load(path).events
-    tree = call_tree(events)
+    tree = build_call_tree(events)
     short = events.dur_ns == 5_000
     assert len(events) == 2400
     assert set(tree.depth[short].tolist()) == {1}

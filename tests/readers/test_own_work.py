@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.host.nesting import CallTree, call_tree
+from profkit.index.host.nesting import CallTree, build_call_tree
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category, EventTable
 from profkit.model.own_code import is_own_call, is_program_call
@@ -42,7 +42,7 @@ def named(events: EventTable, *categories: Category) -> list[str]:
 
 def parents(events: EventTable) -> dict[str, str | None]:
     """The caller of each event in the call trees, by name."""
-    tree: CallTree = call_tree(events)
+    tree: CallTree = build_call_tree(events)
     above = tree.parent
     return {
         events.name_of(row): None if above[row] == NO_ROW else events.name_of(int(above[row]))
@@ -187,7 +187,7 @@ def test_an_annotation_that_profkit_opens_outlives_the_call_that_opens_it(tmp_pa
             region.__exit__(None, None, None)
             builder.advance(300)
     events = read(builder, tmp_path)
-    tree, rows = call_tree(events), events.rows_of(Category.PROFKIT)
+    tree, rows = build_call_tree(events), events.rows_of(Category.PROFKIT)
     inside = [row for row in rows.tolist() if events.name_of(int(tree.parent[row])) == "serve"]
     # Of the calls around its begin and its end the part within the region is kept.
     assert events.dur_ns[inside].tolist() == [1_000, 700]
@@ -306,7 +306,7 @@ def test_no_operator_of_any_program_is_lost_and_no_call_of_profkit_stays(
     shown = named(events, Category.PYTHON, Category.ANNOTATION)
     assert not [name for name in shown if "profkit" in name]
     # What profkit did is a leaf: nothing of the program is below it.
-    tree = call_tree(events)
+    tree = build_call_tree(events)
     above = tree.parent[events.rows_of(Category.OP, Category.PYTHON)]
     assert not (events.category[above[above != NO_ROW]] == Category.PROFKIT).any()
     assert np.array_equal(np.sort(tree.rows), events.rows_of(*TREE))

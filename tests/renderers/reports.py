@@ -81,7 +81,7 @@ def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
     return Breakdown(n_steps, total, total // n_steps if n_steps else None, on_device, parts)
 
 
-def critical_path(
+def find_critical_path(
     n_steps: int,
     parts_ns: dict[PathKindName, int],
     where: Location,
@@ -234,7 +234,7 @@ def gpu_report() -> Report:
                 idle_host=12 * MS, idle_launch=2 * MS,
             ),
             recoverable_ns=390 * MS,
-            critical_path=critical_path(
+            critical_path=find_critical_path(
                 6, {"kernel": 520 * MS, "data-wait": 390 * MS, "operator": 128 * MS, "gap": 6 * MS},
                 Location("/home/me/project/lib/model.py", 12, "forward"), VECTORIZED,
             ),
@@ -266,7 +266,7 @@ def cpu_report() -> Report:
                 3, on_device=False, operators=12 * MS, backward=9 * MS, optimizer=3 * MS,
                 data=9 * MS, python=3 * MS,
             ),
-            critical_path=critical_path(
+            critical_path=find_critical_path(
                 3, {"operator": 24 * MS, "data-wait": 9 * MS, "python": 3 * MS}, Location(),
                 unexplained_ns=2 * MS,
             ),
@@ -439,7 +439,7 @@ def hostile_report(text: str) -> Report:
             copies=(CopySummary(text, 1, MS, None),),
             memory=hostile_memory(text),
             breakdown=breakdown(1, on_device=True, compute=8 * MS, idle_host=2 * MS),
-            critical_path=critical_path(1, {"kernel": 8 * MS, "python": 2 * MS}, where, text),
+            critical_path=find_critical_path(1, {"kernel": 8 * MS, "python": 2 * MS}, where, text),
         ),
         findings=(finding,),
         unchecked=(Unchecked(text, text, text),),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.api import Study, render, study
-from profkit.index.level_of_detail import coarser, levels_of
+from profkit.index.level_of_detail import build_levels, coarser
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
 from profkit.present.flames import flames
@@ -202,7 +202,7 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
                     for each in fields(Slices)))  # fmt: skip
     lanes = (TimelineLane("path", "critical path", 0, 1, 20_000, 0),
              TimelineLane("thread", "thread 1", 1, 1, 10_000, 0))  # fmt: skip
-    shown = Timeline(0, int(both.end_ns.max()), lanes, (), levels_of(both, 2_000_000), ())
+    shown = Timeline(0, int(both.end_ns.max()), lanes, (), build_levels(both, 2_000_000), ())
     whole = fit_levels(shown, 1_000_000)
     assert [each.level for each in whole] == list(shown.levels)
     limit = whole[0].n_characters * 3 // 4

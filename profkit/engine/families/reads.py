@@ -18,7 +18,7 @@ from profkit.engine.families.python_calls import (
 )
 from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import SyncKind, Syncs, user_reads
+from profkit.index.device.syncs import SyncKind, Syncs, find_user_reads
 from profkit.index.distinct import common, distinct
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
@@ -157,7 +157,7 @@ def read_rows(ctx: Context) -> Rows:
     """The operators that read in the steps, as the program calls them."""
     if uses_device(ctx):
         return distinct(_waits(ctx).owner).astype(np.intp)
-    rows = user_reads(ctx.events, ctx.tree)
+    rows = find_user_reads(ctx.events, ctx.tree)
     rows = rows[~ctx.source.in_library[rows]]
     return np.asarray(rows[in_windows(ctx, rows)])
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
-from profkit.index.host.nesting import rows_open_at
-from profkit.index.snapshot.annotated_regions import peaks_between
-from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
+from profkit.index.host.nesting import find_rows_open_at
+from profkit.index.snapshot.annotated_regions import find_peaks_between
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks, peaks
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.memory_summary import MemorySummary, PeakMemory, PeakSite, StepMemory
@@ -46,7 +46,8 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
 
 def _peaks(ctx: Context) -> Iterator[PeakMemory]:
     in_window = {
-        device_label(each.device_type, each.device): each for each in window_peaks(ctx.allocations)
+        device_label(each.device_type, each.device): each
+        for each in find_window_peaks(ctx.allocations)
     }
     for device, n_bytes in peaks(ctx.allocations.table).items():
         peak = in_window.get(device)
@@ -59,7 +60,7 @@ def _peaks(ctx: Context) -> Iterator[PeakMemory]:
 def _peak_sites(ctx: Context, peak: WindowPeak) -> tuple[PeakSite, ...]:
     """The lines with most of the blocks that are live at a peak."""
     table, place = ctx.trace.memory, ctx.allocations.alloc[peak.live]
-    row = rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
+    row = find_rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
     known = row != NO_ROW
     rows, group, counts = np.unique(row[known], return_inverse=True, return_counts=True)
     n_bytes = np.zeros(len(rows), dtype=np.int64)
@@ -81,7 +82,7 @@ def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
     # The first sample is at the end of the first step: peaks before it are unknown.
     bounds = np.array(ends, dtype=np.int64)
     for memory in ctx.device_memories:
-        found = peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
+        found = find_peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
         for place, peak in enumerate(found, start=1):
             if peak != MISSING:
                 highest[place] = max(highest[place] or 0, peak)

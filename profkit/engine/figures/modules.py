@@ -12,7 +12,7 @@ from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
 from profkit.index.distinct import distinct
 from profkit.index.host.call_paths import TOP
-from profkit.index.host.modules import ModuleTree, own_times
+from profkit.index.host.modules import ModuleTree, measure_own_times
 from profkit.index.host.source import NO_FRAME
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.report import ModuleSummary, Throughput
@@ -149,7 +149,7 @@ def _in_steps(ctx: Context, modules: ModuleTree) -> tuple[Int64s, Int64s]:
         rows = np.flatnonzero((modules.node != TOP) & (ctx.events.category == Category.OP))
         spent_ns = ctx.op_self_ns[rows]
     else:
-        rows, spent_ns = own_times(ctx.events, ctx.tree, ctx.forward_ops, modules.node)
+        rows, spent_ns = measure_own_times(ctx.events, ctx.tree, ctx.forward_ops, modules.node)
     counted = calls_in_steps(ctx, rows)
     np.add.at(host_ns, modules.node[rows[counted]], spent_ns[counted])
     return host_ns, _device_ns(ctx, modules, in_steps=True)

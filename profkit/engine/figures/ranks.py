@@ -9,7 +9,7 @@ from profkit.engine.job_context import JobContext
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_within, subtract, union
 from profkit.index.ranks.delays import Delays
-from profkit.index.ranks.matching import Matches, Unmatched, numbered
+from profkit.index.ranks.matching import Matches, Unmatched, number_rows
 from profkit.model.events import MISSING
 from profkit.model.job import (
     CollectiveGroup,
@@ -100,7 +100,7 @@ def collectives_summary(job: JobContext) -> CollectivesSummary:
         matched_share=matches.matched_share,
         unmatched=tuple(unmatched),
         groups=tuple(_groups(matches, delays)),
-        slowdown=job.what_if.summary(),
+        slowdown=job.what_if.summarize(),
     )
 
 
@@ -114,7 +114,7 @@ def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
     # A send and its receive are one.
     pair = calls.kinds.index("send") if "send" in calls.kinds else 0
     kinds = np.where(calls.peers[0][leader] == MISSING, calls.kind[leader], pair)
-    number = numbered([calls.group[leader], kinds])
+    number = number_rows([calls.group[leader], kinds])
     by_kind = np.argsort(number, kind="stable")
     begins = np.flatnonzero(np.diff(number[by_kind], prepend=-1))
     found = []

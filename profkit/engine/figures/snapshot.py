@@ -8,16 +8,16 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import USES
-from profkit.index.snapshot.annotated_regions import annotated_regions
+from profkit.index.snapshot.annotated_regions import find_annotated_regions
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import SIZE_CLASSES, LiveBlockSites
 from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.index.snapshot.replay import (
     DeviceReplay,
-    peak_pending_free_bytes,
+    measure_peak_pending_free,
     requested_peak_bytes,
 )
-from profkit.index.snapshot.segment_map import SegmentMap, fragmentation_sites
+from profkit.index.snapshot.segment_map import SegmentMap, find_fragmentation_sites
 from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import MISSING
 from profkit.model.memory_summary import (
@@ -78,8 +78,8 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
         fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_FRAGMENTATION_SITES],
         timeline=tuple(_timeline(snapshot, replay)),
-        regions=annotated_regions(snapshot, replay)[:MAX_REGIONS],
-        peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
+        regions=find_annotated_regions(snapshot, replay)[:MAX_REGIONS],
+        peak_pending_free_bytes=measure_peak_pending_free(snapshot, replay),
         driver=memory.driver,
     )
 
@@ -112,7 +112,7 @@ def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
 
 def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
     """The sites that cause fragmentation, in the form of the report."""
-    sites = fragmentation_sites(layout, lines)
+    sites = find_fragmentation_sites(layout, lines)
     return tuple(
         FragmentationSite(
             location=lines.location(int(sites.line[i])),

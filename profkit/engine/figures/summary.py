@@ -27,14 +27,14 @@ from profkit.engine.figures.top import (
 from profkit.engine.figures.utilization import flop_summary
 from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
-    breakdown,
-    device_parts,
-    host_parts,
+    build_breakdown,
     partition_time,
-    parts_of_steps,
+    split_by_step,
+    split_device_time,
+    split_host_time,
 )
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.device.syncs import called_by_profiler, outermost_calls, user_reads
+from profkit.index.device.syncs import find_calls_by_profiler, find_user_reads, outermost_calls
 from profkit.index.distinct import united
 from profkit.index.host.steps import NO_STEP
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
@@ -172,7 +172,9 @@ def summarize(ctx: Context) -> Summary:
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
         memory=memory_summary(ctx),
-        breakdown=breakdown(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
+        breakdown=build_breakdown(
+            window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx)
+        )
         if len(ctx.events)
         else None,
         critical_path=path,
@@ -291,7 +293,7 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     own_on_host_ns = covered_within(ctx.own_time, steps.starts_ns, steps.ends_ns)
     lengths = (steps.ends_ns - steps.starts_ns - own_on_host_ns).tolist()
-    by_step = parts_of_steps(starts_ns, ends_ns, parts)
+    by_step = split_by_step(starts_ns, ends_ns, parts)
     n_kernels, n_syncs = _kernels_by_step(ctx), _by_step(ctx, _sync_rows(ctx))
     return tuple(
         StepSummary(
@@ -322,9 +324,9 @@ def _kernels_by_step(ctx: Context) -> list[int]:
 def _sync_rows(ctx: Context) -> Rows:
     """The program's syncs; without a device its reads, which would be."""
     if not ctx.has_device_work:
-        return user_reads(ctx.events, ctx.tree)
+        return find_user_reads(ctx.events, ctx.tree)
     rows = ctx.syncs.rows
-    return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+    return rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
 
 
 def _sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
@@ -406,8 +408,9 @@ def time_parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
     """The parts of the time of a window, which exclude each other, by kind."""
     if ctx.has_device_work:
         return partition_time(
-            window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded)
+            window,
+            split_device_time(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded),
         )
     waits = waits_of_host(ctx)
     waited = {"communication": waits.waited} if waits else {}
-    return partition_time(window, waited | host_parts(ctx.events))
+    return partition_time(window, waited | split_host_time(ctx.events))

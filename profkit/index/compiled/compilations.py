@@ -1,8 +1,8 @@
 """When ``torch.compile`` compiled functions, and where compiled functions ran.
 
 Source: ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``ChromiumEventLogger``) and
-``torch/_dynamo/convert_frame.py`` name the rows of compiling;
-``torch/csrc/dynamo/eval_frame_cpp.cpp`` and ``GuardedCode.trace_annotation`` those of running.
+``torch/_dynamo/convert_frame.py`` name the rows of compiling.
+``torch/csrc/dynamo/eval_frame_cpp.cpp`` and ``GuardedCode.trace_annotation`` name the runs.
 """
 
 import re
@@ -56,7 +56,7 @@ class CompiledRuns:
         has_ops: Whether it runs operators itself. Shape ``(n,)``.
         resumed_by: Row of the Python call within it that resumes after a graph break, or -1.
             Shape ``(n,)``.
-        computes: Operators that compute, excluding those that mark compiling and running. Over all
+        computes: Operators that compute, excluding marks of compiling and running. Over all
             rows.
     """
 
@@ -70,80 +70,87 @@ class CompiledRuns:
 
 
 def _host(events: EventTable, pattern: re.Pattern[str]) -> Mask:
-    """Operators and annotations on the host whose names match. Shape ``(n,)``."""
+    """Return the operators and annotations on the host whose names match. Shape ``(n,)``."""
     return rows_named(events, pattern, Category.OP, Category.ANNOTATION)
 
 
-def compilations(events: EventTable, tree: CallTree) -> Compilations:
+def find_compilations(events: EventTable, tree: CallTree) -> Compilations:
     """Find the compilations.
 
-    The row of a function has its compile id since torch 2.13; else it is that of the next compiled
-    run on the thread, which is the result.
+    The row of a function has its compile id since torch 2.13. Before that, the next compiled run on
+    the thread, which runs the result, has it.
     """
     compiling = _host(events, COMPILING)
     if not compiling.any():
         nothing = np.zeros(0, dtype=np.intp)
         return Compilations(nothing, nothing.astype(np.bool_), ())
+
     outermost = tree.outermost(compiling)
     rows = np.flatnonzero(outermost == np.arange(len(events)))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     of_function = distinct(outermost[_host(events, COMPILING_FUNCTION)])
     is_function = np.isin(rows, of_function)
-    recorded = dict(_recorded_numbers(events, outermost))
-    next_run = _next_runs(events, rows[is_function])
+
+    recorded = dict(_find_recorded_numbers(events, outermost))
+    next_run = _find_next_runs(events, rows[is_function])
     numbers = tuple(recorded.get(row, "") or next_run.get(row, "") for row in rows.tolist())
     return Compilations(rows, is_function, numbers)
 
 
-def _recorded_numbers(events: EventTable, outermost: Int32s) -> list[tuple[int, str]]:
-    """The row of each compilation with a recorded id, and the id."""
-    found = []
+def _find_recorded_numbers(events: EventTable, outermost: Int32s) -> list[tuple[int, str]]:
+    """Find the row of each compilation with a recorded id, and the id."""
+    numbers = []
     for row in np.flatnonzero(_host(events, COMPILE_ID)).tolist():
         match = COMPILE_ID.match(events.name_of(row))
         if match is not None and outermost[row] != NO_ROW:
-            found.append((int(outermost[row]), match["number"]))
-    return found
+            numbers.append((int(outermost[row]), match["number"]))
+    return numbers
 
 
-def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
-    """The id of the first run on its thread after each, if nothing is compiled before it."""
+def _find_next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
+    """Find the id of the next run on each row's thread, up to the next compilation."""
     runs = np.flatnonzero(_host(events, COMPILED_REGION))
-    found: dict[int, str] = {}
+    number_of_row: dict[int, str] = {}
     for lane in distinct(events.lane[rows]).tolist():
-        here = rows[events.lane[rows] == lane]
-        there = runs[events.lane[runs] == lane]
-        there = there[np.argsort(events.ts_ns[there], kind="stable")]
-        if not len(there):
+        compiled = rows[events.lane[rows] == lane]
+        thread_runs = runs[events.lane[runs] == lane]
+        thread_runs = thread_runs[np.argsort(events.ts_ns[thread_runs], kind="stable")]
+        if not len(thread_runs):
             continue
-        place = np.searchsorted(events.ts_ns[there], events.end_ns[here])
-        until = np.append(events.ts_ns[here][1:], np.iinfo(np.int64).max)
-        at = np.minimum(place, len(there) - 1)
-        follows = (place < len(there)) & (events.ts_ns[there[at]] < until)
-        numbers = _numbers_of(events, there[at[follows]])
-        found.update(zip(here[follows].tolist(), numbers, strict=True))
-    return found
+
+        place = np.searchsorted(events.ts_ns[thread_runs], events.end_ns[compiled])
+        # A later compilation would make the next run its own.
+        until = np.append(events.ts_ns[compiled][1:], np.iinfo(np.int64).max)
+        at = np.minimum(place, len(thread_runs) - 1)
+        follows = (place < len(thread_runs)) & (events.ts_ns[thread_runs[at]] < until)
+        numbers = _numbers_of(events, thread_runs[at[follows]])
+        number_of_row.update(zip(compiled[follows].tolist(), numbers, strict=True))
+    return number_of_row
 
 
 def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
-    """The compile id of each run."""
+    """Return the compile id of each run."""
     names, place = np.unique(events.name[rows], return_inverse=True)
     matches = (COMPILED_REGION.match(events.names[name]) for name in names.tolist())
     numbers = [(match["number"] or "") if match is not None else "" for match in matches]
     return tuple(numbers[at] for at in place.tolist())
 
 
-def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
+def find_compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
     """Find the runs of compiled functions."""
     is_region = _host(events, COMPILED_REGION)
     rows = np.flatnonzero(is_region)
     if not len(rows):
         nowhere = np.zeros(0, dtype=np.int32)
         return CompiledRuns(rows, (), nowhere, nowhere, rows > 0, nowhere, is_region)
+
+    # Each run has the operators to which no inner run is nearer.
     above, outermost = tree.enclosing(is_region), tree.outermost(is_region)
     parent = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
-    computes = _computes(events, tree)
+    computes = _find_computing(events, tree)
     nearest = tree.nearest(is_region)
     resumed_by = np.full(len(rows), NO_ROW, dtype=np.int32)
+
     resumes = np.flatnonzero(rows_named(events, _RESUMED, Category.PYTHON))
     # A resumed function within another has a region of its own.
     resumes = resumes[nearest[resumes] != NO_ROW][::-1]
@@ -159,42 +166,45 @@ def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
     )
 
 
-def _computes(events: EventTable, tree: CallTree) -> Mask:
+def _find_computing(events: EventTable, tree: CallTree) -> Mask:
     ops = events.category == Category.OP
     compiling = tree.nearest(_host(events, COMPILING)) != NO_ROW
     marks = _host(events, COMPILED_REGION) | _host(events, DYNAMO_OVERHEAD)
     return np.asarray(ops & ~compiling & ~marks)
 
 
-def gaps_between_graphs(
-    events: EventTable, found: CompiledRuns, places: Rows
+def find_gaps_between_graphs(
+    events: EventTable, runs: CompiledRuns, places: Rows
 ) -> tuple[Int64s, Int64s]:
-    """Time between operators of compiled functions, around the begin of some runs.
+    """Find the time between operators of compiled functions around the begin of some runs.
 
-    Python spends it to leave one graph, to run code outside graphs, and to enter the next graph.
+    Python spends that time to leave one graph, to run code outside, and to enter the next graph.
 
     Args:
-        found: All runs.
+        runs: All runs.
         places: Indices of runs that begin after a graph break. Shape ``(k,)``.
 
     Returns:
         Starts and ends in nanoseconds, equal where there is no gap. Shape ``(k,)`` each.
     """
-    begins, outer = found.rows[places], found.rows[found.root[places]]
+    begins, outer = runs.rows[places], runs.rows[runs.root[places]]
     starts = np.zeros(len(places), dtype=np.int64)
     ends = np.zeros(len(places), dtype=np.int64)
+
     for lane in distinct(events.lane[begins]).tolist():
-        here = np.flatnonzero(events.lane[begins] == lane)
-        at_ns, calls = events.ts_ns[begins[here]], outer[here]
-        ops = np.flatnonzero(found.computes & (events.lane == lane))
+        thread_places = np.flatnonzero(events.lane[begins] == lane)
+        at_ns, calls = events.ts_ns[begins[thread_places]], outer[thread_places]
+        ops = np.flatnonzero(runs.computes & (events.lane == lane))
+
         busy = union(events.ts_ns[ops], events.end_ns[ops])
         first, last = int(events.ts_ns[calls].min()), int(events.end_ns[calls].max())
         gaps = complement(busy, first, last)
         if not len(gaps):
             continue
+
         place = np.searchsorted(gaps.starts_ns, at_ns, side="right") - 1
         in_gap = (place >= 0) & (gaps.ends_ns[np.maximum(place, 0)] >= at_ns)
-        here, place, calls = here[in_gap], place[in_gap], calls[in_gap]
-        starts[here] = np.maximum(gaps.starts_ns[place], events.ts_ns[calls])
-        ends[here] = np.minimum(gaps.ends_ns[place], events.end_ns[calls])
+        thread_places, place, calls = thread_places[in_gap], place[in_gap], calls[in_gap]
+        starts[thread_places] = np.maximum(gaps.starts_ns[place], events.ts_ns[calls])
+        ends[thread_places] = np.minimum(gaps.ends_ns[place], events.end_ns[calls])
     return starts, ends

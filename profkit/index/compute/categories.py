@@ -1,6 +1,6 @@
 """What kind of work operators and kernels do: matmul, attention, pointwise and so on.
 
-A kernel's name decides where it shows the kind of work. A matrix product is a convolution's or
+A kernel's name decides where it shows the kind of work. A matrix product is part of convolution or
 attention's if their operator launched it, and an elementwise kernel belongs to the operator that
 launched it if that is a copy, a normalization or the like. A kernel whose launch is not in the
 recording has its name alone.
@@ -104,37 +104,40 @@ _OPERATORS: Final[dict[WorkCategory, str]] = {
     "pointwise": rf"^aten::(?:_foreach_|_amp_foreach_)?(?:{_POINTWISE})(?:_backward)?_?$"
                  r"|_cpp_fused_|_amp_foreach_non_finite",
 }  # fmt: skip
-"""Operators, by the first pattern found in the name, in lower case. What only allocates or makes a
-view is ``other``."""
+"""Operators, by the first pattern found in the name, in lower case. Operators that only
+allocate or make a view are ``other``."""
 _COMPOSITE: Final = regex(
     r"scaled_dot_product|ScaledDotProduct|^aten::(_?convolution|embedding)|(Convolution|Embedding)Back"
 )
-"""Operators whose work is that of their own category, whatever operators they call for it."""
+"""Operators whose work has their own category, whatever operators they call for it."""
 _OF_PRODUCT: Final = ("convolution", "attention")
-"""What a matrix product can be a part of."""
+"""Categories that a matrix product can be a part of."""
 _OF_ELEMENTWISE: Final = (
     "copy", "normalization", "embedding", "optimizer", "attention", "reduction"
 )  # fmt: skip
-"""What an elementwise kernel can be a part of; in a matmul or convolution it adds the bias."""
+"""Categories that an elementwise kernel can be a part of.
+
+In a matmul or convolution it adds the bias.
+"""
 _OF_REDUCTION: Final = ("normalization", "embedding", "attention")
 _OF_COPY: Final = ("embedding", "attention")
 
 
-def _first(patterns: dict[WorkCategory, str], name: str) -> WorkCategory | None:
+def _find_first(patterns: dict[WorkCategory, str], name: str) -> WorkCategory | None:
     return next((kind for kind, pattern in patterns.items() if re.search(pattern, name)), None)
 
 
 @lru_cache(maxsize=65536)
 def operator_category(name: str) -> WorkCategory:
-    """The category of an operator, or of a node of the backward pass, by its name."""
+    """Return the category of an operator, or of a node of the backward pass, by its name."""
     if COLLECTIVE.search(name):
         return "communication"
-    return _first(_OPERATORS, name.lower()) or "other"
+    return _find_first(_OPERATORS, name.lower()) or "other"
 
 
 @lru_cache(maxsize=65536)
-def kernel_category(kernel: str, operator: str | None = None) -> WorkCategory:
-    """The category of a kernel that is no collective.
+def classify_kernel(kernel: str, operator: str | None = None) -> WorkCategory:
+    """Return the category of a kernel that is not a collective.
 
     Args:
         kernel: Its name.
@@ -143,35 +146,37 @@ def kernel_category(kernel: str, operator: str | None = None) -> WorkCategory:
     name = kernel.lower()
     if _LAYOUT.search(name):
         return "copy"
-    found = _first(_TRITON, name) if name.startswith("triton_") else None
-    found = found or _first(_KERNELS, name)
+
+    category = _find_first(_TRITON, name) if name.startswith("triton_") else None
+    category = category or _find_first(_KERNELS, name)
     by_operator = operator_category(operator) if operator else None
-    if found == "pointwise" and by_operator in {None, "other"} and _COPY_FUNCTOR.search(name):
+    if category == "pointwise" and by_operator in {None, "other"} and _COPY_FUNCTOR.search(name):
         return "copy"
+
     may_be_part_of: tuple[str, ...] = {
         "matmul": _OF_PRODUCT, "pointwise": _OF_ELEMENTWISE, "reduction": _OF_REDUCTION,
         "copy": _OF_COPY, None: WORK_CATEGORIES,
-    }.get(found, ())  # fmt: skip
+    }.get(category, ())  # fmt: skip
     if by_operator is not None and by_operator in may_be_part_of:
         return by_operator
-    return found or "other"
+    return category or "other"
 
 
 _ELEMENTWISE: Final = regex(r"elementwise_kernel|triton_poi_fused_")
 
 
 def elementwise_rows(events: EventTable, rows: Rows) -> Mask:
-    """Which kernels compute each element on its own, as PyTorch's and Inductor's names show.
+    """Return which kernels compute each element on its own, as PyTorch's and Inductor's names show.
 
     Casts and copies of elements are among them. Shape of ``rows``.
     """
     return rows_named(events, _ELEMENTWISE, Category.KERNEL)[rows]
 
 
-def work_categories(
+def classify_work(
     events: EventTable, tree: CallTree, launches: Launches, is_communication: Mask
 ) -> Int64s:
-    """The category of every operator and of all device work, as its index.
+    """Return the category of every operator and of all device work, as its index.
 
     Work that is launched within ``Optimizer.step`` is an optimizer's, whatever it does.
 
@@ -181,15 +186,21 @@ def work_categories(
     Returns:
         Index into :data:`WORK_CATEGORIES`; of rows that are neither, ``other``. Shape ``(n,)``.
     """
-    found = np.full(len(events), _OTHER, dtype=np.int64)
+    category = np.full(len(events), _OTHER, dtype=np.int64)
+
     ops = np.flatnonzero(events.category == Category.OP)
     numbers, place = np.unique(events.name[ops], return_inverse=True)
-    found[ops] = _classified(numbers, place, lambda name: operator_category(events.names[name]))
+    category[ops] = _classify(numbers, place, lambda name: operator_category(events.names[name]))
+
     composite = tree.nearest(rows_named(events, _COMPOSITE, Category.OP))
     within = ops[composite[ops] != NO_ROW]
-    found[within] = found[composite[within]]
+    category[within] = category[composite[within]]
+
+    # An optimizer's step counts as a whole, whatever operators it uses.
     in_step = tree.nearest(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))
-    found[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
+    category[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
+
+    # A kernel's operator decides together with its name, so each pair is classified once.
     work = events.rows_of(Category.KERNEL)
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[launches.work] = launches.op
@@ -202,26 +213,31 @@ def work_categories(
     pairs, place = numbered(events.name[work].astype(np.int64) * width + name + 1)
 
     def of_pair(pair: int) -> WorkCategory:
-        kernel, by = divmod(pair, width)
-        return kernel_category(events.names[kernel], events.names[by - 1] if by else None)
+        kernel, operator = divmod(pair, width)
+        return classify_kernel(
+            events.names[kernel], events.names[operator - 1] if operator else None
+        )
 
-    found[work] = _classified(pairs, place, of_pair)
+    category[work] = _classify(pairs, place, of_pair)
     begun = launch[work]
-    found[work[(begun != NO_ROW) & (in_step[begun] != NO_ROW)]] = WORK_CATEGORIES.index("optimizer")
-    found[is_communication] = WORK_CATEGORIES.index("communication")
-    found[events.rows_of(Category.MEMCPY, Category.MEMSET)] = WORK_CATEGORIES.index("copy")
-    return found
+    category[work[(begun != NO_ROW) & (in_step[begun] != NO_ROW)]] = WORK_CATEGORIES.index(
+        "optimizer"
+    )
+
+    category[is_communication] = WORK_CATEGORIES.index("communication")
+    category[events.rows_of(Category.MEMCPY, Category.MEMSET)] = WORK_CATEGORIES.index("copy")
+    return category
 
 
 def are_categories(found: Int64s, events: EventTable) -> bool:
-    """Whether these may be the categories of some events: of what is read from a cache."""
+    """Return whether categories from a cache may belong to some events."""
     return len(found) == len(events) and is_within(found, 0, len(WORK_CATEGORIES) - 1)
 
 
-def _classified(
+def _classify(
     keys: Int32s | Int64s, place: Int64s, classify: Callable[[int], WorkCategory]
 ) -> Int64s:
-    """The category of each of some keys at its places: of the most frequent ones."""
+    """Classify the most frequent keys, and return the category at each place."""
     kinds = np.full(len(keys), _OTHER, dtype=np.int64)
     frequent = np.argsort(-np.bincount(place, minlength=len(keys)), kind="stable")[:_MAX_NAMES]
     kinds[frequent] = [WORK_CATEGORIES.index(classify(key)) for key in keys[frequent].tolist()]

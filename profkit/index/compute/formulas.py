@@ -5,7 +5,7 @@ multiplication and an addition of a matrix product are two. Bytes are what a ker
 cache has to move at least: each tensor that it reads and each that it writes, once.
 
 Matrix products, convolutions and attention are counted as ``torch.utils.flop_counter`` counts them,
-except that causal attention is half of it, and that the gradient of a grouped convolution's weight
+except that causal attention counts half, and that the gradient of a grouped convolution's weight
 takes as much as its forward pass. Work that cancels out (the zeros of padding) counts as well.
 """
 
@@ -36,16 +36,16 @@ class CallWork:
 
 _N_OPTIONS: Final = 4
 Formula = Callable[[OpInputs], CallWork | None]
-"""None where the inputs do not tell."""
+"""Returns None where the inputs are not enough."""
 
 
-def _bytes(inputs: OpInputs, outputs: Iterable[Shape], *, of: int = 0) -> int | None:
-    """Bytes of all input tensors, and of outputs with the type of one of the inputs.
+def _bytes(inputs: OpInputs, outputs: Iterable[Shape], *, like: int = 0) -> int | None:
+    """Return the bytes of all input tensors, and of outputs with the type of one of the inputs.
 
     Args:
-        of: The place of that input.
+        like: The place of that input.
     """
-    out_bytes = inputs.element_bytes(of)
+    out_bytes = inputs.element_bytes(like)
     if out_bytes is None or any(size is None for _, size in inputs.tensors):
         return None
     read = sum(n_elements(shape) * (size or 0) for shape, size in inputs.tensors)
@@ -53,18 +53,18 @@ def _bytes(inputs: OpInputs, outputs: Iterable[Shape], *, of: int = 0) -> int | 
 
 
 def _product(inputs: OpInputs, *, first: int = 0) -> CallWork | None:
-    """A product of two matrices, or of two stacks of them, or of a matrix and a vector.
+    """Compute the work of a product of matrices, of stacks of matrices, or of matrix and vector.
 
     Args:
         first: The place of the first factor.
     """
-    one, other = inputs.shape(first), inputs.shape(first + 1)
-    if not one or not other or one[-1] != (other[-2] if len(other) > 1 else other[0]):
+    left, right = inputs.shape(first), inputs.shape(first + 1)
+    if not left or not right or left[-1] != (right[-2] if len(right) > 1 else right[0]):
         return None
-    if len(one) > 2 and len(other) > 2 and one[:-2] != other[:-2]:  # noqa: PLR2004
+    if len(left) > 2 and len(right) > 2 and left[:-2] != right[:-2]:  # noqa: PLR2004
         return None
-    out = one[:-1] + other[-1:] if len(other) > 1 else one[:-1]
-    return CallWork(2 * n_elements(out) * one[-1], _bytes(inputs, [out], of=first))
+    out = left[:-1] + right[-1:] if len(right) > 1 else left[:-1]
+    return CallWork(2 * n_elements(out) * left[-1], _bytes(inputs, [out], like=first))
 
 
 def _linear(inputs: OpInputs) -> CallWork | None:
@@ -76,42 +76,47 @@ def _linear(inputs: OpInputs) -> CallWork | None:
 
 
 def _grouped_product(inputs: OpInputs) -> CallWork | None:
-    """Products of groups of rows, columns or inner elements, which together are one product."""
-    one, other = inputs.shape(0), inputs.shape(1)
-    if not one or not other or one[-1] != other[-2]:
+    """Compute the work of products of groups of rows, columns or inner elements."""
+    left, right = inputs.shape(0), inputs.shape(1)
+    if not left or not right or left[-1] != right[-2]:
         return None
-    stacked = len(one) > 2 and len(other) > 2  # noqa: PLR2004
-    rows = n_elements(one[:-1]) if stacked or len(one) == 2 else one[-2]  # noqa: PLR2004
+    is_stacked = len(left) > 2 and len(right) > 2  # noqa: PLR2004
+    rows = n_elements(left[:-1]) if is_stacked or len(left) == 2 else left[-2]  # noqa: PLR2004
     # Without stacks the groups share the inner dimension: their results are as many matrices.
-    flops = 2 * rows * one[-1] * other[-1]
-    if len(one) == len(other) == 2:  # noqa: PLR2004
+    flops = 2 * rows * left[-1] * right[-1]
+    if len(left) == len(right) == 2:  # noqa: PLR2004
         return CallWork(flops, None)
-    return CallWork(flops, _bytes(inputs, [(rows, other[-1])]))
+    return CallWork(flops, _bytes(inputs, [(rows, right[-1])]))
 
 
 def _scaled(inputs: OpInputs, *, product: Formula, place: int) -> CallWork | None:
-    """A product of matrices in float8 or less, with a result of another type.
+    """Compute the work of a product of matrices in float8 or less, with a result of another type.
 
     Args:
-        place: That of the result's type.
+        place: The place of the result's type.
     """
-    found, size = product(inputs), inputs.element_bytes(0)
+    work, size = product(inputs), inputs.element_bytes(0)
     out = _SCALAR_TYPES.get(_number(inputs.value(place)))
-    one = inputs.shape(0)
-    if found is None or found.n_bytes is None or size is None or out is None or not one:
-        return found
-    return CallWork(found.flops, found.n_bytes + (out - size) * found.flops // (2 * (one[-1] or 1)))
+    left = inputs.shape(0)
+    if work is None or work.n_bytes is None or size is None or out is None or not left:
+        return work
+
+    # A product has two FLOPs per inner element: so many elements does its result have.
+    n_out = work.flops // (2 * (left[-1] or 1))
+    return CallWork(work.flops, work.n_bytes + (out - size) * n_out)
 
 
 def _convolution(inputs: OpInputs) -> CallWork | None:
     source, weight, transposed = inputs.shape(0), inputs.shape(1), inputs.value(6)
     if not source or not weight or len(source) != len(weight) or not isinstance(transposed, bool):
         return None
-    given = [_spread(inputs.value(place), len(source) - 2) for place in (3, 4, 5, 7)]
+
+    options = [_spread(inputs.value(place), len(source) - 2) for place in (3, 4, 5, 7)]
     sizes = _transposed_sizes if transposed else _convolved_sizes
-    spatial = sizes(source[2:], weight[2:], *(each for each in given if each is not None))
+    spatial = sizes(source[2:], weight[2:], *(option for option in options if option is not None))
     if spatial is None:
         return None
+
     channels = weight[1] * _number(inputs.value(8)) if transposed else weight[0]
     # Each element of the smaller side meets each element of the weight once.
     n_places = n_elements(source[2:] if transposed else spatial)
@@ -120,7 +125,7 @@ def _convolution(inputs: OpInputs) -> CallWork | None:
 
 
 def _convolved_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> Shape | None:
-    """The spatial shape of a convolution's output; None if an option is missing or does not fit.
+    """Return the spatial shape of a convolution's output, or None if the options do not fit.
 
     Args:
         options: Stride, padding, dilation and output padding, a number per dimension.
@@ -129,50 +134,54 @@ def _convolved_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> S
     """
     if len(options) != _N_OPTIONS or not all(options[0]):
         return None
-    found = tuple(
+    shape = tuple(
         (size + 2 * pad - space * (width - 1) - 1) // by + 1
         for size, width, by, pad, space, _ in zip(source, kernel, *options, strict=True)
     )
-    return found if min(found, default=0) >= 0 else None
+    return shape if min(shape, default=0) >= 0 else None
 
 
 def _transposed_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> Shape | None:
-    """The same of a transposed one. Source: the formula of ``torch.nn.ConvTranspose2d``."""
+    """Return the spatial shape of a transposed convolution's output, or None.
+
+    Source: the formula of ``torch.nn.ConvTranspose2d``.
+    """
     if len(options) != _N_OPTIONS:
         return None
-    found = tuple(
+    shape = tuple(
         (size - 1) * by - 2 * pad + space * (width - 1) + more + 1
         for size, width, by, pad, space, more in zip(source, kernel, *options, strict=True)
     )
-    return found if min(found, default=0) >= 0 else None
+    return shape if min(shape, default=0) >= 0 else None
 
 
 def _spread(value: object, n: int) -> list[int] | None:
-    """An option of a convolution for each of ``n`` dimensions; one number holds for all."""
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
+    """Expand an option of a convolution to ``n`` dimensions, as one number holds for all."""
+    if not isinstance(value, list) or not all(type(size) is int for size in value):
         return None
     sizes = value * n if len(value) == 1 else value
     return sizes if len(sizes) == n else None
 
 
 def _convolution_backward(inputs: OpInputs) -> CallWork | None:
-    """As much as the forward pass for each of the gradients of input and weight."""
+    """Compute a backward pass: each gradient of input and weight takes as much as forward."""
     grad, source, weight = (inputs.shape(place) for place in range(3))
     transposed, wanted = inputs.value(7), inputs.value(10)
     if grad is None or source is None or weight is None or not isinstance(transposed, bool):
         return None
     if not isinstance(wanted, list) or len(wanted) < 2:  # noqa: PLR2004
         return None
+
     at = source if transposed else grad
     flops = 2 * at[0] * n_elements(at[2:]) * n_elements(weight) * sum(map(bool, wanted[:2]))
     gradients = [
-        each for each, is_wanted in zip((source, weight), wanted, strict=False) if is_wanted
+        shape for shape, is_wanted in zip((source, weight), wanted, strict=False) if is_wanted
     ]
     return CallWork(flops, _bytes(inputs, gradients))
 
 
 def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> CallWork | None:
-    """Attention of queries, keys and values of shape (batch, heads, length, size).
+    """Compute attention of queries, keys and values of shape (batch, heads, length, size).
 
     Args:
         causal: The place of ``is_causal``.
@@ -181,16 +190,17 @@ def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> CallWork | N
     query, key, value = (inputs.shape(first + place) for place in range(3))
     if not query or not key or not value or not len(query) == len(key) == len(value) == 4:  # noqa: PLR2004
         return None
+
     scores = n_elements(query[:-1]) * key[-2]
     # Backward: the scores again, and the gradients of values, scores, queries and keys.
     inner = 3 * query[-1] + 2 * value[-1] if first else query[-1] + value[-1]
     flops = 2 * scores * inner // (2 if inputs.value(causal) is True else 1)
     out = [query, key, value] if first else [(*query[:-1], value[-1])]
-    return CallWork(flops, _bytes(inputs, out, of=first))
+    return CallWork(flops, _bytes(inputs, out, like=first))
 
 
 def _pointwise(inputs: OpInputs, *, flops: int) -> CallWork | None:
-    """An operator with as many FLOPs per element of its result."""
+    """Compute the work of an operator with some FLOPs per element of its result."""
     shapes = [shape for shape, _ in inputs.tensors]
     if not shapes:
         return None
@@ -199,21 +209,21 @@ def _pointwise(inputs: OpInputs, *, flops: int) -> CallWork | None:
 
 
 def _each_of_list(inputs: OpInputs, *, flops: int, fused: bool = False) -> CallWork | None:
-    """A pointwise operator over lists of tensors: reads them all, and writes as many as the first.
+    """Compute a pointwise operator over lists of tensors, which writes as many as the first.
 
     Args:
-        fused: A step of an optimizer, which writes all lists but the gradients, the second.
+        fused: Whether it is an optimizer's step, which writes all lists but the second, gradients.
     """
     lists = inputs.lists
     if not lists or not lists[0]:
         return None
-    sizes = [sum(map(n_elements, each)) for each in lists]
-    written = sum(sizes) - sizes[1] if fused and len(sizes) > 1 else sizes[0]
-    return _of_lists(inputs, flops * sizes[0], sum(sizes) + written)
+    sizes = [sum(map(n_elements, shapes)) for shapes in lists]
+    n_written = sum(sizes) - sizes[1] if fused and len(sizes) > 1 else sizes[0]
+    return _of_lists(inputs, flops * sizes[0], sum(sizes) + n_written)
 
 
 def _of_lists(inputs: OpInputs, flops: int, n_moved: int) -> CallWork:
-    """The work of an operator that moves some elements of lists of tensors.
+    """Return the work of an operator that moves some elements of lists of tensors.
 
     Source: ``torch/csrc/profiler/util.cpp`` (``TensorList`` in place of types).
     """
@@ -225,11 +235,11 @@ def _of_lists(inputs: OpInputs, flops: int, n_moved: int) -> CallWork:
 
 
 def _like(inputs: OpInputs, *, flops: int, place: int = 0) -> CallWork | None:
-    """An operator whose result has the shape of an input, with FLOPs per element of it."""
+    """Compute an operator whose result has the shape of an input, with FLOPs per element."""
     shape = inputs.shape(place)
     if shape is None:
         return None
-    return CallWork(flops * n_elements(shape), _bytes(inputs, [shape], of=place))
+    return CallWork(flops * n_elements(shape), _bytes(inputs, [shape], like=place))
 
 
 def _reduction(inputs: OpInputs) -> CallWork | None:
@@ -237,13 +247,15 @@ def _reduction(inputs: OpInputs) -> CallWork | None:
     if shape is None:
         return None
     dims = [dims] if isinstance(dims, int) and not isinstance(dims, bool) else dims
-    gone = {_number(dim) % len(shape) for dim in dims} if isinstance(dims, list) and shape else None
-    kept = tuple(size for place, size in enumerate(shape) if gone and place not in gone)
+    reduced = (
+        {_number(dim) % len(shape) for dim in dims} if isinstance(dims, list) and shape else None
+    )
+    kept = tuple(size for place, size in enumerate(shape) if reduced and place not in reduced)
     return CallWork(n_elements(shape), _bytes(inputs, [kept]))
 
 
 def _embedding(inputs: OpInputs) -> CallWork | None:
-    """Rows of a table: only those that are looked up are read."""
+    """Compute a lookup in a table, of which only the wanted rows are read."""
     table, places = inputs.shape(0), inputs.shape(1)
     size, place_size = inputs.element_bytes(0), inputs.element_bytes(1)
     if table is None or places is None or size is None or place_size is None:
@@ -253,7 +265,7 @@ def _embedding(inputs: OpInputs) -> CallWork | None:
 
 
 def _bags(inputs: OpInputs) -> CallWork | None:
-    """Sums of rows of a table, one for each bag."""
+    """Compute sums of rows of a table, one for each bag."""
     table, places, bags = inputs.shape(0), inputs.shape(1), inputs.shape(2)
     looked_up = _embedding(inputs)
     if looked_up is None or looked_up.n_bytes is None or not table or places is None:
@@ -273,19 +285,19 @@ def _embedding_backward(inputs: OpInputs) -> CallWork | None:
 
 
 def _written(inputs: OpInputs) -> CallWork | None:
-    """A fill: the tensor is written and not read."""
+    """Compute a fill, which writes the tensor and does not read it."""
     shape, size = inputs.shape(0), inputs.element_bytes(0)
     return None if shape is None or size is None else CallWork(0, n_elements(shape) * size)
 
 
 def _joined(inputs: OpInputs) -> CallWork | None:
-    """A concatenation: every element is read and written."""
+    """Compute a concatenation, which reads and writes every element."""
     n_joined = sum(n_elements(shape) for shape, _ in inputs.tensors)
     return _of_lists(inputs, 0, 2 * n_joined) if n_joined else None
 
 
 def _copied(inputs: OpInputs) -> CallWork | None:
-    """A copy between tensors that may have different types."""
+    """Compute a copy between tensors that may have different types."""
     target, source = inputs.shape(0), inputs.shape(1)
     if target is None or source is None:
         return None
@@ -326,7 +338,7 @@ _FLOPS_LIKE: Final = {
 }  # fmt: skip
 """FLOPs per element of one of the inputs, and its place. A normalization takes the mean (1), the
 variance (3), the normalized value (2), and a weight and a bias (2); its backward pass the two means
-of the gradient (5), the gradient of the input (5), and those of weight and bias (3). RMS norm has
+of the gradient (5), the gradients of the input (5) and of weight and bias (3). RMS norm has
 neither mean nor bias."""
 _FUSED_OPTIMIZERS: Final = {"_fused_sgd": 4, "_fused_adagrad": 7, "_fused_adam": 13,
                             "_fused_adamw": 14}  # fmt: skip
@@ -340,7 +352,7 @@ _CAUSAL: Final = {
 """The places of ``is_causal`` in the schemas of the forward and the backward operator."""
 
 
-def _formulas() -> dict[str, Formula]:
+def _build_formulas() -> dict[str, Formula]:
     by_name: dict[str, Formula] = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot", "_int_mm"), _product),
         **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"),
@@ -360,6 +372,7 @@ def _formulas() -> dict[str, Formula]:
         "clone": partial(_like, flops=0),
         "copy": _copied,
     }  # fmt: skip
+
     for name, (forward, backward) in _CAUSAL.items():
         by_name[name] = partial(_attention, causal=forward)
         by_name[f"{name}_backward"] = partial(_attention, causal=backward, first=1)
@@ -374,7 +387,7 @@ def _formulas() -> dict[str, Formula]:
     return by_name
 
 
-_FORMULAS: Final = _formulas()
+_FORMULAS: Final = _build_formulas()
 _PRODUCT: Final = regex(
     r"aten::(linear|dot|\w*m[mv](_activation)?|_?convolution(_backward)?|_scaled_dot_product\w+)$"
 )
@@ -382,12 +395,12 @@ _PREFIX: Final = "aten::"
 
 
 def is_product(name: str) -> bool:
-    """Whether an operator multiplies matrices, for which devices have their fastest units."""
+    """Return whether an operator multiplies matrices, for which devices have the fastest units."""
     return _PRODUCT.match(name) is not None
 
 
 def formula(name: str) -> Formula | None:
-    """The formula of an operator; that of an in-place operator is that of the other one.
+    """Return the formula of an operator, which an in-place operator shares.
 
     Args:
         name: As recorded: ``aten::addmm``.

@@ -17,7 +17,7 @@ ELEMENT_BYTES: Final = {
     "long": 8, "long int": 8, "int": 4, "short": 2, "short int": 2, "signed char": 1,
     "unsigned char": 1, "bool": 1,
 }  # fmt: skip
-"""Bytes of an element by the name that Kineto writes, which is that of the type in C++.
+"""Bytes of an element by the name that Kineto writes, which is the type's in C++.
 
 Source: ``torch/csrc/profiler/util.cpp`` (``inputTypes``); ``c10/util/typeid.h``.
 """
@@ -38,11 +38,11 @@ Source: ``aten/src/ATen/native/cuda/MultiTensorApply.cuh``, ``ForeachFunctors.cu
 
 @lru_cache(maxsize=65536)
 def kernel_element_bytes(kernel: str) -> int | None:
-    """Bytes of an element of the lists of tensors that a kernel is for; None if it is another."""
+    """Return the bytes of an element of a kernel for lists of tensors, or None for others."""
     if (opaque := _OPAQUE.search(kernel)) and "CatArray" in kernel:
         return int(opaque[1])
-    found = _OF_LIST.search(kernel)
-    return _TYPES[found[1]] if found else None
+    match = _OF_LIST.search(kernel)
+    return _TYPES[match[1]] if match else None
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class OpInputs:
     """The inputs of one call of an operator, in the order of its schema.
 
     Attributes:
-        shapes: Of a tensor its shape; of a list of tensors their shapes; of anything else ``()``.
-        types: The type of each tensor's elements, of a list of tensors those of each if they were
+        shapes: The shape of a tensor; the shapes of a list of tensors; ``()`` for anything else.
+        types: The type of each tensor's elements, or the types of a list of tensors if they were
             recorded; ``TensorList``, ``Scalar``, ``ScalarList`` or empty for others.
-        values: The values of inputs that are no tensors, as text; empty where not recorded.
+        values: The values of inputs that are not tensors, as text; empty where not recorded.
     """
 
     shapes: tuple[Shape | tuple[Shape, ...], ...]
@@ -61,10 +61,10 @@ class OpInputs:
     values: tuple[str, ...] = ()
 
     def shape(self, place: int) -> Shape | None:
-        """The shape of the tensor at a place; None without a tensor there.
+        """Return the shape of the tensor at a place, or None without a tensor there.
 
-        A tensor with zero dimensions has the shape ``()``, and so has an input that is no tensor:
-        its type tells them apart.
+        A tensor with zero dimensions has the shape ``()``, and so has an input that is not one: the
+        type tells them apart.
         """
         if place >= len(self.shapes) or self.element_bytes(place) is None:
             return None
@@ -72,36 +72,36 @@ class OpInputs:
         return None if any(isinstance(size, tuple) for size in shape) else shape  # type: ignore[return-value]
 
     def element_bytes(self, place: int) -> int | None:
-        """Bytes of an element of the tensor at a place; None without one, or of unknown type."""
+        """Return the bytes of an element of the tensor at a place, or None if unknown."""
         kind = self.types[place] if place < len(self.types) else ""
         return ELEMENT_BYTES.get(kind) if isinstance(kind, str) else None
 
     @cached_property
     def lists(self) -> tuple[tuple[Shape, ...], ...]:
-        """The shapes of every input that is a list of tensors."""
+        """Return the shapes of every input that is a list of tensors."""
         return tuple(
-            tuple(each for each in shape if isinstance(each, tuple))
+            tuple(member for member in shape if isinstance(member, tuple))
             for shape, kind in zip(self.shapes, self.types, strict=False)
             if kind == _LIST or isinstance(kind, tuple)
         )
 
     @cached_property
     def tensors(self) -> tuple[tuple[Shape, int | None], ...]:
-        """Shape and bytes per element of every input tensor, those of lists too."""
-        found: list[tuple[Shape, int | None]] = []
+        """Return shape and bytes per element of every input tensor, including lists."""
+        tensors: list[tuple[Shape, int | None]] = []
         for place, (shape, kind) in enumerate(zip(self.shapes, self.types, strict=False)):
             if isinstance(kind, tuple):
                 sizes = (*map(ELEMENT_BYTES.get, kind), *[None] * len(shape))
                 pairs = zip(shape, sizes, strict=False)
-                found += [(each, size) for each, size in pairs if isinstance(each, tuple)]
+                tensors += [(member, size) for member, size in pairs if isinstance(member, tuple)]
             elif kind == _LIST or any(isinstance(size, tuple) for size in shape):
-                found += [(each, None) for each in shape if isinstance(each, tuple)]
+                tensors += [(member, None) for member in shape if isinstance(member, tuple)]
             elif self.element_bytes(place) is not None:
-                found.append((shape, self.element_bytes(place)))  # type: ignore[arg-type]
-        return tuple(found)
+                tensors.append((shape, self.element_bytes(place)))  # type: ignore[arg-type]
+        return tuple(tensors)
 
     def value(self, place: int) -> object:
-        """An input that is no tensor: a number, a truth value, a list of them, or None."""
+        """Return an input that is not a tensor: a number, a truth value, a list, or None."""
         text = self.values[place] if place < len(self.values) else ""
         try:
             return json.loads(text.replace("True", "true").replace("False", "false"))
@@ -109,58 +109,58 @@ class OpInputs:
             return None
 
 
-def inputs_of(dims: str, types: str, values: str) -> OpInputs | None:
-    """Decode the JSON of an operator's inputs; None where it is not what torch writes.
+def parse_inputs(dims: str, types: str, values: str) -> OpInputs | None:
+    """Parse the JSON of an operator's inputs, or return None if it is not torch's.
 
     Args:
         dims: ``Input Dims``.
         types: ``Input type``.
-        values: ``Concrete Inputs``; empty where there is none.
+        values: ``Concrete Inputs``; empty without any.
     """
     try:
         sizes = json.loads(dims)
         names = json.loads(types) if types else []
         texts = json.loads(values) if values else []
-        if not all(isinstance(each, list) for each in (sizes, names, texts)):
+        if not all(isinstance(column, list) for column in (sizes, names, texts)):
             return None
-        shapes = tuple(map(_shape, sizes))
+        shapes = tuple(map(_parse_shape, sizes))
     except (ValueError, TypeError, RecursionError):
         return None
-    return OpInputs(shapes, tuple(map(_type, names)), tuple(map(str, texts)))
+    return OpInputs(shapes, tuple(map(_parse_type, names)), tuple(map(str, texts)))
 
 
-def _type(written: object) -> str | tuple[str, ...]:
+def _parse_type(written: object) -> str | tuple[str, ...]:
     return tuple(map(str, written)) if isinstance(written, list) else str(written)
 
 
-def _shape(written: object) -> Shape | tuple[Shape, ...]:
-    """The shape of a tensor, or those of a list of tensors.
+def _parse_shape(written: object) -> Shape | tuple[Shape, ...]:
+    """Parse the shape of a tensor, or the shapes of a list of tensors.
 
     Raises:
         TypeError: If it is neither.
     """
     if not isinstance(written, list):
         raise TypeError
-    if written and all(isinstance(each, list) for each in written):
-        return tuple(_sizes(each) for each in written)
-    return _sizes(written)
+    if written and all(isinstance(member, list) for member in written):
+        return tuple(_parse_sizes(member) for member in written)
+    return _parse_sizes(written)
 
 
-def _sizes(written: list[object]) -> Shape:
-    if not all(type(each) is int and each >= 0 for each in written):
+def _parse_sizes(written: list[object]) -> Shape:
+    if not all(type(size) is int and size >= 0 for size in written):
         raise TypeError
     return tuple(written)  # type: ignore[arg-type]
 
 
 def n_elements(shape: Shape) -> int:
-    """The number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return prod(shape)
 
 
 def broadcast(shapes: list[Shape]) -> Shape:
-    """The shape that some shapes are broadcast to.
+    """Return the shape that some shapes are broadcast to.
 
-    Sizes that do not fit are those of no program: the larger one is taken.
+    No program has sizes that do not fit. Of such sizes the larger one is taken.
     """
     width = max(map(len, shapes), default=0)
     padded = [(1,) * (width - len(shape)) + shape for shape in shapes]

@@ -6,7 +6,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.compute.formulas import formula
-from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
+from profkit.index.compute.inputs import ELEMENT_BYTES, parse_inputs
 from profkit.index.distinct import distinct, numbered
 from profkit.index.host.nesting import CallTree
 from profkit.model.events import (
@@ -49,44 +49,43 @@ class OpWork:
     kinds: tuple[str, ...]
 
     def fits(self, events: EventTable) -> bool:
-        """Whether this may be the work of some events: of what is read from a cache."""
+        """Return whether work from a cache may belong to some events."""
         return (
             are_equally_long(self.rows, self.flops, self.n_bytes, self.n_untyped, self.kind)
             and is_within(self.rows, 0, len(events) - 1)
             and is_within(self.kind, UNKNOWN, len(self.kinds) - 1)
-            and all(is_within(each, UNKNOWN, _MAX_WORK) for each in (self.flops, self.n_bytes))
+            and all(is_within(column, UNKNOWN, _MAX_WORK) for column in (self.flops, self.n_bytes))
             and is_within(self.n_untyped, 0, _MAX_WORK)
         )
 
 
-def op_work(events: EventTable, tree: CallTree) -> OpWork:
-    """The work of all operators whose inputs were recorded.
+def measure_op_work(events: EventTable, tree: CallTree) -> OpWork:
+    """Measure the work of all operators whose inputs were recorded.
 
     ``aten::linear`` contains ``aten::addmm``, and ``aten::convolution_backward`` a small sum: the
-    work is that of the operators within, unless the operator itself computes more than they.
+    operators within count, unless the operator itself computes more than they.
     """
     rows = np.asarray(events.input_dims.rows, dtype=np.intp)
-    known = np.zeros(len(events.names), dtype=np.bool_)
+    has_formula = np.zeros(len(events.names), dtype=np.bool_)
     for name in distinct(events.name[rows]).tolist():
-        known[name] = formula(events.names[name]) is not None
-    rows = rows[known[events.name[rows]]]
-    first, call = _distinct_calls(events, rows)
-    found = [_work(events, int(row)) for row in rows[first]]
+        has_formula[name] = formula(events.names[name]) is not None
+    rows = rows[has_formula[events.name[rows]]]
+
+    # Programs repeat their calls, so that only distinct ones are parsed.
+    first, call = _find_distinct_calls(events, rows)
     unknown = (UNKNOWN, UNKNOWN, 0, 0)
-    flops, n_bytes, n_untyped, kind = (
-        np.array([unknown if one is None else one for one in found], dtype=np.int64)
-        .reshape(-1, 4)[call]
-        .T
-    )
+    figures = [_measure_call(events, int(row)) or unknown for row in rows[first]]
+    columns = np.array(figures, dtype=np.int64).reshape(-1, 4)[call].T
+
     score = np.zeros(len(events), dtype=np.int64)
-    score[rows] = 2 * flops + 1  # a copy computes nothing, and still is work
-    counts = _innermost_with_most(tree, score)[rows]
-    flops, n_bytes, n_untyped, kind = (each[counts] for each in (flops, n_bytes, n_untyped, kind))
+    score[rows] = 2 * columns[0] + 1  # a copy computes nothing, and still is work
+    counts = _select_innermost_with_most(tree, score)[rows]
+    flops, n_bytes, n_untyped, kind = columns[:, counts]
     return OpWork(rows[counts], flops, n_bytes, n_untyped, kind, _KINDS)
 
 
-def _distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
-    """One call of each kind, and the kind of each call, by operator and inputs."""
+def _find_distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
+    """Find one call of each kind, and the kind of each call, by operator and inputs."""
     kind = events.name[rows].astype(np.int64)
     for column in (events.input_dims, events.input_types, events.concrete_inputs):
         texts = column.at(rows)
@@ -97,20 +96,22 @@ def _distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
     return first, kind
 
 
-def _work(events: EventTable, row: int) -> tuple[int, int, int, int] | None:
-    """FLOPs, bytes, untyped elements and kind of one call; None where they are not known."""
+def _measure_call(events: EventTable, row: int) -> tuple[int, int, int, int] | None:
+    """Return FLOPs, bytes, untyped elements and kind of a call, or None if unknown."""
     compute = formula(events.name_of(row))
     columns = (events.input_dims, events.input_types, events.concrete_inputs)
-    inputs = inputs_of(*(_text(events, column, row) for column in columns))
+    inputs = parse_inputs(*(_text(events, column, row) for column in columns))
     work = None if compute is None or inputs is None else compute(inputs)
-    # No device computes more within one call: these are sizes that a file made up.
+
+    # No device computes more within one call: larger sizes are made up.
     if (
         inputs is None
         or work is None
         or max(work.flops, work.n_bytes or 0, work.n_untyped) >= _MAX_WORK
     ):
         return None
-    kinds = [each for each in inputs.types if isinstance(each, str) and each in ELEMENT_BYTES]
+
+    kinds = [name for name in inputs.types if isinstance(name, str) and name in ELEMENT_BYTES]
     kind = _KINDS.index(kinds[0]) if kinds else UNKNOWN
     n_bytes = UNKNOWN if work.n_bytes is None else work.n_bytes
     return work.flops, n_bytes, work.n_untyped, kind
@@ -121,8 +122,8 @@ def _text(events: EventTable, column: SparseColumn, row: int) -> str:
     return "" if number == MISSING else events.names[number]
 
 
-def _innermost_with_most(tree: CallTree, score: Int64s) -> Mask:
-    """Which rows count: those with a higher score than all that count within them together.
+def _select_innermost_with_most(tree: CallTree, score: Int64s) -> Mask:
+    """Select the rows with a higher score than all selected rows within them together.
 
     Args:
         score: Shape ``(n,)``; 0 for rows without a formula.
@@ -132,9 +133,11 @@ def _innermost_with_most(tree: CallTree, score: Int64s) -> Mask:
     for level in reversed(tree.levels):
         counts[level] = score[level] > within[level]
         parents = tree.parent[level]
-        inside = parents != NO_ROW
-        best = np.maximum(score[level], within[level])[inside]
-        np.add.at(within, parents[inside], best)
+        has_parent = parents != NO_ROW
+        best = np.maximum(score[level], within[level])[has_parent]
+        np.add.at(within, parents[has_parent], best)
+
+    # Rows within a selected row do not count.
     hidden = np.zeros(len(score), dtype=np.bool_)
     for level in tree.levels[1:]:
         above = tree.parent[level]

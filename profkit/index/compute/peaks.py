@@ -8,13 +8,13 @@ from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 
 Precision = Literal["float32", "tf32", "float16", "float8"]
-"""Of matrix products. ``float16`` stands for both half and bfloat16, which are equally fast."""
+"""Precision of matrix products. ``float16`` is also bfloat16, which is equally fast."""
 PRECISION_OF: Final[dict[str, Precision]] = {
     "c10::Half": "float16", "c10::BFloat16": "float16",
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8",
     "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2fnuz": "float8",
 }  # fmt: skip
-"""By the type of the elements; whether a product in float32 uses TF32 is shown by its kernel."""
+"""By type of elements. The kernel shows whether a product in float32 uses TF32."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Peak:
     """The peaks of a device, of dense matrices.
 
     Attributes:
-        flops_per_s: By precision; without those that it has no faster units for.
+        flops_per_s: By precision, without precisions that have no faster units.
         bytes_per_s: Bandwidth of its memory; None if a user left it out.
     """
 
@@ -43,7 +43,7 @@ second, of dense matrices. ``float16`` is bfloat16 as well."""
 
 
 def given_peak(figures: Mapping[str, float]) -> Peak:
-    """The peaks that a user states, by :data:`PEAK_FIGURES`; one that is not given is unknown.
+    """Return the peaks that a user states, by :data:`PEAK_FIGURES`.
 
     Raises:
         UsageError: A figure has another name, or is not above 0.
@@ -74,8 +74,8 @@ _PEAKS: Final = (
     (r"\bMI300X\b", 304, _peak(5300, float32=163.4, tf32=653.7, float16=1307.4, float8=2614.9)),
     (r"\bMI355X\b", 256, _peak(8000, float16=2500, float8=5000)),
 )  # fmt: skip
-"""Device name, number of multiprocessors, peaks. A part of a device (MIG) has fewer of them, and
-its peaks are not known.
+"""Device name, number of multiprocessors, peaks. The peaks of a part of a device (MIG), which
+has fewer multiprocessors, are not known.
 
 Source: NVIDIA's data sheets of V100, A100, H100, H200 and B200, AMD's of MI300X and MI355X; the
 figures with sparsity are halved.
@@ -83,7 +83,7 @@ figures with sparsity are halved.
 
 
 def peak_of(name: str, n_sms: int | None) -> Peak | None:
-    """The peaks of a device; None for one that is not in the table.
+    """Return the peaks of a device, or None if it is not in the table.
 
     Args:
         name: As the recording has it: ``NVIDIA H100 80GB HBM3``.

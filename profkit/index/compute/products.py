@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
+from profkit.index.compute.inputs import ELEMENT_BYTES, parse_inputs
 from profkit.index.compute.op_work import UNKNOWN, OpWork
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
@@ -49,7 +49,7 @@ class Products:
     shapes: Int64s
 
     def select(self, mask: Mask) -> "Products":
-        """The products of a mask of shape ``(p,)``."""
+        """Select the products of a mask of shape ``(p,)``."""
         return Products(
             self.rows[mask], self.kernel[mask], self.sizes[mask], self.flops[mask],
             self.n_bytes[mask], self.kind[mask], self.kinds, self.shapes[mask],
@@ -57,14 +57,15 @@ class Products:
 
     @property
     def element_bytes(self) -> Int64s:
-        """Bytes of an element of each. Shape ``(p,)``."""
+        """Return the bytes of an element of each. Shape ``(p,)``."""
         return np.array([ELEMENT_BYTES[kind] for kind in self.kinds], dtype=np.int64)[self.kind]
 
 
-def products(events: EventTable, launches: Launches, work: OpWork) -> Products:
-    """The products whose shapes were recorded, and whose only kernel is known."""
+def find_products(events: EventTable, launches: Launches, work: OpWork) -> Products:
+    """Find the products whose shapes were recorded, and whose only kernel is known."""
     is_known = rows_named(events, _PRODUCT, Category.OP)[work.rows]
     is_known &= (work.n_bytes != UNKNOWN) & (work.kind != UNKNOWN)
+
     place = np.full(len(events) + 1, NO_ROW, dtype=np.int64)
     place[work.rows[is_known]] = np.flatnonzero(is_known)
     is_kernel = (launches.op != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
@@ -72,37 +73,41 @@ def products(events: EventTable, launches: Launches, work: OpWork) -> Products:
     at, kernels = at[at != NO_ROW], kernels[at != NO_ROW]
     kernel = np.full(len(work.rows), NO_ROW, dtype=np.intp)
     kernel[at] = kernels
-    own = np.bincount(at, minlength=len(work.rows)) == 1
-    rows = work.rows[own]
-    sizes, shapes = _sizes(events, rows)
-    found = Products(
-        rows, kernel[own], sizes, work.flops[own], work.n_bytes[own], work.kind[own], work.kinds,
-        shapes,
+
+    # With several kernels, it is unknown which one multiplies.
+    has_one_kernel = np.bincount(at, minlength=len(work.rows)) == 1
+    rows = work.rows[has_one_kernel]
+    sizes, shapes = _parse_sizes(events, rows)
+    matmuls = Products(
+        rows, kernel[has_one_kernel], sizes, work.flops[has_one_kernel],
+        work.n_bytes[has_one_kernel], work.kind[has_one_kernel], work.kinds, shapes,
     )  # fmt: skip
-    return found.select(np.asarray((sizes > 0).all(axis=1)))
+    return matmuls.select(np.asarray((sizes > 0).all(axis=1)))
 
 
-def _sizes(events: EventTable, rows: Rows) -> tuple[Int64s, Int64s]:
-    """m, k and n of each product, zeros where they are not known; the text of its shapes."""
+def _parse_sizes(events: EventTable, rows: Rows) -> tuple[Int64s, Int64s]:
+    """Parse m, k and n of each product, or zeros; return them with the text of its shapes."""
     shapes = events.input_dims.at(rows)
     types = events.input_types.at(rows)
     key = (shapes * len(events.names) + events.name[rows]) if len(rows) else shapes
-    _, first, of = np.unique(key, return_index=True, return_inverse=True)
+    _, first, call = np.unique(key, return_index=True, return_inverse=True)
+
     sizes = np.zeros((len(first), 3), dtype=np.int64)
     for number, at in enumerate(first.tolist()):
         if shapes[at] == MISSING or types[at] == MISSING:
             continue
-        inputs = inputs_of(events.names[shapes[at]], events.names[types[at]], "")
+        inputs = parse_inputs(events.names[shapes[at]], events.names[types[at]], "")
         begin = 1 if _WITH_BIAS.search(events.name_of(int(rows[at]))) else 0
-        one = inputs.shape(begin) if inputs else None
-        other = inputs.shape(begin + 1) if inputs else None
-        if one and other and len(one) == len(other) > 1:
-            sizes[number] = one[-2], one[-1], other[-1]
-    return sizes[of], shapes
+        left = inputs.shape(begin) if inputs else None
+        right = inputs.shape(begin + 1) if inputs else None
+        if left and right and len(left) == len(right) > 1:
+            sizes[number] = left[-2], left[-1], right[-1]
+
+    return sizes[call], shapes
 
 
-def padded(sizes: Int64s, element_bytes: Int64s) -> Int64s:
-    """Sizes, rounded up so that rows of as many elements begin at multiples of 16 bytes.
+def pad(sizes: Int64s, element_bytes: Int64s) -> Int64s:
+    """Round sizes up so that rows of as many elements begin at multiples of 16 bytes.
 
     Args:
         sizes: Shape ``(p, 3)``.
@@ -112,25 +117,27 @@ def padded(sizes: Int64s, element_bytes: Int64s) -> Int64s:
     return np.asarray(-(-sizes // unit) * unit)
 
 
-def misaligned(events: EventTable, found: Products) -> Mask:
-    """Which products have rows that do not begin at multiples of 16 bytes. Shape ``(p,)``.
+def find_misaligned(events: EventTable, matmuls: Products) -> Mask:
+    """Find products that have rows that do not begin at multiples of 16 bytes. Shape ``(p,)``.
 
-    The names of many kernels tell how much a thread loads at once. Of others it is k or n that
-    counts: rows are as long, unless a factor is transposed. m counts where the name tells.
+    The names of many kernels tell how much a thread loads at once. For other kernels k or n counts:
+    rows are as long, unless a factor is transposed. m counts where the name tells.
     """
-    element_bytes = found.element_bytes
-    odd = padded(found.sizes, element_bytes) != found.sizes
-    names, place = np.unique(events.name[found.kernel], return_inverse=True)
+    element_bytes = matmuls.element_bytes
+    # Only k and n are lengths of rows, unless a factor is transposed.
+    is_odd = pad(matmuls.sizes, element_bytes) != matmuls.sizes
+    names, place = np.unique(events.name[matmuls.kernel], return_inverse=True)
     loads = np.array([_loads(events.names[name]) for name in names.tolist()], dtype=np.int64)
-    loaded = loads.reshape(-1)[place]
-    named = (loaded * element_bytes < LOAD_BYTES) & odd.any(axis=1)
-    return np.asarray(np.where(loaded == UNKNOWN, odd[:, 1:].any(axis=1), named))
+    loaded_elements = loads.reshape(-1)[place]
+
+    is_below = (loaded_elements * element_bytes < LOAD_BYTES) & is_odd.any(axis=1)
+    return np.asarray(np.where(loaded_elements == UNKNOWN, is_odd[:, 1:].any(axis=1), is_below))
 
 
 @lru_cache(maxsize=65536)
 def _loads(kernel: str) -> int:
-    """Elements that a thread loads at once; :data:`UNKNOWN` if the name does not tell."""
+    """Return the elements that a thread loads at once, or :data:`UNKNOWN`."""
     if _MUST_BE_ALIGNED.search(kernel):
         return LOAD_BYTES
-    found = [int(one or other) for one, other in _LOADS.findall(kernel)]
-    return min(found, default=UNKNOWN)
+    widths = [int(aligned or loaded) for aligned, loaded in _LOADS.findall(kernel)]
+    return min(widths, default=UNKNOWN)

@@ -8,7 +8,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
 from profkit.index.host.nesting import CallTree
-from profkit.index.host.source import forward_of_backward
+from profkit.index.host.source import find_forward_of_backward
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
@@ -21,7 +21,7 @@ _ELEMENTWISE: Final = regex(
     r"|fill|maximum|minimum|clamp\w*|tanh|ge|gt|le|lt|eq|ne|logical_\w+|bitwise_\w+|tril|triu|any"
     r"|all)_?$"
 )
-"""What runs between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
+"""Operators between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
 _CAST: Final = regex(r"^aten::_to_copy$")
 _MAX_BETWEEN: Final = 8
 """Most kernels on either side of the softmax: scale, position bias, mask, their casts, dropout."""
@@ -33,9 +33,9 @@ class Attentions:
 
     Attributes:
         softmax: The operator that launched the softmax of each. Shape ``(a,)``.
-        products: Kernels of the products and of their backward passes. Rows.
-        between: Kernels of the softmax, of scale, mask, casts and dropout, and of their backward
-            passes. Rows.
+        products: Rows of kernels of the products and of their backward passes.
+        between: Rows of kernels of the softmax, scale, mask, casts and dropout, and of their
+            backward passes.
         of_product: The attention of each of ``products``. Shape of ``products``.
         of_between: The attention of each of ``between``. Shape of ``between``.
     """
@@ -47,50 +47,54 @@ class Attentions:
     of_between: Rows
 
     def select(self, mask: Mask) -> "Attentions":
-        """The attentions of a mask of shape ``(a,)``."""
+        """Select the attentions of a mask of shape ``(a,)``."""
         number = np.cumsum(mask) - 1
-        own, within = mask[self.of_product], mask[self.of_between]
+        in_product, in_between = mask[self.of_product], mask[self.of_between]
         return Attentions(
             self.softmax[mask],
-            self.products[own],
-            self.between[within],
-            number[self.of_product[own]],
-            number[self.of_between[within]],
+            self.products[in_product],
+            self.between[in_between],
+            number[self.of_product[in_product]],
+            number[self.of_between[in_between]],
         )
 
 
-def attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attentions:
+def find_attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attentions:
     """Find each softmax with a batched product launched before and after it, on one thread.
 
     Between them only elementwise operators launch work, so that other uses of a softmax, such as a
-    gate's or a loss's, are none.
+    gate's or a loss's, are not attention.
     """
-    known = launches.in_order(events)
-    op, lane = launches.op[known], events.lane[launches.launch[known]]
+    order = launches.in_order(events)
+    op, lane = launches.op[order], events.lane[launches.launch[order]]
+
     is_product, is_softmax, is_elementwise = (
         rows_named(events, pattern, Category.OP)[op]
         for pattern in (_PRODUCT, _SOFTMAX, _ELEMENTWISE)
     )
+
     products: list[Int32s] = []
     between: list[Int32s] = []
     softmax: list[int] = []
     for place in np.flatnonzero(is_softmax).tolist():
         sides = [
-            _to_product(place, way, lane, is_product, is_elementwise | is_softmax)
+            _find_product(place, way, lane, is_product, is_elementwise | is_softmax)
             for way in (-1, 1)
         ]
         first, last = sides
+        # A softmax may launch several kernels.
         if first is not None and last is not None and op[place] not in softmax[-1:]:
             softmax.append(int(op[place]))
             products.append(op[[first, last]])
             between.append(distinct(op[first + 1 : last]))
-    return _with_backward(events, tree, launches, softmax, products, between)
+
+    return _add_backward(events, tree, launches, softmax, products, between)
 
 
-def _to_product(
+def _find_product(
     place: int, way: int, lane: Int32s, is_product: Mask, may_be_between: Mask
 ) -> int | None:
-    """The nearest product before (-1) or after (1) a softmax, if nothing else is between."""
+    """Find the nearest product before (-1) or after (1) a softmax, past elementwise operators."""
     for distance in range(1, _MAX_BETWEEN + 1):
         at = place + way * distance
         if not 0 <= at < len(lane) or lane[at] != lane[place]:
@@ -102,7 +106,7 @@ def _to_product(
     return None
 
 
-def _with_backward(
+def _add_backward(
     events: EventTable,
     tree: CallTree,
     launches: Launches,
@@ -110,21 +114,26 @@ def _with_backward(
     products: list[Int32s],
     between: list[Int32s],
 ) -> Attentions:
-    """The kernels of some operators and of their backward passes."""
+    """Build the attentions from operators, adding the kernels of their backward passes."""
     if not softmax:
         return Attentions(*(np.zeros(0, dtype=np.intp) for _ in range(5)))
+
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_layout = rows_named(events, re.compile(r"^aten::copy_$"), Category.OP) & ~is_cast
-    maker = np.where(launches.op == NO_ROW, NO_ROW, forward_of_backward(events, tree)[launches.op])
-    found = []
+    has_op = launches.op != NO_ROW
+    maker = np.where(has_op, find_forward_of_backward(events, tree)[launches.op], NO_ROW)
+
+    # A copy into another layout would stay with fused attention.
+    kernels = []
     for groups in (products, [ops[~is_layout[ops]] for ops in between]):
         owner = np.full(len(events), NO_ROW, dtype=np.intp)
         for number, ops in enumerate(groups):
             owner[ops] = number
-        forward = np.where(launches.op == NO_ROW, NO_ROW, owner[launches.op])
-        of_work = np.where(maker == NO_ROW, forward, owner[maker])
-        has = of_work != NO_ROW
-        found.append((launches.work[has], of_work[has]))
-    (of_products, product_of), (of_between, between_of) = found
+        forward = np.where(has_op, owner[launches.op], NO_ROW)
+        attention = np.where(maker == NO_ROW, forward, owner[maker])
+        has_attention = attention != NO_ROW
+        kernels.append((launches.work[has_attention], attention[has_attention]))
+
+    (product_rows, of_product), (between_rows, of_between) = kernels
     rows = np.array(softmax, dtype=np.intp)
-    return Attentions(rows, of_products, of_between, product_of, between_of)
+    return Attentions(rows, product_rows, between_rows, of_product, of_between)

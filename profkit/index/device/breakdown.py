@@ -29,20 +29,21 @@ def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[st
 
     Args:
         window: The time of all steps, or of the whole recording.
-        parts: Time by kind, from :func:`device_parts` or :func:`host_parts`. Overlaps count for the
-            first kind, uncovered time for the last.
+        parts: Time by kind, from :func:`split_device_time` or :func:`split_host_time`. Overlaps
+            count for the first kind, uncovered time for the last.
     """
-    rest = window
-    found: dict[str, Intervals] = {}
+    remaining = window
+    time_by_kind: dict[str, Intervals] = {}
     for kind, covered in parts.items():
-        found[kind] = intersect(rest, covered)
-        rest = subtract(rest, covered)
+        time_by_kind[kind] = intersect(remaining, covered)
+        remaining = subtract(remaining, covered)
+
     remainder = "idle-host" if "compute" in parts else "python"
-    found[remainder] = unite(found.get(remainder, EMPTY), rest)
-    return found
+    time_by_kind[remainder] = unite(time_by_kind.get(remainder, EMPTY), remaining)
+    return time_by_kind
 
 
-def breakdown(
+def build_breakdown(
     window: Intervals,
     n_steps: int,
     parts: Mapping[str, Intervals],
@@ -54,7 +55,7 @@ def breakdown(
     Args:
         n_steps: Number of steps; 0 for a recording without steps.
         parts: Result of :func:`partition_time` for this window.
-        host_per_step_ns: As in the result.
+        host_per_step_ns: Host part of the window per step, or None without steps.
     """
     lengths = {kind: covered.total_ns for kind, covered in parts.items()}
     total_ns = window.total_ns
@@ -72,10 +73,10 @@ def breakdown(
     )
 
 
-def parts_of_steps(
+def split_by_step(
     starts_ns: Int64s, ends_ns: Int64s, parts: Mapping[str, Intervals]
 ) -> list[tuple[StepPart, ...]]:
-    """The parts of each step, in the order of :attr:`Breakdown.parts`.
+    """Return the parts of each step, in the order of :attr:`Breakdown.parts`.
 
     Args:
         parts: Result of :func:`partition_time` for all steps.
@@ -91,15 +92,15 @@ def parts_of_steps(
     ]
 
 
-def device_parts(
+def split_device_time(
     devices: Sequence[DeviceActivity],
     idle: Sequence[IdleByCause],
     host: Mapping[str, Intervals],
     unrecorded: Intervals = EMPTY,
 ) -> dict[str, Intervals]:
-    """Time by device activity, and by the cause of idle time while no device is busy.
+    """Split the time by device activity, and idle time by its cause.
 
-    Before the first and after the last work of all devices, the cause is the host's activity.
+    Before the first and after the last work of all devices, the host's activity is the cause.
 
     Args:
         idle: Idle time by cause of each device, in the same order.
@@ -113,7 +114,9 @@ def device_parts(
         "copy": busy,
         "unrecorded": unrecorded,
     }
-    by_cause = [dict(each.items()) for each in idle]
+
+    # Outside of every device's span nothing waits for a launch, so only the host's causes apply.
+    by_cause = [dict(device_idle.items()) for device_idle in idle]
     spans = _union_of(unite(device.busy, device.idle) for device in devices)
     for cause in (*HOST_CAUSES, "host", "launch", "device", "unknown"):
         within = _union_of(causes[cause] for causes in by_cause)
@@ -122,34 +125,37 @@ def device_parts(
     return parts
 
 
-def host_parts(events: EventTable) -> dict[str, Intervals]:
-    """Time by host activity, for a recording without devices."""
+def split_host_time(events: EventTable) -> dict[str, Intervals]:
+    """Split the time by host activity, for a recording without devices."""
     is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
     optimizer = rows_named(events, OPTIMIZER, Category.OP, Category.ANNOTATION)
     backward = is_op & rows_named(events, BACKWARD, Category.OP)
     in_backward = covered_by(events, np.flatnonzero(backward))
+
     return {
         "data": covered_by(events, data_waits(events)),
         "backward": in_backward,
-        "optimizer": _after_closures(covered_by(events, np.flatnonzero(optimizer)), in_backward),
+        "optimizer": _exclude_closures(covered_by(events, np.flatnonzero(optimizer)), in_backward),
         "operators": covered_by(events, np.flatnonzero(is_op)),
     }
 
 
-def _after_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
-    """The time of optimizers after the last backward pass within each.
+def _exclude_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
+    """Exclude the time of optimizers up to the last backward pass within each.
 
     An optimizer with a closure, such as L-BFGS, calls the model: until then it is the model's time.
     """
     if not len(backward.ends_ns):
         return optimizer
+
+    # The last backward pass that ends within each optimizer's time.
     last = np.searchsorted(backward.ends_ns, optimizer.ends_ns, side="right") - 1
     closed_ns = np.where(last >= 0, backward.ends_ns[np.maximum(last, 0)], 0)
     return union(np.maximum(optimizer.starts_ns, closed_ns), optimizer.ends_ns)
 
 
-def _union_of(every: Iterator[Intervals]) -> Intervals:
-    return reduce(unite, every, EMPTY)
+def _union_of(parts: Iterator[Intervals]) -> Intervals:
+    return reduce(unite, parts, EMPTY)
 
 
 def _per_step(ns: int, n_steps: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Elementwise kernels of PyTorch, and those that follow each other."""
+"""Elementwise kernels of PyTorch, and chains of them."""
 
 from typing import Final
 
@@ -19,15 +19,15 @@ _LAYOUT: Final = regex(r"^aten::(contiguous|reshape|flatten)$")
 
 
 def elementwise_kernels(events: EventTable) -> Mask:
-    """Rows of PyTorch's elementwise kernels, copies and casts among them. Shape ``(n,)``."""
+    """Find rows of PyTorch's elementwise kernels, copies and casts among them. Shape ``(n,)``."""
     return rows_named(events, _ELEMENTWISE, Category.KERNEL)
 
 
-def layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
-    """Kernels that copy a tensor into another layout because the program asks for one.
+def find_layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
+    """Find kernels that copy a tensor into another layout because the program asks for one.
 
     These are copies by ``contiguous()``, or by ``reshape()`` and ``flatten()`` where a view is
-    impossible, called by no other operator: not casts, and not ``clone()``.
+    impossible, called by no other operator. Casts and ``clone()`` do not count.
 
     Returns:
         The kernels, and the operator that the program called for each.
@@ -35,33 +35,44 @@ def layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tup
     is_layout = rows_named(events, _LAYOUT, Category.OP)
     if not is_layout.any():
         return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+
     called = tree.outermost_op
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
     op = launches.op
-    own = (op != NO_ROW) & is_copy[op] & is_layout[called[op]]
-    own &= events.category[launches.work] == Category.KERNEL
-    return launches.work[own], called[op[own]].astype(np.intp)
+    is_layout_copy = (op != NO_ROW) & is_copy[op] & is_layout[called[op]]
+    is_layout_copy &= events.category[launches.work] == Category.KERNEL
+    return launches.work[is_layout_copy], called[op[is_layout_copy]].astype(np.intp)
 
 
-def fusible_chains(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
-    """Elementwise kernels that one thread launches into one stream with nothing in between.
+def find_fusible_chains(
+    events: EventTable, tree: CallTree, launches: Launches
+) -> tuple[Rows, Rows]:
+    """Find elementwise kernels that one thread launches into one stream with nothing in between.
 
-    Copies into another layout and an optimizer's kernels are in no chain.
+    Chains have neither copies into another layout nor an optimizer's kernels.
 
     Returns:
         The kernels of chains of two or more, and the number of the chain of each.
     """
     order = launches.in_order(events)
     work, op = launches.work[order], launches.op[order]
+
     optimizer = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
-    own = elementwise_kernels(events)[work] & ~is_copy[op] & (tree.nearest(optimizer)[op] == NO_ROW)
+    is_fusible = (
+        elementwise_kernels(events)[work] & ~is_copy[op] & (tree.nearest(optimizer)[op] == NO_ROW)
+    )
+
     lane, stream = events.lane[launches.launch[order]], events.stream.at(work)
+    # A kernel joins a chain if it follows another on the same thread and stream.
     joins = np.zeros(len(work), dtype=np.bool_)
-    joins[1:] = own[1:] & own[:-1] & (lane[1:] == lane[:-1]) & (stream[1:] == stream[:-1])
+    joins[1:] = (
+        is_fusible[1:] & is_fusible[:-1] & (lane[1:] == lane[:-1]) & (stream[1:] == stream[:-1])
+    )
     joins &= stream != MISSING
+
     chain = np.cumsum(~joins)
-    own &= joins | np.append(joins[1:], False)
-    return work[own], chain[own]
+    is_fusible &= joins | np.append(joins[1:], False)
+    return work[is_fusible], chain[is_fusible]

@@ -51,13 +51,13 @@ class IdleByCause:
     unknown: Intervals
 
     def items(self) -> Iterator[tuple[IdleCause, Intervals]]:
-        """Pairs of cause and time."""
+        """Iterate over pairs of cause and time."""
         for cause in get_args(IdleCause):
             yield cause, getattr(self, cause)
 
 
 def host_activity(events: EventTable, launches: Launches) -> dict[str, Intervals]:
-    """Time on the host by possible cause of idle time."""
+    """Return the time on the host by possible cause of idle time."""
     return {
         "sync": covered_by(events, blocking_calls(events, launches)),
         "data": covered_by(events, data_waits(events)),
@@ -66,7 +66,7 @@ def host_activity(events: EventTable, launches: Launches) -> dict[str, Intervals
     }
 
 
-def idle_by_cause(
+def split_idle_by_cause(
     events: EventTable,
     launches: Launches,
     activity: DeviceActivity,
@@ -77,44 +77,50 @@ def idle_by_cause(
 
     Args:
         host: Result of :func:`host_activity`.
-        unrecorded: Time in which it worked on something that is not in the recording: not idle.
+        unrecorded: Time of unrecorded work on the device, which is not idle.
     """
     gaps = subtract(activity.idle, unrecorded)
     order = np.argsort(events.ts_ns[activity.rows], kind="stable")
     rows = activity.rows[order]
+
     # The work that ends a gap starts exactly at its end.
     ending = rows[np.searchsorted(events.ts_ns[rows], gaps.ends_ns)]
     place = np.searchsorted(launches.work, ending)
     launch, done_ns = launches.launch[place], launched_ns(events, launches)[place]
-    known = launch != NO_ROW
-    late = known & (done_ns > gaps.starts_ns)
+    has_launch = launch != NO_ROW
+    is_late = has_launch & (done_ns > gaps.starts_ns)
+
+    # A call that takes long submits its work only at its end.
     ends_ns = np.minimum(events.end_ns[launch], gaps.ends_ns)
     began_ns = np.maximum(events.ts_ns[launch], ends_ns - LAUNCH_NS)
     launch_ns = np.clip(began_ns, gaps.starts_ns, gaps.ends_ns)
+
     causes = {
-        "unknown": _where(gaps, ~known),
-        "device": _where(gaps, known & ~late),
-        "launch": union(launch_ns[late], gaps.ends_ns[late]),
+        "unknown": _select(gaps, ~has_launch),
+        "device": _select(gaps, has_launch & ~is_late),
+        "launch": union(launch_ns[is_late], gaps.ends_ns[is_late]),
     }
-    rest = union(gaps.starts_ns[late], launch_ns[late])
+
+    # The host's time is split by precedence.
+    late_time = union(gaps.starts_ns[is_late], launch_ns[is_late])
     for cause in HOST_CAUSES:
-        causes[cause] = intersect(rest, host.get(cause, EMPTY))
-        rest = subtract(rest, causes[cause])
-    return IdleByCause(host=rest, **causes)
+        causes[cause] = intersect(late_time, host.get(cause, EMPTY))
+        late_time = subtract(late_time, causes[cause])
+    return IdleByCause(host=late_time, **causes)
 
 
-def _where(intervals: Intervals, mask: Mask) -> Intervals:
+def _select(intervals: Intervals, mask: Mask) -> Intervals:
     return Intervals(intervals.starts_ns[mask], intervals.ends_ns[mask])
 
 
-def waits_for_launches(
+def find_waits_for_launches(
     events: EventTable,
     launches: Launches,
     device: DeviceActivity,
     causes: IdleByCause,
     max_launch_ns: int,
 ) -> Intervals:
-    """Idle time caused by late launches or launch latency, where the host was launching.
+    """Find idle time caused by late launches or launch latency, where the host was launching.
 
     Args:
         causes: The device's idle time by cause.
@@ -124,11 +130,14 @@ def waits_for_launches(
     launch = launches.launch[np.searchsorted(launches.work, device.rows)]
     done_ns = distinct(events.end_ns[launch[launch != NO_ROW]])
     is_late = np.diff(done_ns, prepend=done_ns[:1]) > max_launch_ns
+
     gaps = device.idle
     order = np.argsort(events.ts_ns[device.rows], kind="stable")
     starts = events.ts_ns[device.rows[order]]
     ending = launch[order][np.searchsorted(starts, gaps.ends_ns)]
+
+    # A launch long after the one before it is late for a reason of the program.
     counts = np.zeros(len(gaps), dtype=np.bool_)
-    known = ending != NO_ROW
-    counts[known] = ~is_late[np.searchsorted(done_ns, events.end_ns[ending[known]])]
-    return intersect(unite(causes.host, causes.launch), _where(gaps, counts))
+    has_launch = ending != NO_ROW
+    counts[has_launch] = ~is_late[np.searchsorted(done_ns, events.end_ns[ending[has_launch]])]
+    return intersect(unite(causes.host, causes.launch), _select(gaps, counts))

@@ -51,7 +51,7 @@ MatmulPrecision = Literal["float32", "tf32"]
 
 @lru_cache(maxsize=65536)
 def matmul_precision(kernel: str) -> MatmulPrecision | None:
-    """How a kernel multiplies float32 matrices; None if it does not, or its name does not show it.
+    """Return how a kernel multiplies float32 matrices, or None if its name does not show it.
 
     Matrix-vector kernels are excluded: they are memory-bound.
 
@@ -66,13 +66,13 @@ def matmul_precision(kernel: str) -> MatmulPrecision | None:
 
 @lru_cache(maxsize=65536)
 def is_bfloat16_on_cuda_cores(kernel: str) -> bool:
-    """Whether a kernel's name shows that it multiplies bfloat16 matrices without tensor cores."""
+    """Return whether a kernel, by its name, multiplies bfloat16 matrices on CUDA cores."""
     return _BFLOAT16.search(kernel) is not None
 
 
 @dataclass(frozen=True)
 class Matmuls:
-    """Kernels that multiply float32 matrices, or bfloat16 ones on CUDA cores.
+    """Kernels that multiply float32 matrices, or bfloat16 matrices on CUDA cores.
 
     Attributes:
         rows: The kernels, ascending. Shape ``(k,)``.
@@ -88,38 +88,42 @@ class Matmuls:
     by_cudnn: Mask
 
     def select(self, mask: Mask) -> "Matmuls":
-        """The kernels of a mask of shape ``(k,)``."""
+        """Select the kernels of a mask of shape ``(k,)``."""
         return Matmuls(self.rows[mask], self.op[mask], self.is_tf32[mask], self.by_cudnn[mask])
 
 
 def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
-    """Find those of float32, except those of linear algebra such as factorizations."""
-    return _matmuls(events, launches, lambda name: matmul_precision(name) is not None)
+    """Find float32 matmuls, except in linear algebra such as factorizations."""
+    return _find_matmuls(events, launches, lambda name: matmul_precision(name) is not None)
 
 
 def bfloat16_matmuls(events: EventTable, launches: Launches) -> Matmuls:
-    """Find those of bfloat16 on CUDA cores."""
-    return _matmuls(events, launches, is_bfloat16_on_cuda_cores)
+    """Find bfloat16 matmuls on CUDA cores."""
+    return _find_matmuls(events, launches, is_bfloat16_on_cuda_cores)
 
 
-def _matmuls(events: EventTable, launches: Launches, is_wanted: Callable[[str], bool]) -> Matmuls:
+def _find_matmuls(
+    events: EventTable, launches: Launches, is_wanted: Callable[[str], bool]
+) -> Matmuls:
     rows, op = launches.work, launches.op
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     names = [events.names[number] for number in numbers.tolist()]
     is_matmul = np.array([is_wanted(name) for name in names], dtype=np.bool_)[place]
     is_tf32 = np.array([matmul_precision(name) == "tf32" for name in names], dtype=np.bool_)[place]
     rows, op, is_tf32 = rows[is_matmul], op[is_matmul], is_tf32[is_matmul]
+
     by_cudnn = np.where(
         op == NO_ROW,
         _named(events, rows, _CUDNN_KERNEL),
         _named(events, op, _CUDNN_OP),
     )
+
     is_counted = (op == NO_ROW) | ~_named(events, op, _LINEAR_ALGEBRA)
     return Matmuls(rows, op, is_tf32, by_cudnn).select(is_counted)
 
 
 def _named(events: EventTable, rows: Rows | Int32s, pattern: re.Pattern[str]) -> Mask:
-    """Which rows have a matching name; meaningless for :data:`NO_ROW`. Shape of ``rows``."""
+    """Return which rows have a matching name, meaningless for :data:`NO_ROW`. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    found = (pattern.search(events.names[number]) is not None for number in numbers.tolist())
-    return np.fromiter(found, np.bool_, len(numbers))[place]
+    matches = (pattern.search(events.names[number]) is not None for number in numbers.tolist())
+    return np.fromiter(matches, np.bool_, len(numbers))[place]

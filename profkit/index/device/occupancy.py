@@ -34,7 +34,7 @@ _NO: Final = regex(r"ffma|dfma|simt")
 
 @lru_cache(maxsize=65536)
 def names_tensor_cores(name: str) -> bool:
-    """Whether a kernel's name shows that it uses tensor cores (matrix cores on AMD's devices).
+    """Return whether a kernel's name shows tensor cores (matrix cores on AMD's devices).
 
     Names of Triton's and of custom kernels do not show it, so a share of time is a lower bound.
 
@@ -53,24 +53,24 @@ _ON_CUDA_CORES: Final = regex(r"(?<![a-z])[sdcz]gemm(?:ex)?_|simt_|_[df]fma|_?[s
 
 @lru_cache(maxsize=65536)
 def names_cuda_cores(name: str) -> bool:
-    """Whether a kernel's name shows that it multiplies matrices without tensor cores."""
+    """Return whether a kernel's name shows that it multiplies matrices without tensor cores."""
     return _ON_CUDA_CORES.search(name.lower()) is not None and not names_tensor_cores(name)
 
 
 def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
-    """Which kernels have a name that shows tensor cores. Shape of ``rows``."""
+    """Return which kernels have a name that shows tensor cores. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     uses = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
     return np.array(uses, dtype=np.bool_)[place]
 
 
 def mean_by_time(figures: Float64s, dur_ns: Int64s) -> float | None:
-    """The mean of the known figures weighted by duration, or None; unknown ones are NaN.
+    """Return the mean of the known figures weighted by duration, or None. NaN is unknown.
 
-    Both have one entry per kernel. Shape ``(k,)``.
+    Both arguments have one entry per kernel. Shape ``(k,)``.
     """
-    known = ~np.isnan(figures)
-    weight = dur_ns[known]
+    is_known = ~np.isnan(figures)
+    weight = dur_ns[is_known]
     if not weight.sum():
         return None
-    return float(np.average(figures[known], weights=weight))
+    return float(np.average(figures[is_known], weights=weight))

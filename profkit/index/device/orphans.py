@@ -22,58 +22,59 @@ _CAPTURE_END: Final = CallKind(regex(r"^(cuda|hip|cu)StreamEndCapture"))
 
 
 def orphans_from_before_recording(events: EventTable, launches: Launches) -> Rows:
-    """Orphans that were launched before the recording, ascending.
+    """Find orphans that were launched before the recording, ascending.
 
     Streams run work in launch order. So an orphan was launched before the recording if it precedes
-    the first work of its stream that has a launch; on a stream of only orphans, the first launched
-    work of any stream.
+    the first launched work of its stream, or of any stream if its own has only orphans.
     """
-    rows, first_ns = _orphans(events, launches)
+    rows, first_ns = _find_orphans(events, launches)
     return rows[events.ts_ns[rows] < first_ns]
 
 
 def orphans_with_lost_launch(events: EventTable, launches: Launches) -> Rows:
-    """Orphans whose launch should be in the recording, ascending."""
-    rows, first_ns = _orphans(events, launches)
+    """Find orphans whose launch should be in the recording, ascending."""
+    rows, first_ns = _find_orphans(events, launches)
     return rows[events.ts_ns[rows] >= first_ns]
 
 
-def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
-    """Orphans, and the time before which each may be from before the recording."""
-    work, has = launches.work, launches.launch != NO_ROW
+def _find_orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
+    """Find orphans, and the time before which each may be from before the recording."""
+    work, has_launch = launches.work, launches.launch != NO_ROW
     group = stream_numbers(events, work)
     never = np.iinfo(np.int64).max
     first_ns = np.full(int(group.max(initial=-1)) + 1, never, dtype=np.int64)
-    np.minimum.at(first_ns, group[has], events.ts_ns[work[has]])
-    first_of_all_ns = int(first_ns.min(initial=never)) if has.any() else 0
+    np.minimum.at(first_ns, group[has_launch], events.ts_ns[work[has_launch]])
+    first_of_all_ns = int(first_ns.min(initial=never)) if has_launch.any() else 0
     first_ns[first_ns == never] = first_of_all_ns
-    return work[~has], first_ns[group[~has]]
+    return work[~has_launch], first_ns[group[~has_launch]]
 
 
-def launches_without_work(events: EventTable, launches: Launches) -> tuple[Rows, Rows]:
-    """Calls that launch a kernel, and those whose kernel is not in the recording.
+def find_launches_without_work(events: EventTable, launches: Launches) -> tuple[Rows, Rows]:
+    """Find calls that launch a kernel, and the calls whose kernel is not in the recording.
 
-    Excluded are launches during graph capture, which run nothing, and those after the last launch
-    with recorded work: their work may have run after the recording. Without any recorded work all
-    launches are included.
+    Launches during graph capture run nothing, and launches after the last one with recorded work
+    may have run after the recording: neither count. Without any recorded work all launches do.
 
     Returns:
-        Rows of all launching calls, and rows of those without work; both ascending.
+        Rows of all launching calls, and rows of the calls without work; both ascending.
     """
     calls = KERNEL_LAUNCH.rows(events)
     calls = calls[~_while_capturing(events, calls)]
-    with_work = np.isin(calls, launches.launch)
-    if not with_work.any():
+    has_work = np.isin(calls, launches.launch)
+    if not has_work.any():
         return calls, calls
-    last_ns = events.ts_ns[calls[with_work]].max()
-    return calls, calls[~with_work & (events.ts_ns[calls] < last_ns)]
+
+    last_ns = events.ts_ns[calls[has_work]].max()
+    return calls, calls[~has_work & (events.ts_ns[calls] < last_ns)]
 
 
 def _while_capturing(events: EventTable, calls: Rows) -> Mask:
-    """Which calls happen during a graph capture. Shape of ``calls``."""
+    """Return which calls happen during a graph capture. Shape of ``calls``."""
+    # A call is within a capture if more captures have begun than ended.
     begins = np.sort(events.ts_ns[_CAPTURE_BEGIN.rows(events)])
     ends = np.sort(events.ts_ns[_CAPTURE_END.rows(events)])
     at_ns = events.ts_ns[calls]
-    begun = np.searchsorted(begins, at_ns, side="right")
-    ended = np.searchsorted(ends, at_ns, side="right")
-    return np.asarray(begun > ended)
+
+    n_begun = np.searchsorted(begins, at_ns, side="right")
+    n_ended = np.searchsorted(ends, at_ns, side="right")
+    return np.asarray(n_begun > n_ended)

@@ -38,32 +38,32 @@ class DeviceActivity:
 
     @property
     def span_ns(self) -> int:
-        """From the start of its first work to the end of its last."""
+        """Return the time from the start of its first work to the end of its last."""
         return self.end_ns - self.start_ns
 
     @property
     def idle(self) -> Intervals:
-        """Time of the span in which nothing ran."""
+        """Return the time of the span in which nothing ran."""
         return complement(self.busy, self.start_ns, self.end_ns)
 
     @property
     def overlap_ns(self) -> int:
-        """Time in which compute and collective kernels both ran."""
-        c = self.communication
-        return int(covered_within(self.compute, c.starts_ns, c.ends_ns).sum())
+        """Return the time in which compute and collective kernels both ran."""
+        starts_ns, ends_ns = self.communication.starts_ns, self.communication.ends_ns
+        return int(covered_within(self.compute, starts_ns, ends_ns).sum())
 
 
 def device_of(events: EventTable, rows: Rows) -> Int32s:
-    """Ordinal of the device of each row of device work. Shape of ``rows``.
+    """Return the ordinal of the device of each row of device work. Shape of ``rows``.
 
-    An event without a device has it as its process: Kineto writes a device's work under a process
-    numbered like the device.
+    Without a device, an event has the ordinal as its process: Kineto writes a device's work under a
+    process numbered like the device.
     """
     device = events.device.at(rows)
-    unnamed = device == MISSING
-    if unnamed.any():
+    is_unnamed = device == MISSING
+    if is_unnamed.any():
         pids = np.array([_ordinal(lane.pid) for lane in events.lanes], dtype=np.int64)
-        device[unnamed] = pids[events.lane[rows[unnamed]]]
+        device[is_unnamed] = pids[events.lane[rows[is_unnamed]]]
     return device.astype(np.int32)
 
 
@@ -73,9 +73,9 @@ def _ordinal(process: str) -> int:
 
 
 def stream_numbers(events: EventTable, rows: Rows) -> Int32s:
-    """Number the streams of all devices; that of each row of device work. Shape of ``rows``.
+    """Return the number of each row's stream over all devices. Shape of ``rows``.
 
-    An event without a stream has it as its thread.
+    An event without a stream has the stream as its thread.
     """
     stream = events.stream.at(rows)
     stream = np.where(stream == MISSING, events.lane[rows], stream)
@@ -84,32 +84,34 @@ def stream_numbers(events: EventTable, rows: Rows) -> Int32s:
     return numbered(both)[1].astype(np.int32)
 
 
-def by_stream(events: EventTable, rows: Rows) -> tuple[Int32s, Rows]:
-    """Device work by stream, then start: the number of each one's stream, and the order."""
+def sort_by_stream(events: EventTable, rows: Rows) -> tuple[Int32s, Rows]:
+    """Sort device work by stream, then start: return each row's stream, and the order."""
     order = np.argsort(events.ts_ns[rows], kind="stable")
     stream = stream_numbers(events, rows)
     return stream, order[by_number(stream[order])]
 
 
-def device_activity(
+def find_device_activity(
     events: EventTable, launches: Launches, communication: Mask
 ) -> tuple[DeviceActivity, ...]:
-    """Activity of every device with work, by ordinal."""
+    """Find the activity of every device with work, by ordinal."""
     if not len(launches.work):
         return ()
     device = device_of(events, launches.work)
     return tuple(
-        _activity(events, int(number), launches.work[device == number], communication)
+        _measure_activity(events, int(number), launches.work[device == number], communication)
         for number in distinct(device)
     )
 
 
-def _activity(events: EventTable, device: int, rows: Rows, communication: Mask) -> DeviceActivity:
+def _measure_activity(
+    events: EventTable, device: int, rows: Rows, communication: Mask
+) -> DeviceActivity:
     category = events.category[rows]
-    kernel = category == Category.KERNEL
+    is_kernel = category == Category.KERNEL
     is_collective = communication[rows]
 
-    def covered(mask: Mask) -> Intervals:
+    def cover(mask: Mask) -> Intervals:
         return union(events.ts_ns[rows[mask]], events.end_ns[rows[mask]])
 
     return DeviceActivity(
@@ -117,11 +119,11 @@ def _activity(events: EventTable, device: int, rows: Rows, communication: Mask) 
         rows=rows,
         start_ns=int(events.ts_ns[rows].min()),
         end_ns=int(events.end_ns[rows].max()),
-        busy=covered(np.ones(len(rows), dtype=np.bool_)),
-        compute=covered(kernel & ~is_collective),
-        communication=covered(kernel & is_collective),
-        memcpy=covered(category == Category.MEMCPY),
-        n_kernels=int(kernel.sum()),
+        busy=cover(np.ones(len(rows), dtype=np.bool_)),
+        compute=cover(is_kernel & ~is_collective),
+        communication=cover(is_kernel & is_collective),
+        memcpy=cover(category == Category.MEMCPY),
+        n_kernels=int(is_kernel.sum()),
         n_memcpy=int((category == Category.MEMCPY).sum()),
         n_memset=int((category == Category.MEMSET).sum()),
     )

@@ -97,7 +97,7 @@ class Syncs:
     copy: Int32s
 
     def fits(self, events: EventTable) -> bool:
-        """Whether these may be syncs of some events: of what is read from a cache."""
+        """Return whether syncs from a cache may belong to some events."""
         last = len(events) - 1
         return (
             are_equally_long(self.rows, self.kind, self.owner, self.copy)
@@ -108,11 +108,11 @@ class Syncs:
         )
 
     def select(self, mask: Mask) -> "Syncs":
-        """The syncs of a mask of shape ``(k,)``."""
+        """Select the syncs of a mask of shape ``(k,)``."""
         return Syncs(self.rows[mask], self.kind[mask], self.owner[mask], self.copy[mask])
 
     def of_kind(self, kind: SyncKind) -> "Syncs":
-        """The syncs of one kind."""
+        """Select the syncs of one kind."""
         return self.select(self.kind == kind)
 
 
@@ -125,107 +125,118 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
 
     Source: "API synchronization behavior" in the CUDA Runtime API reference.
     """
-    copies, copy_calls = _copies(events, launches)
-    rows = outermost_calls(events, tree, _blocking_rows(events, launches))
+    copies, copy_calls = _find_host_copies(events, launches)
+    rows = outermost_calls(events, tree, _find_blocking_rows(events, launches))
     innermost = tree.innermost_op[rows]
+
+    # A read counts even if it is a copy, as the user called it.
     read = tree.outermost(reads(events, tree))[rows]
-    copy = _copy_of(events, launches, rows, copies, copy_calls, tree.innermost_op)
+    copy = _find_awaited_copies(events, launches, rows, copies, copy_calls, tree.innermost_op)
+
     to_host, to_device = _named(events, _TO_HOST, copy), _named(events, TO_DEVICE, copy)
-    explicit = (innermost == NO_ROW) & are_among(rows, EXPLICIT_SYNC.rows(events))
+    is_explicit = (innermost == NO_ROW) & are_among(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
-        [read != NO_ROW, explicit, to_host, to_device],
+        [read != NO_ROW, is_explicit, to_host, to_device],
         [SyncKind.READ, SyncKind.EXPLICIT, SyncKind.TO_HOST, SyncKind.TO_DEVICE],
         SyncKind.OTHER,
     )
+
     outermost = tree.outermost(rows_named(events, COPYING, Category.OP))[rows]
     owner = np.select(
         [read != NO_ROW, outermost != NO_ROW, innermost != NO_ROW],
         [read, outermost, innermost],
         rows,
     )
+
     return Syncs(rows, kind.astype(np.uint8), owner.astype(np.int32), copy)
 
 
 def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
-    """The calls, given and returned ascending, that are not within another one of them."""
-    wanted = np.zeros(len(events), dtype=np.bool_)
-    wanted[calls] = True
-    return np.asarray(calls[tree.enclosing(wanted)[calls] == NO_ROW])
+    """Select the calls that are not within another of them. Both ascending."""
+    is_call = np.zeros(len(events), dtype=np.bool_)
+    is_call[calls] = True
+    return np.asarray(calls[tree.enclosing(is_call)[calls] == NO_ROW])
 
 
 def reads(events: EventTable, tree: CallTree) -> Mask:
-    """Rows of operators that return a value to the host, or would if the tensor were on a device.
+    """Find operators that return a value to the host, or would for a tensor on a device.
 
-    Nested ones are all marked. Indexing is marked where it uses a mask. Shape ``(n,)``.
+    Nested operators are all marked, and indexing if it uses a mask. Shape ``(n,)``.
     """
-    direct = rows_named(events, _READ, Category.OP)
+    is_read = rows_named(events, _READ, Category.OP)
     nonzero = np.flatnonzero(rows_named(events, _NONZERO, Category.OP))
     masked = tree.outermost(rows_named(events, _INDEX, Category.OP))[nonzero]
-    direct[masked[masked != NO_ROW]] = True
-    return direct
+    is_read[masked[masked != NO_ROW]] = True
+    return is_read
 
 
-def user_reads(events: EventTable, tree: CallTree) -> Rows:
-    """Operators that return a value to the host and are called by user code, ascending.
+def find_user_reads(events: EventTable, tree: CallTree) -> Rows:
+    """Find operators that return a value to the host and are called by user code, ascending.
 
     Excluded are calls within another operator, an optimizer's step or a loader, whose iterator
     draws a seed when it is created: they read values that are on the host regardless of the model's
     device, such as an optimizer's step count or a sampler's random seed.
     """
-    library = rows_named(events, _LIBRARY, Category.ANNOTATION, Category.OP)
-    within_library = tree.nearest(library) != NO_ROW
+    in_library = rows_named(events, _LIBRARY, Category.ANNOTATION, Category.OP)
+    within_library = tree.nearest(in_library) != NO_ROW
     within_op = tree.op_around != NO_ROW
     rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
+
     python = (events.category == Category.PYTHON) & ~rows_named(events, _BUILTIN, Category.PYTHON)
     caller = tree.nearest(python)[rows]
     of_loader = names_matching(events, _LOADER)[events.name[caller]]
     return np.asarray(rows[(caller == NO_ROW) | ~of_loader])
 
 
-def before_indexing(events: EventTable, rows: Rows) -> Rows:
-    """Of some operators that read a value, those that selecting elements or a slice follows.
+def find_reads_before_indexing(events: EventTable, rows: Rows) -> Rows:
+    """Find reads immediately followed by an index or a slice on the same thread.
 
-    ``x[i]`` and ``x[i : i + n]`` read a tensor ``i`` so: ``i.__index__()`` runs ``aten::item``, and
+    ``x[i]`` and ``x[i : i + n]`` read a tensor ``i``: ``i.__index__()`` runs ``aten::item``, and
     the next operator of the thread is ``aten::select`` or ``aten::slice``.
 
     Source: ``torch/_tensor.py`` (``Tensor.__index__``), ``python_variable_indexing.cpp``.
 
     Returns:
-        Pairs of a read and what follows it. Shape ``(k, 2)``.
+        Pairs of a read and the operator that follows it. Shape ``(k, 2)``.
     """
     ops = events.rows_of(Category.OP)
     ops = ops[np.lexsort((events.ts_ns[ops], events.lane[ops]))]
     is_read = rows_named(events, _ITEM, Category.OP)[ops]
-    # The position of the next operator that is no read, of each.
+
+    # The position of the next operator that is not a read.
     following = np.where(is_read, len(ops), np.arange(len(ops)))
     following = np.minimum.accumulate(following[::-1])[::-1]
-    wanted = np.flatnonzero(np.isin(ops, rows) & (following < len(ops)))
-    pairs = np.stack((ops[wanted], ops[following[wanted]]), axis=1)
+
+    places = np.flatnonzero(np.isin(ops, rows) & (following < len(ops)))
+    pairs = np.stack((ops[places], ops[following[places]]), axis=1)
     is_same = events.lane[pairs[:, 0]] == events.lane[pairs[:, 1]]
     return np.asarray(pairs[is_same & rows_named(events, _INDEXING, Category.OP)[pairs[:, 1]]])
 
 
-def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:
-    """Which synchronizing calls the profiler makes itself to end a recording. Shape of ``calls``.
+def find_calls_by_profiler(
+    events: EventTable, tree: CallTree, launches: Launches, calls: Rows
+) -> Mask:
+    """Find the profiler's own synchronizing calls at the end of a recording. Shape of ``calls``.
 
-    With stacks its Python frames show it. Without them it is a device-wide synchronization after
-    the last launch.
+    With stacks its Python frames show them. Without stacks they are device-wide synchronizations
+    after the last launch.
 
     Source: ``torch/autograd/profiler.py`` (``profile.__exit__`` synchronizes each used device).
     """
     if (events.category == Category.PYTHON).any():
         frame = tree.nearest(rows_named(events, _PROFILER, Category.PYTHON))[calls]
         return np.asarray((frame != NO_ROW) & (events.end_ns[calls] <= events.end_ns[frame]))
+
     launched = launches.launch[launches.launch != NO_ROW]
     last_ns = int(events.ts_ns[launched].max()) if len(launched) else 0
     of_device = np.isin(calls, DEVICE_SYNC.rows(events))
     return np.asarray(of_device & (events.ts_ns[calls] > last_ns) & (tree.parent[calls] == NO_ROW))
 
 
-def followed_by_work(events: EventTable, launches: Launches, calls: Rows) -> Mask:
-    """Before which calls' ends the last device work has not been launched yet. Shape of ``calls``.
+def are_followed_by_work(events: EventTable, launches: Launches, calls: Rows) -> Mask:
+    """Return whether more device work is launched after each call returns. Shape of ``calls``.
 
-    A synchronization that no work follows delays none, such as that at the end of a benchmark.
+    A synchronization without later work, such as at the end of a benchmark, delays nothing.
     """
     launched = launches.launch[launches.launch != NO_ROW]
     last_ns = int(events.ts_ns[launched].max(initial=0))
@@ -233,41 +244,41 @@ def followed_by_work(events: EventTable, launches: Launches, calls: Rows) -> Mas
 
 
 def bytes_of(events: EventTable, copies: Rows | Int32s) -> int:
-    """Total bytes of some copies; those of unknown size are ignored."""
+    """Return the total bytes of some copies, ignoring copies of unknown size."""
     n_bytes = events.n_bytes.at(copies)
     return int(n_bytes[n_bytes != MISSING].sum())
 
 
 def is_pageable(events: EventTable, copies: Int32s) -> Mask:
-    """Which copies involve pageable memory, by name. Shape of ``copies``.
+    """Return which copies involve pageable memory, by name. Shape of ``copies``.
 
-    ROCm only writes ``Host``: such a copy counts as pageable unless its name says pinned.
+    ROCm only writes ``Host``. Such a copy counts as pageable unless its name says pinned.
     """
     host = _named(events, _TO_HOST, copies) | _named(events, TO_DEVICE, copies)
     return np.asarray(host & ~_named(events, _PINNED, copies))
 
 
 def _named(events: EventTable, pattern: re.Pattern[str], rows: Int32s | Rows) -> Mask:
-    """Which rows have a matching name; :data:`NO_ROW` has none. Shape of ``rows``."""
+    """Return which rows have a matching name; :data:`NO_ROW` has none. Shape of ``rows``."""
     named = names_matching(events, pattern)
     return np.asarray((rows != NO_ROW) & named[events.name[rows]])
 
 
-def _copies(events: EventTable, launches: Launches) -> tuple[Int32s, Int32s]:
-    """Copies between host and device with a known call, and their calls."""
+def _find_host_copies(events: EventTable, launches: Launches) -> tuple[Int32s, Int32s]:
+    """Find copies between host and device with a known call, and their calls."""
     is_copy = (events.category[launches.work] == Category.MEMCPY) & (launches.launch != NO_ROW)
     copies = launches.work[is_copy].astype(np.int32)
     is_host_copy = _named(events, _TO_HOST, copies) | _named(events, TO_DEVICE, copies)
     return copies[is_host_copy], launches.launch[is_copy][is_host_copy]
 
 
-def _blocking_rows(events: EventTable, launches: Launches) -> Rows:
+def _find_blocking_rows(events: EventTable, launches: Launches) -> Rows:
     from_pageable = launches.launch[pageable_to_device(events, launches)]
     from_pageable = from_pageable[from_pageable != NO_ROW]
     return united(blocking_calls(events, launches), from_pageable)
 
 
-def _copy_of(
+def _find_awaited_copies(
     events: EventTable,
     launches: Launches,
     rows: Rows,
@@ -275,57 +286,62 @@ def _copy_of(
     copy_calls: Int32s,
     op_of: Int32s,
 ) -> Int32s:
-    """The copy that each blocking call waits for.
+    """Find the copy that each blocking call waits for.
 
-    It is the call's own, or else that of the last launching call before it on the same thread, if
-    both are in the same operator: ``copy_`` copies and then synchronizes the stream. A call after
-    another launch, such as those with which cuDNN measures its algorithms, waits for that one.
+    It is the call's own copy, or else the copy of the last launching call before it on the same
+    thread, if both are in the same operator: ``copy_`` copies and then synchronizes the stream. A
+    call after another launch, such as when cuDNN measures its algorithms, waits for that launch.
 
     Args:
         rows: The blocking calls.
         copies: Copies between host and device.
         op_of: The innermost operator of every row.
     """
-    own = np.full(len(events), NO_ROW, dtype=np.int32)
-    own[copy_calls] = copies
+    copy_of_call = np.full(len(events), NO_ROW, dtype=np.int32)
+    copy_of_call[copy_calls] = copies
+
+    # Without a copy of its own, a call waits for the launch right before it.
     launching = distinct(launches.launch[launches.launch != NO_ROW])
-    before = _last_before(events, launching, rows)
+    before = _find_last_before(events, launching, rows)
     in_same_op = (before != NO_ROW) & (op_of[rows] != NO_ROW) & (op_of[before] == op_of[rows])
-    return np.where(own[rows] != NO_ROW, own[rows], np.where(in_same_op, own[before], NO_ROW))
+    waited_for = np.where(in_same_op, copy_of_call[before], NO_ROW)
+    return np.where(copy_of_call[rows] != NO_ROW, copy_of_call[rows], waited_for)
 
 
-def _last_before(events: EventTable, calls: Int32s, rows: Rows) -> Int32s:
-    """Of some calls the last that began before each row on its thread, or :data:`NO_ROW`."""
+def _find_last_before(events: EventTable, calls: Int32s, rows: Rows) -> Int32s:
+    """Find the last call that began before each row on its thread, or :data:`NO_ROW`."""
     if not len(calls):
         return np.full(len(rows), NO_ROW, dtype=np.int32)
+
     both = np.concatenate((rows, calls))
     order = np.lexsort((events.ts_ns[both], events.lane[both]))
     is_call = order >= len(rows)
     latest = np.maximum.accumulate(np.where(is_call, np.arange(len(both)), NO_ROW))
-    found = np.where(latest == NO_ROW, NO_ROW, both[order[latest]])
-    found[(latest == NO_ROW) | (events.lane[found] != events.lane[both[order]])] = NO_ROW
+
+    last_call = np.where(latest == NO_ROW, NO_ROW, both[order[latest]])
+    last_call[(latest == NO_ROW) | (events.lane[last_call] != events.lane[both[order]])] = NO_ROW
     before = np.empty(len(both), dtype=np.int32)
-    before[order] = found
+    before[order] = last_call
     return before[: len(rows)]
 
 
 def copies_named(events: EventTable, launches: Launches, pattern: re.Pattern[str]) -> Mask:
-    """Which device work is a copy with a matching name. Shape of ``launches.work``."""
+    """Return which device work is a copy with a matching name. Shape of ``launches.work``."""
     return rows_named(events, pattern, Category.MEMCPY)[launches.work]
 
 
 def pageable_to_host(events: EventTable, launches: Launches) -> Mask:
-    """Which device work is a copy into pageable host memory. Shape of ``launches.work``."""
+    """Return which device work is a copy into pageable host memory. Shape of ``launches.work``."""
     return copies_named(events, launches, _PAGEABLE_TO_HOST)
 
 
 def pageable_to_device(events: EventTable, launches: Launches) -> Mask:
-    """Which device work is a copy from pageable host memory. Shape of ``launches.work``."""
+    """Return which device work is a copy from pageable host memory. Shape of ``launches.work``."""
     return copies_named(events, launches, _PAGEABLE_TO_DEVICE)
 
 
 def blocking_calls(events: EventTable, launches: Launches) -> Rows:
-    """Runtime calls that block the host until a device has finished, ascending.
+    """Find runtime calls that block the host until a device has finished, ascending.
 
     These are explicit synchronization, synchronous copies, and asynchronous copies into pageable
     memory, which return only once the copy has completed.

@@ -23,7 +23,7 @@ class Paths:
         return len(self._numbers)
 
     def children(self, above: Int64s, site: Int64s) -> Int64s:
-        """The child nodes of some nodes, created where they are new.
+        """Return the child nodes of some nodes, adding the new ones.
 
         Args:
             above: Nodes, or :data:`TOP`. Shape ``(k,)``.
@@ -34,9 +34,10 @@ class Paths:
         """
         width = int(site.max(initial=0)) + 1
         key, place = numbered((above + 1) * width + site)
+
         over, under = key // width - 1, key % width
         numbers = self._numbers
-        found = np.fromiter(
+        nodes = np.fromiter(
             (
                 numbers.setdefault(pair, len(numbers))
                 for pair in zip(over.tolist(), under.tolist(), strict=True)
@@ -44,18 +45,18 @@ class Paths:
             np.int64,
             len(key),
         )
-        return np.asarray(found[place])
+        return np.asarray(nodes[place])
 
     def columns(self) -> tuple[Int32s, Int32s]:
-        """Parent and site of every node. Parents precede their children."""
+        """Return the parent and the site of every node. Parents precede their children."""
         pairs = np.array(list(self._numbers), dtype=np.int32).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
 
-def paths_of_tree(
+def number_tree_paths(
     paths: Paths, tree: CallTree, top: Int64s, site: Int64s, restart: Int64s | None = None
 ) -> Int64s:
-    """The node of every host row: its path of sites from the top of its thread.
+    """Number the path of every host row, by sites from the top of its thread.
 
     Args:
         top: For each row the node below which its thread's paths start. Shape ``(n,)``.
@@ -69,19 +70,19 @@ def paths_of_tree(
     node = np.full(len(site), TOP, dtype=np.int64)
     for level in tree.levels:
         parent = tree.parent[level]
-        has = parent != NO_ROW
-        above = np.where(has, node[parent], top[level])
+        has_parent = parent != NO_ROW
+        above = np.where(has_parent, node[parent], top[level])
         if restart is not None:
-            begins = ~has | (restart[level] != restart[parent])
+            begins = ~has_parent | (restart[level] != restart[parent])
             above[begins] = paths.children(top[level[begins]], restart[level[begins]])
         node[level] = paths.children(above, site[level])
     return node
 
 
-def paths_of_stacks(
+def number_stack_paths(
     paths: Paths, stacks: Stacks, site: Int64s, in_path: Mask, top: Int64s, wanted: Int32s
 ) -> Int64s:
-    """The node of some stacks, from the outermost frame inward.
+    """Number the paths of some stacks, from the outermost frame inward.
 
     Args:
         site: Site of each frame. Shape ``(f,)``.
@@ -93,13 +94,14 @@ def paths_of_stacks(
         Nodes. Shape ``(k,)``.
     """
     node: Int64s = top.copy()
+    # All stacks advance by one frame at a time.
     place = stacks.start[wanted + 1].astype(np.int64) - 1
     first = stacks.start[wanted]
-    here = np.flatnonzero(place >= first)
-    while len(here):
-        frame = stacks.frame[place[here]]
+    unfinished = np.flatnonzero(place >= first)
+    while len(unfinished):
+        frame = stacks.frame[place[unfinished]]
         is_node = in_path[frame]
-        node[here[is_node]] = paths.children(node[here[is_node]], site[frame[is_node]])
-        place[here] -= 1
-        here = here[place[here] >= first[here]]
+        node[unfinished[is_node]] = paths.children(node[unfinished[is_node]], site[frame[is_node]])
+        place[unfinished] -= 1
+        unfinished = unfinished[place[unfinished] >= first[unfinished]]
     return node

@@ -15,11 +15,11 @@ _TO: Final = regex(r"^aten::to$")
 _LAYER: Final = regex(r"^aten::(linear|conv[123]d|conv_transpose[123]d)$")
 
 
-def cast_parameters(events: EventTable, tree: CallTree) -> Rows:
-    """The casts of float32 parameters within operators of layers, ascending.
+def find_cast_parameters(events: EventTable, tree: CallTree) -> Rows:
+    """Find the casts of float32 parameters within operators of layers, ascending.
 
-    The parameters of these operators are their second and third input. A cast is known by its
-    shape: where a parameter has the shape of the first input, it is left out.
+    The parameters of these operators are their second and third input. A cast is identified by its
+    shape. It is left out if the parameter has the shape of the first input.
 
     Source: ``aten/src/ATen/autocast_mode.h`` (``cached_cast``): a cast is reused within one
     ``autocast`` block, and only if the parameter requires a gradient.
@@ -30,19 +30,26 @@ def cast_parameters(events: EventTable, tree: CallTree) -> Rows:
     cast, call = cast[call != NO_ROW], call[call != NO_ROW]
     is_to = rows_named(events, _TO, Category.OP)[call]
     cast, call = cast[is_to], call[is_to].astype(np.intp)
+
     layer = around[call]
-    own = (layer != NO_ROW) & rows_named(events, _LAYER, Category.OP)[layer]
-    cast, call, layer = cast[own], call[own], layer[own]
+    is_of_layer = (layer != NO_ROW) & rows_named(events, _LAYER, Category.OP)[layer]
+    cast, call, layer = cast[is_of_layer], call[is_of_layer], layer[is_of_layer]
+
     texts = np.stack(
         (events.input_dims.at(cast), events.input_types.at(cast), events.input_dims.at(layer))
     )
-    kinds, of = np.unique(texts, axis=1, return_inverse=True)
-    known = [MISSING not in kind and _is_parameter(events, *kind) for kind in kinds.T.tolist()]
-    return np.sort(call[np.array(known, dtype=np.bool_)[of.reshape(-1)]])
+    kinds, kind_of_cast = np.unique(texts, axis=1, return_inverse=True)
+    is_parameter = [
+        MISSING not in kind and _is_parameter(events, *kind) for kind in kinds.T.tolist()
+    ]
+    return np.sort(call[np.array(is_parameter, dtype=np.bool_)[kind_of_cast.reshape(-1)]])
 
 
 def _is_parameter(events: EventTable, dims: int, types: int, layer_dims: int) -> bool:
-    """Whether a cast tensor is a float32 parameter. All are numbers of names of JSON texts."""
-    shapes, of_layer = json.loads(events.names[dims]), json.loads(events.names[layer_dims])
+    """Return whether a cast tensor is a float32 parameter.
+
+    All are numbers of names of JSON texts.
+    """
+    shapes, layer_shapes = json.loads(events.names[dims]), json.loads(events.names[layer_dims])
     is_float = json.loads(events.names[types])[:1] == ["float"]
-    return is_float and shapes[0] in of_layer[1:3] and shapes[0] != of_layer[0]
+    return is_float and shapes[0] in layer_shapes[1:3] and shapes[0] != layer_shapes[0]

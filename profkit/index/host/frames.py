@@ -50,7 +50,7 @@ call that synchronizes with a device."""
 
 
 def is_library_function(file: str, function: str) -> bool:
-    """Whether a function of this file, which is not the user's, is more than a tensor's method.
+    """Return whether a function that is not the user's is more than a tensor's method.
 
     Methods of tensors of a class of their own run in ``__torch_function__``.
     """
@@ -59,9 +59,9 @@ def is_library_function(file: str, function: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def parse_frame(name: str) -> Frame | None:
-    """``train.py(12): train_step`` as a frame; None for builtins and modules.
+    """Parse ``train.py(12): train_step``; None for builtins and modules.
 
-    The line is that of the function's definition: torch writes no other.
+        The line is where the function is defined: torch writes no other.
 
     Source: ``torch/csrc/profiler/collection.cpp`` (``Result::name``).
     """
@@ -83,15 +83,15 @@ class Ownership:
     Attributes:
         paths: The user's files by their shortened paths.
         libraries: First components of shortened paths of installed packages.
-        known: Whether both were recorded; otherwise they are guessed from the paths.
+        is_known: Whether both were recorded; otherwise they are guessed from the paths.
     """
 
     paths: Mapping[str, str]
     libraries: Collection[str]
-    known: bool
+    is_known: bool
 
     def is_user(self, file: str) -> bool:
-        """Whether a file is not a library, the standard library or generated code."""
+        """Return whether a file is not a library, the standard library or generated code."""
         if file in self.paths:
             return True
         if _GENERATED.search(file) or _LIBRARY_FOLDER.search(file):
@@ -100,29 +100,29 @@ class Ownership:
         stem = first.removesuffix(".py")
         if stem in _ALWAYS_LIBRARIES or stem in self.libraries:
             return False
-        return self.known or stem not in sys.stdlib_module_names
+        return self.is_known or stem not in sys.stdlib_module_names
 
     def path(self, file: str) -> str:
-        """The full path of a shortened one, where it was recorded."""
+        """Return the full path of a shortened path, where it was recorded."""
         return self.paths.get(file, file)
 
 
 def ownership_of(capture: CaptureInfo | None) -> Ownership:
-    """Which files are user code in a recording, with what profkit recorded beside it."""
+    """Return which files of a recording are user code, by what profkit recorded about paths."""
     return Ownership(
         paths=capture.paths if capture else {},
         libraries=frozenset(capture.libraries if capture else ()),
-        known=capture is not None and bool(capture.paths),
+        is_known=capture is not None and bool(capture.paths),
     )
 
 
 CodeOwner = Literal["own", "torch", "library"]
-"""Whose Python code a call runs: the user's, PyTorch's, or that of another library, which includes
+"""Whose Python code a call runs: the user's, PyTorch's, or another library's, which includes
 the standard library and built-in functions."""
 
 
 def owner_of_call(name: str, ownership: Ownership) -> CodeOwner:
-    """Whose code a Python call runs.
+    """Return whose code a Python call runs.
 
     Args:
         name: A file, or the name of an event, which may be a built-in function.

@@ -20,12 +20,11 @@ _CREATING: Final = regex(
 Source: ``torch/csrc/utils/tensor_new.cpp`` (``internal_new_from_data``).
 """
 _FILLING: Final = regex(rf"{_CREATING.pattern}(?<!empty)$")
-"""Those that compute the values of the tensor, which a device can do as well."""
+"""Operators that compute the tensor's values, which a device can do as well."""
 _MAX_BYTES_PER_NS: Final = 100
-"""What a host's memory bandwidth is below: an operator that takes less than the time for that has
-not filled the tensor."""
+"""Above any host's memory bandwidth: an operator that is faster has not filled the tensor."""
 _MIN_FILLING_NS: Final = 100_000
-"""The same for tensors of unknown size."""
+"""Shortest operator that counts as filling a tensor of unknown size."""
 SMALL_BYTES: Final = 1 << 20
 """Up to this size a tensor counts as a constant or mask, above it as data."""
 _MAX_DISTANCE: Final = 4
@@ -33,8 +32,8 @@ _MAX_DISTANCE: Final = 4
 operator is three before."""
 
 
-def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) -> Int32s:
-    """For each copying operator the operator that created its tensor, or :data:`NO_ROW`.
+def find_creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) -> Int32s:
+    """Find the operator that created the tensor of each copying operator, or :data:`NO_ROW`.
 
     It is among the few operators before the copy on the same thread, called by the same source
     line; without source lines it must be the immediately preceding operator. Operators of a loader
@@ -42,37 +41,41 @@ def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int3
 
     Args:
         frame: Source line of every row as a number, or -1. Shape ``(n,)``.
-        owners: Outermost copying operators. Shape ``(k,)``, that of the result.
+        owners: Outermost copying operators. Shape ``(k,)``, as the result.
     """
-    tops = tree.rows[_top_level(events, tree)[tree.rows]]
+    tops = tree.rows[_find_top_level(events, tree)[tree.rows]]
     creates = rows_named(events, _CREATING, Category.OP)
     place = np.zeros(len(events), dtype=np.int64)
     place[tops] = np.arange(len(tops))
+
     top = tree.outermost_op[owners]
     around = tree.nearest(events.category == Category.ANNOTATION)
-    found = np.full(len(owners), NO_ROW, dtype=np.int32)
+
+    creator = np.full(len(owners), NO_ROW, dtype=np.int32)
     is_chain = np.ones(len(owners), dtype=np.bool_)
     for back in range(1, _MAX_DISTANCE + 1):
         at = place[top] - back
         before = tops[np.maximum(at, 0)]
-        same_line = (frame[before] == frame[top]) & (around[before] == around[top])
-        near = same_line & ((frame[top] >= 0) | (back == 1))
+        # The chain ends at another line or annotation.
+        is_same_line = (frame[before] == frame[top]) & (around[before] == around[top])
+        is_near = is_same_line & ((frame[top] >= 0) | (back == 1))
         is_op = events.category[before] == Category.OP
-        is_chain &= (at >= 0) & (events.lane[before] == events.lane[top]) & near & is_op
-        hit = is_chain & creates[before] & (found == NO_ROW)
-        found[hit] = before[hit]
-    return found
+        is_chain &= (at >= 0) & (events.lane[before] == events.lane[top]) & is_near & is_op
+        is_creator = is_chain & creates[before] & (creator == NO_ROW)
+        creator[is_creator] = before[is_creator]
+
+    return creator
 
 
 def are_made(
     events: EventTable, makers: Int32s, n_bytes: Int64s, max_bytes: int = SMALL_BYTES
 ) -> Mask:
-    """Which copied tensors the program creates on the host where it could create them on a device.
+    """Return which copied tensors the program could create on a device instead of on the host.
 
     Tensors of given values (``torch.tensor``) are constants if they are small, else data.
 
     Args:
-        makers: Result of :func:`creating_ops`. Shape ``(k,)``, that of the result.
+        makers: Result of :func:`find_creating_ops`. Shape ``(k,)``, as the result.
         n_bytes: The tensors' sizes; :data:`MISSING` where they are not known. Shape ``(k,)``.
         max_bytes: Size up to which a tensor is small.
     """
@@ -82,7 +85,7 @@ def are_made(
     return np.asarray((makers != NO_ROW) & ((is_known & (n_bytes <= max_bytes)) | fills))
 
 
-def _top_level(events: EventTable, tree: CallTree) -> Mask:
-    """Outermost operators, and annotations, which break a chain of operators."""
+def _find_top_level(events: EventTable, tree: CallTree) -> Mask:
+    """Find outermost operators, and annotations, which break a chain of operators."""
     is_outer = tree.is_op & (tree.op_around == NO_ROW)
     return np.asarray(is_outer | (events.category == Category.ANNOTATION))

@@ -2,7 +2,7 @@
 
 The source line is the innermost frame that is not torch, an installed package, the standard library
 or generated code. It comes from the stacks of the window, from lines that profkit recorded with it,
-or from those of another step of the same loop.
+or from lines of another step of the same loop.
 """
 
 from dataclasses import replace
@@ -66,7 +66,7 @@ class SourceMap:
     origin: Literal["window", "other-step"] | None
 
     def fits(self, events: EventTable) -> bool:
-        """Whether these may be the lines of some events: of what is read from a cache."""
+        """Return whether lines from a cache may belong to some events."""
         return (
             are_equally_long(events, self.frame, self.module, self.in_library)
             and is_within(self.frame, NO_FRAME, len(self.frames) - 1)
@@ -75,83 +75,90 @@ class SourceMap:
 
 
 class FrameTable(dict[Frame, int]):
-    """Numbers frames in order of appearance."""
+    """Numbers of frames in order of appearance."""
 
     def __missing__(self, frame: Frame) -> int:
         number = self[frame] = len(self)
         return number
 
 
-def _user_frame(name: str, ownership: Ownership) -> Frame | None:
-    """The frame of user code that a name is, with its full path."""
+def _parse_user_frame(name: str, ownership: Ownership) -> Frame | None:
+    """Return the frame of user code that a name stands for, with its full path."""
     frame = parse_frame(name)
     if frame is None or not ownership.is_user(frame.file):
         return None
     return replace(frame, file=ownership.path(frame.file))
 
 
-def python_frames(
+def find_python_frames(
     events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
 ) -> Int32s:
-    """The innermost user frame of every row, from the enclosing Python calls. Shape ``(n,)``.
+    """Find the innermost user frame of every row by the enclosing Python calls. Shape ``(n,)``.
 
-    Numbers in ``table``, or -1. A frame that was open when recording began has no line.
+    Returns numbers in ``table``, or -1. A frame that was open when recording began has no line.
     """
     python = events.category == Category.PYTHON
-    is_open = open_frames(events)
-    own = np.full(len(events), NO_FRAME, dtype=np.int32)
+    is_open = find_open_frames(events)
+    frame_of_row = np.full(len(events), NO_FRAME, dtype=np.int32)
+
     for began_before in (False, True):
         by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
         rows = np.flatnonzero(python & (is_open == began_before))
         for name in distinct(events.name[rows]).tolist():
-            frame = _user_frame(events.names[name], ownership)
+            frame = _parse_user_frame(events.names[name], ownership)
             if frame is not None:
                 lost = began_before or frame.function == MODULE_LEVEL
                 by_name[name] = table[replace(frame, line=None) if lost else frame]
-        own[rows] = by_name[events.name[rows]]
-    return _inherited(own, tree)
+        frame_of_row[rows] = by_name[events.name[rows]]
+    return _inherit(frame_of_row, tree)
 
 
-def open_frames(events: EventTable) -> Mask:
-    """Python calls that were running when recording began. Shape ``(n,)``.
+def find_open_frames(events: EventTable) -> Mask:
+    """Find Python calls that were running when recording began. Shape ``(n,)``.
 
     The tracer writes all open frames of all threads before any call that is made later, with the
-    line that each was executing, which says nothing on what it executed afterwards. On the thread
-    that started the profiler they end with the profiler's own; on other threads they are before the
-    next call of that thread.
+    line that each was executing, but may have left since. On the thread that started the profiler
+    they end with the profiler's own; on other threads they are before the thread's next call.
 
     Source: ``torch/csrc/autograd/profiler_python.cpp`` (``PythonTracer::start``, which holds the
     interpreter's lock).
     """
-    found = np.zeros(len(events), dtype=np.bool_)
+    is_open = np.zeros(len(events), dtype=np.bool_)
     python = events.rows_of(*_CALLS)
     starting = np.flatnonzero(rows_named(events, _STARTING, *_CALLS))
     if not len(starting):
-        return found
+        return is_open
+
     row = int(starting[np.argmin(events.ts_ns[starting])])
+    # The frames of the starting thread enclose the start of the profiler.
     lane, first_ns = events.lane[row], events.ts_ns[row]
-    found[_calls_around(events, python, row)] = True
-    rest = python[~found[python] & (events.lane[python] == lane)]
-    if (events.ts_ns[rest] < first_ns).any():
+    is_open[_find_calls_around(events, python, row)] = True
+
+    later_calls = python[~is_open[python] & (events.lane[python] == lane)]
+    if (events.ts_ns[later_calls] < first_ns).any():
         # Calls were recorded before: this is not the start of the recording.
         return np.zeros(len(events), dtype=np.bool_)
-    next_ns = events.ts_ns[rest].min(initial=events.end_ns[python].max())
-    found[python[(events.lane[python] != lane) & (events.ts_ns[python] < next_ns)]] = True
-    return found
+
+    next_ns = events.ts_ns[later_calls].min(initial=events.end_ns[python].max())
+    is_open[python[(events.lane[python] != lane) & (events.ts_ns[python] < next_ns)]] = True
+    return is_open
 
 
 def starting_frames(events: EventTable) -> Mask:
-    """Python calls around each start of a recording, which last until it ends. Shape ``(n,)``."""
-    found = np.zeros(len(events), dtype=np.bool_)
+    """Find the Python calls around each start of a recording, which last until it ends.
+
+    Shape ``(n,)``.
+    """
+    is_around = np.zeros(len(events), dtype=np.bool_)
     starting = np.flatnonzero(rows_named(events, _STARTING, *_CALLS)).tolist()
     python = events.rows_of(*_CALLS) if starting else np.zeros(0, dtype=np.intp)
     for row in starting:
-        found[_calls_around(events, python, row)] = True
-    return found
+        is_around[_find_calls_around(events, python, row)] = True
+    return is_around
 
 
-def _calls_around(events: EventTable, python: Rows, row: int) -> Rows:
-    """Find the Python calls that contain one of them, itself included.
+def _find_calls_around(events: EventTable, python: Rows, row: int) -> Rows:
+    """Find the Python calls that contain a Python call, itself included.
 
     Times decide, since calls of profkit, which may have started the profiler, are in no call tree.
     """
@@ -161,64 +168,66 @@ def _calls_around(events: EventTable, python: Rows, row: int) -> Rows:
     return np.asarray(python[is_around])
 
 
-def call_stack_frames(
+def find_call_stack_frames(
     events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
 ) -> Int32s:
-    """The innermost user frame, from the ``Call stack`` that torch 1.8 to 1.10 wrote on operators.
+    """Find the innermost user frames in ``Call stack``, which torch 1.8 to 1.10 wrote on operators.
 
-    There the lines are exact. Later versions derive it from the Python calls, where they are in the
-    trace themselves, with the lines of those.
+    These lines are exact. Later versions derive ``Call stack`` from the trace's Python calls, with
+    their lines.
     """
     column = events.call_stack
-    own = np.full(len(events), NO_FRAME, dtype=np.int32)
+    frame_of_row = np.full(len(events), NO_FRAME, dtype=np.int32)
     if not len(column.rows) or (events.category == Category.PYTHON).any():
-        return own
+        return frame_of_row
+
     by_stack = {
-        stack: _innermost_user(events.names[stack], ownership, table)
+        stack: _find_innermost_user(events.names[stack], ownership, table)
         for stack in distinct(column.values).tolist()
     }
-    own[column.rows] = [by_stack[stack] for stack in column.values.tolist()]
-    return _inherited(own, tree)
+    frame_of_row[column.rows] = [by_stack[stack] for stack in column.values.tolist()]
+    return _inherit(frame_of_row, tree)
 
 
-def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
+def _find_innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
     for name in stack.split(";"):
-        frame = _user_frame(name.strip(), ownership)
+        frame = _parse_user_frame(name.strip(), ownership)
         if frame is not None:
             return table[replace(frame, precision="line")]
     return NO_FRAME
 
 
-def _in_library(events: EventTable, tree: CallTree, ownership: Ownership) -> Mask:
-    """Whether the innermost Python function of every row is a library's, below a user's frame."""
-    functions = np.zeros(len(events.names), dtype=np.bool_)
-    library = np.zeros(len(events.names), dtype=np.bool_)
+def _find_library_calls(events: EventTable, tree: CallTree, ownership: Ownership) -> Mask:
+    """Find rows whose innermost Python function is a library's, below a user's frame."""
+    is_function = np.zeros(len(events.names), dtype=np.bool_)
+    is_library = np.zeros(len(events.names), dtype=np.bool_)
     python = events.category == Category.PYTHON
     for name in distinct(events.name[python]).tolist():
         frame = parse_frame(events.names[name])
         if frame is not None and is_library_function(frame.file, frame.function):
-            functions[name] = True
-            library[name] = not ownership.is_user(frame.file)
-    row = tree.nearest(python & functions[events.name] & ~starting_frames(events))
-    return np.asarray((row != NO_ROW) & library[events.name[row]])
+            is_function[name] = True
+            is_library[name] = not ownership.is_user(frame.file)
+
+    row = tree.nearest(python & is_function[events.name] & ~starting_frames(events))
+    return np.asarray((row != NO_ROW) & is_library[events.name[row]])
 
 
-def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
-    """Each module once, and the innermost one of each row or -1. Shape ``(n,)``."""
+def find_modules(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
+    """Find the distinct modules, and the innermost module of each row or -1. Shape ``(n,)``."""
     names = [i for i, name in enumerate(events.names) if name.startswith(MODULE_PREFIX)]
     number = np.full(len(events.names), NO_FRAME, dtype=np.int32)
     number[names] = np.arange(len(names))
-    own = np.where(events.category == Category.PYTHON, number[events.name], NO_FRAME)
+    module_of_row = np.where(events.category == Category.PYTHON, number[events.name], NO_FRAME)
     modules = tuple(events.names[i].removeprefix(MODULE_PREFIX) for i in names)
-    return modules, _inherited(own.astype(np.int32), tree)
+    return modules, _inherit(module_of_row.astype(np.int32), tree)
 
 
-def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
-    """For every row within a backward operator the row of its forward operator, else -1.
+def find_forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
+    """Find the forward operator of every row within a backward operator, else -1.
 
     A backward operator runs on autograd's thread without user frames, and has the sequence number
-    of the forward operator that created it. Of several forward operators with that number it is the
-    last one, which is the innermost.
+    of the forward operator that created it. Of several forward operators with that number, the
+    last one counts, which is the innermost.
 
     Source: ``aten/src/ATen/record_function.h`` (``seqNr``), ``torch/csrc/autograd/engine.cpp``.
 
@@ -229,38 +238,41 @@ def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
     rows = events.sequence.rows
     if not len(rows):
         return forward
+
     numbers = events.sequence.at(rows)
     backward = backward_rows(events)[rows]
     makers, wanted = rows[~backward], rows[backward]
     if not len(makers) or not len(wanted):
         return forward
     maker_numbers = numbers[~backward]
+
     order = np.lexsort((events.ts_ns[makers], maker_numbers))
     sorted_numbers = maker_numbers[order]
     place = np.searchsorted(sorted_numbers, numbers[backward], side="right") - 1
     match = (place >= 0) & (sorted_numbers[np.maximum(place, 0)] == numbers[backward])
     forward[wanted[match]] = makers[order][place[match]]
+
     row = tree.nearest(forward != NO_ROW)
     return np.where(row == NO_ROW, NO_ROW, forward[row]).astype(np.int32)
 
 
 def backward_rows(events: EventTable) -> Mask:
-    """Which rows are operators of a backward pass with a sequence number. Shape ``(n,)``.
+    """Return which rows are operators of a backward pass with a sequence number. Shape ``(n,)``.
 
-    ``Fwd thread id`` is on forward operators too where both run on one thread, so the name decides.
+    ``Fwd thread id`` is also on forward operators if both run on one thread, so the name decides.
     """
     named = names_matching(events, BACKWARD)
-    found = np.zeros(len(events), dtype=np.bool_)
+    is_backward = np.zeros(len(events), dtype=np.bool_)
     rows = events.sequence.rows
     forward_thread = events.forward_thread.at(rows)
-    found[rows] = named[events.name[rows]] & (forward_thread != MISSING)
-    return found
+    is_backward[rows] = named[events.name[rows]] & (forward_thread != MISSING)
+    return is_backward
 
 
-def _inherited(own: Int32s, tree: CallTree) -> Int32s:
-    """The value of each row, or else that of the innermost enclosing row with one."""
-    row = tree.nearest(own != NO_FRAME)
-    return np.where(row == NO_ROW, NO_FRAME, own[row]).astype(np.int32)
+def _inherit(value_of_row: Int32s, tree: CallTree) -> Int32s:
+    """Return the value of each row, or else the value of the innermost enclosing row with one."""
+    row = tree.nearest(value_of_row != NO_FRAME)
+    return np.where(row == NO_ROW, NO_FRAME, value_of_row[row]).astype(np.int32)
 
 
 def map_source(
@@ -270,22 +282,25 @@ def map_source(
     capture: CaptureInfo | None,
     forward: Int32s,
 ) -> SourceMap:
-    """Determine where every host event comes from, with what profkit recorded beside the events.
+    """Determine where every host event comes from, also by lines that profkit recorded.
 
     Args:
-        forward: As :func:`forward_of_backward` returns it.
+        forward: Result of :func:`find_forward_of_backward`.
     """
     ownership = ownership_of(capture)
     table = FrameTable()
-    frame = python_frames(events, tree, ownership, table)
-    exact = call_stack_frames(events, tree, ownership, table)
+    frame = find_python_frames(events, tree, ownership, table)
+    # Lines of ``Call stack`` are of the call, not of the function's definition.
+    exact = find_call_stack_frames(events, tree, ownership, table)
     frame = np.where(exact != NO_FRAME, exact, frame)
-    modules, module = modules_of(events, tree)
-    in_library = _in_library(events, tree, ownership)
+
+    modules, module = find_modules(events, tree)
+    in_library = _find_library_calls(events, tree, ownership)
     origin: Literal["window", "other-step"] | None = "window" if (frame != NO_FRAME).any() else None
+
     if capture is not None and capture.lines is not None:
         entry = align_lines(events, tree, steps, capture.lines)
-        recorded_frame, modules, recorded_module = _recorded_lines(
+        recorded_frame, modules, recorded_module = _build_recorded_lines(
             entry, tree, capture.lines, table, modules
         )
         in_library |= np.isin(entry, capture.lines.in_library)
@@ -293,21 +308,24 @@ def map_source(
         module = np.where(recorded_module != NO_FRAME, recorded_module, module)
         if (recorded_frame != NO_FRAME).any():
             origin = "window" if capture.lines.same_window else "other-step"
-    has = np.flatnonzero(forward != NO_ROW)
-    maker = forward[has]
-    frame[has] = np.where(frame[maker] != NO_FRAME, frame[maker], frame[has])
-    module[has] = np.where(module[maker] != NO_FRAME, module[maker], module[has])
+
+    # Backward operators run without user frames: they take the lines of their forward operators.
+    backward = np.flatnonzero(forward != NO_ROW)
+    made_by = forward[backward]
+    frame[backward] = np.where(frame[made_by] != NO_FRAME, frame[made_by], frame[backward])
+    module[backward] = np.where(module[made_by] != NO_FRAME, module[made_by], module[backward])
+
     return SourceMap(tuple(table), modules, frame, module, in_library, origin)
 
 
-def _recorded_lines(
+def _build_recorded_lines(
     entry: Int32s,
     tree: CallTree,
     lines: OpLines,
     table: FrameTable,
     modules: tuple[str, ...],
 ) -> tuple[Int32s, tuple[str, ...], Int32s]:
-    """Frames and modules that profkit recorded beside the events."""
+    """Build the frames and modules of the lines that profkit recorded."""
     numbers = np.array(
         [
             table[Frame(file, line, function, "line" if exact else "function")]
@@ -315,15 +333,16 @@ def _recorded_lines(
         ],
         dtype=np.int32,
     )
-    frame = _by_entry(entry, lines.frame, numbers)
+    frame = _number_by_entry(entry, lines.frame, numbers)
+
     recorded_modules = tuple(name.removeprefix(MODULE_PREFIX) for name in lines.modules)
     shifted = np.arange(len(recorded_modules), dtype=np.int32) + len(modules)
-    module = _by_entry(entry, lines.module, shifted)
-    return _inherited(frame, tree), modules + recorded_modules, _inherited(module, tree)
+    module = _number_by_entry(entry, lines.module, shifted)
+    return _inherit(frame, tree), modules + recorded_modules, _inherit(module, tree)
 
 
-def _by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
-    """For each row the number at its entry's index, or -1. Shape of ``entry``."""
+def _number_by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
+    """Return the number at the index of each row's entry, or -1. Shape of ``entry``."""
     if not len(numbers):
         return np.full(len(entry), NO_FRAME, dtype=np.int32)
     by_entry = np.array([*index, NO_FRAME], dtype=np.int64)

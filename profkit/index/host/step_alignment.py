@@ -39,9 +39,11 @@ _HASH_BASE: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> Int32s:
-    """The entry in ``lines`` of every operator, annotation and call outside operators, else -1."""
-    alignable = _alignable(events, tree, steps)
-    entry = _by_sequence(events, tree, steps, lines, alignable)
+    """Find the entry of every operator, annotation and call outside operators, else -1."""
+    alignable = _find_alignable(events, tree, steps)
+    entry = _align_by_sequence(events, tree, steps, lines, alignable)
+
+    # Ids are exact, but hold only within one window.
     if lines.same_window:
         places = np.arange(len(lines.name), dtype=np.intp)
         ids = np.array(lines.external_id, dtype=np.int64)
@@ -53,7 +55,7 @@ def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines
 
 
 def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
-    """Id of the operator that each row is or belongs to, or :data:`MISSING`. Shape of ``rows``.
+    """Return the id of each row's own or enclosing operator, or :data:`MISSING`. Shape of ``rows``.
 
     Without an operator the profiler may write a call's own correlation instead, which may equal the
     id of an unrelated operator.
@@ -66,60 +68,64 @@ def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
     return ids
 
 
-def _alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
-    """Rows that entries may describe: operators, annotations, calls outside operators."""
+def _find_alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
+    """Find rows that entries may describe: operators, annotations, calls outside operators."""
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
     named[steps.annotations] = False
     calls = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
     return np.asarray(named | (calls & (tree.nearest(named) == NO_ROW)))
 
 
-def _by_sequence(
+def _align_by_sequence(
     events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, alignable: Mask
 ) -> Int32s:
-    """The entry of every row, by path of names and count within the step. Shape ``(n,)``."""
+    """Find the entry of every row by path of names and count within the step. Shape ``(n,)``."""
     entry = np.full(len(events), NO_ENTRY, dtype=np.int32)
     if not lines.name:
         return entry
-    recorded_paths, numbers = _recorded_paths(lines)
-    path = _trace_paths(events, tree, alignable, lines, numbers)
+
+    recorded_paths, numbers = _number_paths(lines)
+    path = _find_trace_paths(events, tree, alignable, lines, numbers)
     table = _LineTable(recorded_paths, np.array(lines.frame, np.int64))
-    known = _by_start(events, np.flatnonzero(path != NO_ENTRY).astype(np.int32))
-    begins = np.searchsorted(events.ts_ns[known], steps.starts_ns)
-    for chunk in _chunks(len(known), begins):
-        here = known[chunk]
-        entry[here] = table.look_up_in_order(path[here], steps.of(events.ts_ns[here]))
+
+    rows_with_path = _sort_by_start(events, np.flatnonzero(path != NO_ENTRY).astype(np.int32))
+    begins = np.searchsorted(events.ts_ns[rows_with_path], steps.starts_ns)
+    for chunk in _split_at_steps(len(rows_with_path), begins):
+        chunk_rows = rows_with_path[chunk]
+        entry[chunk_rows] = table.look_up_in_order(
+            path[chunk_rows], steps.of(events.ts_ns[chunk_rows])
+        )
     return entry
 
 
-def _by_start(events: EventTable, rows: Int32s) -> Int32s:
-    """Rows in time order, which most recordings have already."""
+def _sort_by_start(events: EventTable, rows: Int32s) -> Int32s:
+    """Sort rows by time, as they are already in most recordings."""
     starts = events.ts_ns[rows]
     if (starts[1:] >= starts[:-1]).all():
         return rows
     return rows[np.argsort(starts, kind="stable")]
 
 
-def _chunks(n: int, begins: Rows) -> Iterator[slice]:
-    """Chunks of rows in time order that end where a step begins."""
+def _split_at_steps(n_rows: int, begins: Rows) -> Iterator[slice]:
+    """Split rows in time order into chunks that end where a step begins."""
     begin = 0
-    while begin < n:
+    while begin < n_rows:
         place = np.searchsorted(begins, begin + _CHUNK)
-        end = int(begins[place]) if place < len(begins) else n
+        end = int(begins[place]) if place < len(begins) else n_rows
         yield slice(begin, end)
         begin = end
 
 
 def _without_steps(lines: OpLines) -> list[int]:
-    """Parents of the entries, ignoring annotations of steps."""
+    """Return the parents of the entries, ignoring annotations of steps."""
     steps = [text.startswith(STEP_PREFIX) for text in lines.names]
     return [
         above if above >= 0 and not steps[lines.name[above]] else NO_ENTRY for above in lines.parent
     ]
 
 
-def _recorded_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
-    """Numbers of the paths of names of all recorded lines.
+def _number_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
+    """Number the paths of names of all recorded lines.
 
     Returns:
         The path of each entry; and the numbers of the paths by the number of the parent path, or -1
@@ -129,6 +135,7 @@ def _recorded_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]
     parents = _without_steps(lines)
     by_name = _number_by_name(lines)
     number_of = [by_name[_without_number(name)] for name in lines.names]
+
     paths: list[int] = []
     for parent, name in zip(parents, lines.name, strict=True):
         above = NO_ENTRY if parent < 0 else paths[parent]
@@ -137,7 +144,7 @@ def _recorded_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]
 
 
 def _number_by_name(lines: OpLines) -> dict[str, int]:
-    """One number for all equivalent names."""
+    """Return one number for all equivalent names."""
     numbers: dict[str, int] = {}
     for number, name in enumerate(lines.names):
         numbers.setdefault(_without_number(name), number)
@@ -145,47 +152,50 @@ def _number_by_name(lines: OpLines) -> dict[str, int]:
 
 
 def _without_number(name: str) -> str:
-    """A name without the compile id, which may differ between steps."""
+    """Return a name without the compile id, which may differ between steps."""
     return COMPILED_REGION_PREFIX if name.startswith(COMPILED_REGION_PREFIX) else name
 
 
-def _trace_paths(
+def _find_trace_paths(
     events: EventTable,
     tree: CallTree,
     alignable: Mask,
     lines: OpLines,
     numbers: Mapping[tuple[int, int], int],
 ) -> Int32s:
-    """The recorded path of each row, or -1. Shape ``(n,)``.
+    """Find the recorded path of each row, or -1. Shape ``(n,)``.
 
     Args:
-        alignable: Rows that are part of paths; others are skipped. Shape ``(n,)``.
-        numbers: From :func:`_recorded_paths`.
+        alignable: Rows that are part of paths, while other rows are skipped. Shape ``(n,)``.
+        numbers: From :func:`_number_paths`.
     """
     width = len(lines.names)
     by_name = _number_by_name(lines)
     name = np.array(
         [by_name.get(_without_number(text), NO_ENTRY) for text in events.names], dtype=np.int64
     )
+
     keys = np.array([(above + 1) * width + last for above, last in numbers], dtype=np.int64)
     by_key = np.argsort(keys)
     # A path that no recorded line has; its extensions are unknown too.
     unknown = len(numbers)
     path = np.full(len(events), NO_ENTRY, dtype=np.int32)
+
     for level in tree.levels:
         parent = tree.parent[level]
         above = np.where(parent == NO_ROW, NO_ENTRY, path[parent])
         last = name[events.name[level]]
         wanted = (above.astype(np.int64) + 1) * width + last
         place = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
-        hit = (keys[place] == wanted) & (last != NO_ENTRY) & (above != unknown)
-        path[level] = np.where(alignable[level], np.where(hit, place, unknown), above)
+        is_recorded = (keys[place] == wanted) & (last != NO_ENTRY) & (above != unknown)
+        path[level] = np.where(alignable[level], np.where(is_recorded, place, unknown), above)
+
     path[~alignable | (path == unknown)] = NO_ENTRY
     return path
 
 
 def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
-    """Number of rows of the same path before each in its step, and in the step overall.
+    """Count the rows of the same path before each row in its step, and in the whole step.
 
     Args:
         paths: Ordered by step, then path. Shape ``(n,)``.
@@ -198,10 +208,10 @@ def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
     return np.arange(len(paths)) - first[group], sizes[group]
 
 
-def _neighbourhoods(
+def _hash_neighbourhoods(
     paths: Int64s | Int32s, step: Int32s, rows: Rows, reach: int
 ) -> npt.NDArray[np.uint64]:
-    """A hash of the paths from ``reach`` rows before to as many after each of ``rows`` in its step.
+    """Hash the paths from ``reach`` rows before to as many after each row in its step.
 
     Args:
         paths: In time order. Shape ``(n,)``.
@@ -210,6 +220,7 @@ def _neighbourhoods(
     Returns:
         Shape of ``rows``.
     """
+    # A polynomial hash: equal neighbourhoods have equal numbers.
     total = np.zeros(len(rows), dtype=np.uint64)
     for offset in range(-reach, reach + 1):
         place = np.clip(rows + offset, 0, len(paths) - 1)
@@ -228,45 +239,52 @@ class _LineTable:
         self._frames = frames[self._order]
 
     def look_up_in_order(self, paths: Int32s, step: Int32s) -> Int64s:
-        """The entries of the rows of whole steps, in time order. Shape of ``paths``."""
+        """Look up the entries of the rows of whole steps, in time order. Shape of ``paths``."""
         order = np.lexsort((paths, step))
         nth, n_in_step = _count(paths[order], step[order])
-        found = np.empty(len(paths), dtype=np.int64)
-        found[order] = self._look_up(paths[order], nth, n_in_step, step[order])
+
+        entries = np.empty(len(paths), dtype=np.int64)
+        entries[order] = self._look_up(paths[order], nth, n_in_step, step[order])
+
         for reach in _NEIGHBOURS:
-            missing = np.flatnonzero((found == NO_ENTRY) & (step >= 0))
+            missing = np.flatnonzero((entries == NO_ENTRY) & (step >= 0))
             if len(missing):
-                found[missing] = self._look_up_by_neighbours(paths, step, missing, reach)
-        return found
+                entries[missing] = self._look_up_by_neighbours(paths, step, missing, reach)
+        return entries
 
     def _look_up_by_neighbours(self, paths: Int32s, step: Int32s, rows: Rows, reach: int) -> Int64s:
-        """The entry with the same paths around it, if all such entries have the same frame."""
+        """Look up the entry with the same neighbours, if all such entries have the same frame."""
         everywhere = np.arange(len(self._in_order))
         one_step = np.zeros(len(everywhere), dtype=np.int32)
-        recorded = _neighbourhoods(self._in_order, one_step, everywhere, reach)
-        known, first, number = np.unique(recorded, return_index=True, return_inverse=True)
-        agree = np.ones(len(known), dtype=np.bool_)
+        recorded = _hash_neighbourhoods(self._in_order, one_step, everywhere, reach)
+        hashes, first, number = np.unique(recorded, return_index=True, return_inverse=True)
+        agree = np.ones(len(hashes), dtype=np.bool_)
         agree[number[self._frames_in_order != self._frames_in_order[first[number]]]] = False
-        wanted = _neighbourhoods(paths, step, rows, reach)
-        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where((known[place] == wanted) & agree[place], first[place], NO_ENTRY)
+
+        wanted = _hash_neighbourhoods(paths, step, rows, reach)
+        place = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+        return np.where((hashes[place] == wanted) & agree[place], first[place], NO_ENTRY)
 
     def _look_up(self, paths: Int32s, nth: Int64s, n_in_step: Int64s, step: Int32s) -> Int64s:
-        """The entry of the same count where a path is equally frequent in both steps.
+        """Look up the entry of the same count where a path is equally frequent in both steps.
 
         Otherwise (a branch taken in one step only), and outside steps, an entry is used only if all
         entries of its path have the same frame: no line is better than a wrong one.
         """
         first = np.searchsorted(self._paths, paths, side="left")
         last = np.searchsorted(self._paths, paths, side="right")
+        # Counts identify a row only if both steps run the path equally often.
         n_recorded = last - first
-        changes = np.concatenate(([0], np.cumsum(self._frames[1:] != self._frames[:-1])))
-        final = np.minimum(np.maximum(last - 1, 0), len(changes) - 1)
-        begin = np.minimum(first, len(changes) - 1)
-        agree = changes[final] == changes[begin]
+
+        n_changes = np.concatenate(([0], np.cumsum(self._frames[1:] != self._frames[:-1])))
+        final = np.minimum(np.maximum(last - 1, 0), len(n_changes) - 1)
+        begin = np.minimum(first, len(n_changes) - 1)
+        has_one_frame = n_changes[final] == n_changes[begin]
+
         same_count = (n_recorded == n_in_step) & (step >= 0)
         place = np.where(same_count, first + nth, first)
-        usable = (n_recorded > 0) & (same_count | agree)
-        found = np.full(len(paths), NO_ENTRY, dtype=np.int64)
-        found[usable] = self._order[place[usable]]
-        return found
+        usable = (n_recorded > 0) & (same_count | has_one_frame)
+
+        entries = np.full(len(paths), NO_ENTRY, dtype=np.int64)
+        entries[usable] = self._order[place[usable]]
+        return entries

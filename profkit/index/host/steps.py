@@ -22,7 +22,7 @@ _ACTIVITY: Final = (
     Category.RUNTIME,
     Category.DRIVER,
 )
-"""What shows on a thread that the program runs."""
+"""Categories of events of a thread that the program runs."""
 _FEW: Final = 0.1
 """Share of the other steps' operators below which a short first or last step was cut off. The
 remnant that torch writes when a loop has ended contains a few at most."""
@@ -33,7 +33,7 @@ class Steps:
     """The complete steps in time order.
 
     Attributes:
-        rows: The annotation of each step; of steps found by marks, the mark that delimits it. Shape
+        rows: The annotation of each step, or the mark that delimits a step found by marks. Shape
             ``(s,)``.
         names: Their names.
         starts_ns: Shape ``(s,)``.
@@ -56,11 +56,11 @@ class Steps:
 
     @property
     def annotations(self) -> Rows:
-        """The rows that stand for a step itself; none if the steps were found by marks."""
+        """Return the rows of the steps themselves, without any if marks delimit the steps."""
         return self.rows if self.origin in _ANNOTATED else self.rows[:0]
 
     def of(self, at_ns: Int64s) -> Int32s:
-        """The step of each moment, or :data:`NO_STEP`. Shape of ``at_ns``."""
+        """Return the step of each moment, or :data:`NO_STEP`. Shape of ``at_ns``."""
         if not len(self.rows):
             return np.full(len(at_ns), NO_STEP, dtype=np.int32)
         place = np.searchsorted(self.starts_ns, at_ns, side="right") - 1
@@ -68,7 +68,7 @@ class Steps:
         return np.where(within, place, NO_STEP).astype(np.int32)
 
 
-def annotated_steps(
+def find_annotated_steps(
     events: EventTable, *, entry_name: str | None = None, open_step: str = ""
 ) -> Steps:
     """Find the steps that the recording names: ``ProfilerStep#N``.
@@ -79,15 +79,17 @@ def annotated_steps(
     Args:
         entry_name: Annotation that marks a step where there is no ``ProfilerStep``: profkit names
             each entry of a block after its capture. None for recordings by other programs.
-        open_step: Name of the step that was incomplete when the window ended; it is excluded.
+        open_step: Name of the step that was incomplete when the window ended, and is excluded.
     """
     rows = np.flatnonzero(rows_named(events, STEP, Category.ANNOTATION, Category.OP))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+
     n_recorded = len(rows) + int(np.count_nonzero(rows_named(events, STEP, Category.UNFINISHED)))
     is_whole = [events.name_of(row) != open_step for row in rows.tolist()]
     rows = rows[np.array(is_whole, dtype=np.bool_)]
     if entry_name is None:
-        rows = rows[complete_steps(events, events.ts_ns[rows], events.end_ns[rows])]
+        rows = rows[find_complete_steps(events, events.ts_ns[rows], events.end_ns[rows])]
+
     n_incomplete = n_recorded - len(rows)
     origin: StepOrigin = "profiler"
     if not len(rows) and entry_name is not None:
@@ -95,6 +97,7 @@ def annotated_steps(
         origin = "entry"
         rows = outermost(events, np.flatnonzero(rows_named(events, entry, Category.ANNOTATION)))
         n_incomplete += int(np.count_nonzero(rows_named(events, entry, Category.UNFINISHED)))
+
     return Steps(
         rows=rows,
         names=tuple(events.name_of(row) for row in rows.tolist()),
@@ -106,42 +109,46 @@ def annotated_steps(
 
 
 def without_own_edges(events: EventTable, steps: Steps) -> Steps:
-    """Let steps begin after and end before what profkit did at their edges.
+    """Let steps begin after and end before profkit's work at their edges.
 
     Within a step, profkit's time is excluded from the figures: see ``Context.own_time``.
     """
-    is_own = events.category == Category.PROFKIT
-    if not is_own.any() or not len(steps):
+    is_profkit = events.category == Category.PROFKIT
+    if not is_profkit.any() or not len(steps):
         return steps
+
     starts_ns, ends_ns = steps.starts_ns.copy(), steps.ends_ns.copy()
     is_activity = np.isin(events.category, _ACTIVITY)
     is_activity[steps.annotations] = False
     for lane in distinct(events.lane[steps.rows]).tolist():
-        own = np.flatnonzero(is_own & (events.lane == lane))
-        others = np.flatnonzero(is_activity & (events.lane == lane))
+        own_rows = np.flatnonzero(is_profkit & (events.lane == lane))
+        activity_rows = np.flatnonzero(is_activity & (events.lane == lane))
         for i in np.flatnonzero(events.lane[steps.rows] == lane).tolist():
-            starts_ns[i], ends_ns[i] = _without_own_edges(
-                events, own, others, int(starts_ns[i]), int(ends_ns[i])
+            starts_ns[i], ends_ns[i] = _trim_period(
+                events, own_rows, activity_rows, int(starts_ns[i]), int(ends_ns[i])
             )
     return replace(steps, starts_ns=starts_ns, ends_ns=ends_ns)
 
 
-def _without_own_edges(
-    events: EventTable, own: Rows, others: Rows, start_ns: int, end_ns: int
+def _trim_period(
+    events: EventTable, own_rows: Rows, activity_rows: Rows, start_ns: int, end_ns: int
 ) -> tuple[int, int]:
-    """Return a period without profkit's work at its edges.
+    """Trim profkit's work at the edges of a period.
 
     Args:
-        own: Rows of profkit's work on the thread.
-        others: Rows of what the program does on the thread.
+        own_rows: Rows of profkit's work on the thread.
+        activity_rows: Rows of the program's events on the thread.
     """
-    begins, ends = events.ts_ns[others], events.end_ns[others]
+    begins, ends = events.ts_ns[activity_rows], events.end_ns[activity_rows]
     is_within = (begins >= start_ns) & (ends <= end_ns)
+    # Work of profkit before the first or after the last event of the program is at an edge.
     first_ns = int(begins[is_within].min(initial=end_ns))
     last_ns = int(ends[is_within].max(initial=start_ns))
-    own_begins, own_ends = events.ts_ns[own], events.end_ns[own]
+
+    own_begins, own_ends = events.ts_ns[own_rows], events.end_ns[own_rows]
     leading = (own_begins >= start_ns) & (own_ends <= first_ns)
     trailing = (own_begins >= last_ns) & (own_ends <= end_ns)
+
     trimmed = (
         int(own_ends[leading].max(initial=start_ns)),
         int(own_begins[trailing].min(initial=end_ns)),
@@ -150,7 +157,7 @@ def _without_own_edges(
 
 
 def outermost(events: EventTable, rows: Rows) -> Rows:
-    """Those rows of one thread that begin after all earlier ones have ended, in time order."""
+    """Select the rows of a thread that begin after all earlier ones have ended, in time order."""
     rows = rows[np.lexsort((-events.dur_ns[rows], events.ts_ns[rows]))]
     latest_end = np.maximum.accumulate(events.end_ns[rows])
     is_outermost = np.ones(len(rows), dtype=np.bool_)
@@ -158,12 +165,12 @@ def outermost(events: EventTable, rows: Rows) -> Rows:
     return np.asarray(rows[is_outermost])
 
 
-def complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) -> Mask:
-    """Which steps the window did not cut off: all but a first or last one that lacks something.
+def find_complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) -> Mask:
+    """Find the steps that the window did not cut off: a first or last one may lack something.
 
-    It lacks a mark of the loader or the optimizer that all others contain, or it is shorter than
-    all others and has less than a tenth of their operators. A single step was cut off if nothing
-    ran in it, though the recording has operators.
+    It may lack a mark of the loader or the optimizer that all others contain, or be shorter than
+    all others and have less than a tenth of their operators. A single step was cut off if nothing
+    ran in it, although the recording has operators.
 
     Args:
         starts_ns: Starts of the steps, ascending. Shape ``(s,)``.
@@ -172,25 +179,29 @@ def complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) -> Ma
     is_complete = np.ones(len(starts_ns), dtype=np.bool_)
     if not len(starts_ns):
         return is_complete
+
     work = Work.of(events)
-    counts = work.between(starts_ns, ends_ns)
+    counts = work.count_between(starts_ns, ends_ns)
     if len(counts) == 1:
         is_complete[0] = counts[0] > 0 or not len(work.starts_ns)
         return is_complete
+
     lengths_ns = ends_ns - starts_ns
     marks = rows_named(events, MARKS, Category.ANNOTATION, Category.OP)
     names = distinct(events.name[marks]).tolist()
     of_marks = [np.sort(events.ts_ns[marks & (events.name == name)]) for name in names]
-    has_marks = np.array([_number_between(each, starts_ns, ends_ns) > 0 for each in of_marks])
+    has_marks = np.array([_count_between(mark_ns, starts_ns, ends_ns) > 0 for mark_ns in of_marks])
+
     for number in (0, len(counts) - 1):
-        others = is_complete.copy()
-        others[number] = False
-        if not others.any():
+        is_other = is_complete.copy()
+        is_other[number] = False
+        if not is_other.any():
             continue
-        lacks = counts[number] < _FEW * counts[others].min()
-        lacks &= lengths_ns[number] < lengths_ns[others].min()
-        if others.sum() > 1:
-            lacks |= any(each[others].all() and not each[number] for each in has_marks)
+
+        lacks = counts[number] < _FEW * counts[is_other].min()
+        lacks &= lengths_ns[number] < lengths_ns[is_other].min()
+        if is_other.sum() > 1:
+            lacks |= any(mark[is_other].all() and not mark[number] for mark in has_marks)
         is_complete[number] = not lacks
     return is_complete
 
@@ -207,28 +218,28 @@ class Work:
 
     @classmethod
     def of(cls, events: EventTable) -> "Work":
-        """The operators of all threads, without marks of the loader and the optimizer."""
+        """Find the operators of all threads, without marks of the loader and the optimizer."""
         is_work = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
         if not is_work.any():
             is_work = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
         return cls(np.sort(events.ts_ns[is_work]))
 
-    def between(self, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
-        """How many began in some times. Shape of ``starts_ns``."""
-        return _number_between(self.starts_ns, starts_ns, ends_ns)
+    def count_between(self, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+        """Count how many began in each period. Shape of ``starts_ns``."""
+        return _count_between(self.starts_ns, starts_ns, ends_ns)
 
 
-def _number_between(at_ns: Int64s, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
-    """How many of some ascending moments are in each of some times."""
-    found = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, starts_ns)
-    return np.asarray(np.maximum(found, 0), dtype=np.int64)
+def _count_between(at_ns: Int64s, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+    """Count the ascending moments in each period."""
+    n_moments = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, starts_ns)
+    return np.asarray(np.maximum(n_moments, 0), dtype=np.int64)
 
 
 def data_waits(events: EventTable) -> Rows:
-    """Data-loader waits: rows in which the program waits for its next batch, ascending."""
+    """Return the rows in which the program waits for its next batch, ascending."""
     return np.flatnonzero(rows_named(events, DATA_WAITS, Category.ANNOTATION, Category.OP))
 
 
 def optimizer_steps(events: EventTable) -> Rows:
-    """Calls of ``Optimizer.step``, ascending."""
+    """Return the calls of ``Optimizer.step``, ascending."""
     return np.flatnonzero(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))

@@ -10,7 +10,7 @@ from profkit.model.events import NO_ROW, EventTable, Int32s, Rows
 
 @dataclass(frozen=True)
 class NewShapes:
-    """Calls with shapes that their line passed to their operator in no earlier call.
+    """Calls with shapes that no earlier call of the same line and operator had.
 
     Attributes:
         rows: Outermost operators in steps after the first, ascending. Shape ``(k,)``.
@@ -21,8 +21,8 @@ class NewShapes:
     group: Rows
 
 
-def new_shapes(events: EventTable, tree: CallTree, frame: Int32s, step: Int32s) -> NewShapes:
-    """Find them. What a program does in its first step is new by itself, and does not count.
+def find_new_shapes(events: EventTable, tree: CallTree, frame: Int32s, step: Int32s) -> NewShapes:
+    """Find calls with new shapes after the first step, in which every shape is new.
 
     Args:
         frame: Source line of every row as a number, or negative. Shape ``(n,)``.
@@ -31,10 +31,12 @@ def new_shapes(events: EventTable, tree: CallTree, frame: Int32s, step: Int32s) 
     rows = np.asarray(events.input_dims.rows, dtype=np.intp)
     rows = rows[tree.is_op[rows] & (tree.op_around[rows] == NO_ROW) & (step[rows] >= 0)]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+
     line = np.maximum(frame[rows], -1).astype(np.int64) + 1
     _, group = numbered(line * (len(events.names) + 1) + events.name[rows])
     _, shape = numbered(events.input_dims.at(rows))
     both = group * (int(shape.max(initial=0)) + 1) + shape
+
     _, first = np.unique(both, return_index=True)
     first = first[step[rows[first]] > 0]
     order = np.argsort(rows[first])

@@ -20,22 +20,21 @@ from profkit.index.intervals import (
 )
 from profkit.index.launches import Launches
 from profkit.index.ranks.collectives import (
-    exposed_waits,
+    find_exposed_waits,
+    find_late_launch_time,
     host_collectives,
     host_work_time,
-    late_launch_time,
 )
 from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
 from profkit.model.trace import Trace
 
 _MAX_PER_STEP: Final = 2
-"""What waits for all ranks is called so often at most; more often it is a layer."""
+"""Calls per step of a kernel that may wait for all ranks; a kernel with more is part of a layer."""
 _MAX_NAMES: Final = 32
-"""Enough names of kernels to have that of a wait among the longest."""
+"""Names of kernels that are kept: a wait is among the longest."""
 OVERLAP_NS: Final = 200_000
-"""By so much at most a collective may seem to end after the start of work that waits for it, and by
-a part of the time waited: recorded times of streams are rounded, those of some producers to floats.
-"""
+"""Longest time that a collective may seem to end after the start of work that waits for it, besides
+a share of the wait: recorded times of streams are rounded, by some producers to floats."""
 _OVERLAP_SHARE: Final = 0.1
 
 
@@ -60,7 +59,7 @@ class RankActivity:
 
     Attributes:
         start_ns: Start of its first event.
-        end_ns: End of its last.
+        end_ns: End of its last event.
         steps: The names of its steps, in order.
         step_starts_ns: Shape ``(s,)``.
         step_ends_ns: Shape ``(s,)``.
@@ -83,7 +82,7 @@ class RankActivity:
     kernels: RareKernels
 
 
-def rank_activity(
+def find_rank_activity(
     trace: Trace,
     tree: CallTree,
     launches: Launches,
@@ -101,18 +100,21 @@ def rank_activity(
         called_ns: The starts of its collectives, since 1970. Shape ``(k,)``.
     """
     events = trace.events
+
     start_ns, end_ns = int(events.ts_ns.min()), int(events.end_ns.max())
-    waits = _of_host(events, tree, devices, start_ns, end_ns)
+    waits = _find_host_waits(events, tree, devices, start_ns, end_ns)
+
     idle = EMPTY
-    exchanging = [each for each in devices if len(each.communication)]
+    exchanging = [device for device in devices if len(device.communication)]
     if exchanging:
-        device = max(exchanging, key=lambda each: each.communication.total_ns)
+        device = max(exchanging, key=lambda device: device.communication.total_ns)
         rows = device.rows[communication[device.rows]]
-        waited = _gaps_ended_by(events, rows, device.compute, end_ns)
-        late = late_launch_time(events, launches, device, communication, blocked)
+        waited = _find_gaps_ended_by(events, rows, device.compute, end_ns)
+        late = find_late_launch_time(events, launches, device, communication, blocked)
         waits = unite(waits, subtract(waited, late))
         if not (launches.launch != NO_ROW).any():
             idle = complement(device.compute, start_ns, end_ns)
+
     return RankActivity(
         start_ns + trace.base_ns,
         end_ns + trace.base_ns,
@@ -122,12 +124,12 @@ def rank_activity(
         _absolute(waits, trace.base_ns),
         _absolute(idle, trace.base_ns),
         _computed_before(devices, called_ns - trace.base_ns),
-        _rare_kernels(trace, communication, len(steps)),
+        _find_rare_kernels(trace, communication, len(steps)),
     )
 
 
 def _computed_before(devices: Sequence[DeviceActivity], at_ns: Int64s) -> Int64s | None:
-    """As in :class:`RankActivity`."""
+    """Return ``computed_ns`` of :class:`RankActivity`."""
     if not devices:
         return None
     computing = EMPTY
@@ -140,23 +142,26 @@ def _absolute(times: Intervals, base_ns: int) -> Intervals:
     return Intervals(times.starts_ns + base_ns, times.ends_ns + base_ns)
 
 
-def _rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareKernels:
-    """As in :class:`RankActivity`.
+def _find_rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareKernels:
+    """Find the longest kernels that run once or twice per step.
 
     Args:
         n_steps: Number of steps; 0 without.
     """
     events = trace.events
     rows = np.flatnonzero((events.category == Category.KERNEL) & ~communication)
+    # Kernels that run often are layers, and wait for nobody.
     count = np.bincount(events.name[rows], minlength=len(events.names))
     longest = np.zeros(len(events.names), dtype=np.int64)
     np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
     longest[count > _MAX_PER_STEP * max(1, n_steps)] = 0
+
     names = np.argsort(-longest, kind="stable")[:_MAX_NAMES]
-    is_wanted = np.zeros(len(longest), dtype=np.bool_)
-    is_wanted[names[longest[names] > 0]] = True
-    rows = rows[is_wanted[events.name[rows]]]
+    is_longest = np.zeros(len(longest), dtype=np.bool_)
+    is_longest[names[longest[names] > 0]] = True
+    rows = rows[is_longest[events.name[rows]]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+
     return RareKernels(
         tuple(events.names[name] for name in events.name[rows].tolist()),
         events.ts_ns[rows] + trace.base_ns,
@@ -164,37 +169,40 @@ def _rare_kernels(trace: Trace, communication: Mask, n_steps: int) -> RareKernel
     )
 
 
-def _gaps_ended_by(events: EventTable, rows: Rows, work: Intervals, end_ns: int) -> Intervals:
-    """Time without work until one of some collectives ends, or until work that it has started.
+def _find_gaps_ended_by(events: EventTable, rows: Rows, work: Intervals, end_ns: int) -> Intervals:
+    """Find time without work until a collective ends, or until work that waited for it.
 
     Args:
         work: Time in which work runs.
-        end_ns: Until when it is known.
+        end_ns: Until when ``work`` is known.
     """
     gaps = complement(work, int(events.ts_ns.min()), end_ns)
     if not len(gaps) or not len(rows):
         return EMPTY
+
     starts, ends = events.ts_ns[rows], events.end_ns[rows]
+    # The last gap that begins before each end.
     place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
     until = np.minimum(ends, gaps.ends_ns[np.maximum(place, 0)])
     begins = np.maximum(starts, gaps.starts_ns[np.maximum(place, 0)])
+
     allowed = np.minimum(OVERLAP_NS, _OVERLAP_SHARE * (until - begins))
     is_end = (place >= 0) & (ends - until <= allowed)
     return union(begins[is_end], until[is_end])
 
 
-def _of_host(
+def _find_host_waits(
     events: EventTable,
     tree: CallTree,
     devices: Sequence[DeviceActivity],
     start_ns: int,
     end_ns: int,
 ) -> Intervals:
-    """Waits for collectives that threads of the host run."""
+    """Find waits for collectives that threads of the host run."""
     rows = host_collectives(events)
     if not len(rows):
         return EMPTY
     working = host_work_time(events, tree)
     for device in devices:
         working = unite(working, device.compute)
-    return exposed_waits(events, rows, working, start_ns, end_ns)
+    return find_exposed_waits(events, rows, working, start_ns, end_ns)

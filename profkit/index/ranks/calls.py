@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.compute.inputs import inputs_of
+from profkit.index.compute.inputs import parse_inputs
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
 from profkit.index.intervals import covered_by, covered_within
@@ -22,8 +22,8 @@ from profkit.index.ranks.collectives import (
     collective_kind,
     collective_kinds,
     communication_kernels,
+    find_launching_ops,
     host_collectives,
-    launching_ops,
 )
 from profkit.model.events import (
     MISSING,
@@ -40,7 +40,7 @@ from profkit.model.process_group import ProcessGroup, ranks_of
 from profkit.model.trace import Trace
 
 POINT_TO_POINT: Final = ("send", "receive")
-"""Kinds of two ranks, of which each numbers its own."""
+"""Kinds between two ranks, of which each numbers its own calls."""
 _PAIR: Final = 2
 _CALLS_WITH_PEER: Final = ("c10d::send", "c10d::recv_")
 _PEER_INPUT: Final = 2
@@ -57,7 +57,7 @@ class CollectiveCalls:
         element_type: Such as ``BFloat16``, or empty; ``k`` of them.
         comms_id: An id that all ranks of the collective have, or empty; ``k`` of them.
         n_in: Number of elements of its input, or :data:`MISSING`. Shape ``(k,)``.
-        n_out: The same of its output. Shape ``(k,)``.
+        n_out: Number of elements of its output, or :data:`MISSING`. Shape ``(k,)``.
         seq: Its number in its group, or :data:`MISSING`. Shape ``(k,)``.
         source: The rank that this one receives from, or :data:`MISSING`. Shape ``(k,)``.
         target: The rank that this one sends to, or :data:`MISSING`. Shape ``(k,)``.
@@ -117,33 +117,40 @@ NO_CALLS: Final = CollectiveCalls(
 """The collectives of a rank without a trace."""
 
 
-def collective_calls(
+def find_collective_calls(
     trace: Trace, tree: CallTree, launches: Launches, steps: Steps
 ) -> CollectiveCalls:
     """Find the collectives of a rank."""
     events = trace.events
     kernels = np.flatnonzero(communication_kernels(events))
+
     on_host = host_collectives(events)
     rows = np.concatenate((kernels, on_host))
+
     # The events that have the arguments, and the host's call.
-    ops, launch = _ops_of(events, tree, launches, kernels)
-    host_ops = launching_ops(events, tree, on_host)
+    ops, launch = _find_ops(events, tree, launches, kernels)
+    host_ops = find_launching_ops(events, tree, on_host)
     described = np.where(events.collective.at(kernels) == MISSING, ops, kernels)
     described = np.concatenate((described, host_ops)).astype(np.int32)
     called = np.concatenate((np.where(ops == NO_ROW, launch, ops), host_ops)).astype(np.int32)
-    launched = _at(events.end_ns, launch)
-    issued, returned = _at(events.ts_ns, called), _at(events.end_ns, called)
-    starts = events.ts_ns[rows].copy()
-    waiting = issued[len(kernels) :]
-    starts[len(kernels) :] = np.where(waiting == MISSING, starts[len(kernels) :], waiting)
-    launched = np.concatenate((launched, waiting))
-    order = np.argsort(starts, kind="stable")
-    rows, described, starts = rows[order], described[order], starts[order]
+
+    launched = _select_times(events.end_ns, launch)
+    issued, returned = _select_times(events.ts_ns, called), _select_times(events.end_ns, called)
+
+    # A collective of the host waits for its turn from its call on.
+    starts_ns = events.ts_ns[rows].copy()
+    called_ns = issued[len(kernels) :]
+    starts_ns[len(kernels) :] = np.where(called_ns == MISSING, starts_ns[len(kernels) :], called_ns)
+    launched = np.concatenate((launched, called_ns))
+
+    order = np.argsort(starts_ns, kind="stable")
+    rows, described, starts_ns = rows[order], described[order], starts_ns[order]
     issued, returned, launched = issued[order], returned[order], launched[order]
-    groups, group = _groups(trace, described)
+
+    groups, group = _build_groups(trace, described)
     kind = _kinds(events, rows, described)
-    source, target = _peers(trace, described, kind)
-    at_ns = np.where(issued == MISSING, starts, issued)
+    source, target = _find_peers(trace, described, kind)
+    at_ns = np.where(issued == MISSING, starts_ns, issued)
     return CollectiveCalls(
         rows=rows,
         kind=kind,
@@ -158,9 +165,9 @@ def collective_calls(
         issued_ns=_absolute(trace, issued),
         returned_ns=_absolute(trace, returned),
         launched_ns=_absolute(trace, launched),
-        start_ns=starts + trace.base_ns,
+        start_ns=starts_ns + trace.base_ns,
         end_ns=events.end_ns[rows] + trace.base_ns,
-        idle_ns=_idle_before(events, starts),
+        idle_ns=_idle_before(events, starts_ns),
         data_wait_ns=_data_waits_before(events, at_ns),
         step=_step_numbers(steps)[steps.of(at_ns)],
         on_device=events.category[rows] == Category.KERNEL,
@@ -168,10 +175,10 @@ def collective_calls(
     )
 
 
-def _ops_of(
+def _find_ops(
     events: EventTable, tree: CallTree, launches: Launches, kernels: Rows
 ) -> tuple[Int32s, Int32s]:
-    """The operator with the arguments around each kernel's launch, and the launch."""
+    """Find the operator with the arguments around each kernel's launch, and the launch."""
     launch = launches.launch[np.searchsorted(launches.work, kernels)]
     has_arguments = np.zeros(len(events), dtype=np.bool_)
     rows = events.collective.rows
@@ -183,9 +190,10 @@ def _ops_of(
 
 
 def _idle_before(events: EventTable, starts_ns: Int64s) -> Int64s:
-    """As in :class:`CollectiveCalls`."""
+    """Return ``idle_ns`` of :class:`CollectiveCalls`."""
     is_computing = events.category == Category.KERNEL
     is_computing[communication_kernels(events)] = False
+    # Collectives do not count: waiting for them is what is explained.
     busy = covered_by(events, np.flatnonzero(is_computing))
     place = np.searchsorted(busy.starts_ns, starts_ns, side="right") - 1
     ended = np.append(busy.ends_ns, 0)[place]
@@ -193,17 +201,17 @@ def _idle_before(events: EventTable, starts_ns: Int64s) -> Int64s:
 
 
 def _data_waits_before(events: EventTable, called_ns: Int64s) -> Int64s:
-    """As in :class:`CollectiveCalls`."""
+    """Return ``data_wait_ns`` of :class:`CollectiveCalls`."""
     order = np.argsort(called_ns, kind="stable")
     ends = called_ns[order]
     begins = np.concatenate((np.minimum(ends[:1], 0), ends[:-1]))
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = covered_within(covered_by(events, data_waits(events)), begins, ends)
-    return found
+    waits_ns = np.empty(len(order), dtype=np.int64)
+    waits_ns[order] = covered_within(covered_by(events, data_waits(events)), begins, ends)
+    return waits_ns
 
 
-def _at(times_ns: Int64s, rows: Int32s) -> Int64s:
-    """Times of some rows, :data:`MISSING` for :data:`NO_ROW`."""
+def _select_times(times_ns: Int64s, rows: Int32s) -> Int64s:
+    """Return the times of some rows, :data:`MISSING` for :data:`NO_ROW`."""
     return np.where(rows == NO_ROW, MISSING, np.append(times_ns, MISSING)[rows])
 
 
@@ -221,33 +229,34 @@ def _texts(events: EventTable, column: SparseColumn, rows: Int32s) -> tuple[str,
 
 
 def _kinds(events: EventTable, rows: Rows, described: Int32s) -> tuple[str, ...]:
-    """The kind of each: by its arguments, else by its own name."""
-    names, own = _texts(events, events.collective, described), collective_kinds(events, rows)
-    known = {name: collective_kind(name) for name in set(names) if name}
-    return tuple(known.get(name, kind) for name, kind in zip(names, own, strict=True))
+    """Return the kind of each collective by its arguments, or else by its own name."""
+    names, fallbacks = _texts(events, events.collective, described), collective_kinds(events, rows)
+    kinds = {name: collective_kind(name) for name in set(names) if name}
+    return tuple(kinds.get(name, kind) for name, kind in zip(names, fallbacks, strict=True))
 
 
-def _peers(trace: Trace, rows: Int32s, kinds: tuple[str, ...]) -> tuple[Int64s, Int64s]:
-    """The rank that each call receives from, and the one that it sends to. Shape of ``rows``.
+def _find_peers(trace: Trace, rows: Int32s, kinds: tuple[str, ...]) -> tuple[Int64s, Int64s]:
+    """Find the rank that each call receives from, and the rank that it sends to. Shape of ``rows``.
 
     Operators of gloo have no such arguments. The rank in the group is their third input, which is
     recorded with ``record_shapes``; a job of two ranks needs none.
 
     Source: ``torch/csrc/distributed/c10d/Ops.cpp``: ``send(Tensor[] tensors, ProcessGroup
-    process_group, int dst, int tag)``, and the same of ``recv_``.
+    process_group, int dst, int tag)``, and ``recv_`` alike.
     """
     source = _values(trace.events.source_rank, rows)
     target = _values(trace.events.target_rank, rows)
     if trace.rank is None:
         return source, target
-    own = {ranks for ranks in trace.groups.values() if trace.rank in ranks}
+
+    own_groups = {ranks for ranks in trace.groups.values() if trace.rank in ranks}
     for kind, peers in zip(POINT_TO_POINT, (target, source), strict=True):
         for i in np.flatnonzero((peers == MISSING) & (np.array(kinds, dtype=np.str_) == kind)):
             if trace.world_size == _PAIR and trace.rank < _PAIR:
                 peers[i] = 1 - trace.rank
-            elif len(own) == 1:
+            elif len(own_groups) == 1:
                 # In several groups the same number is several ranks.
-                peers[i] = _called_peer(trace.events, int(rows[i]), next(iter(own)))
+                peers[i] = _called_peer(trace.events, int(rows[i]), next(iter(own_groups)))
     return source, target
 
 
@@ -255,29 +264,33 @@ def _called_peer(events: EventTable, row: int, ranks: tuple[int, ...]) -> int:
     if row == NO_ROW or events.name_of(row) not in _CALLS_WITH_PEER:
         return MISSING
     (written,) = events.concrete_inputs.at(np.array([row])).tolist()
-    inputs = None if written == MISSING else inputs_of("[]", "", events.names[written])
+    inputs = None if written == MISSING else parse_inputs("[]", "", events.names[written])
     peer = None if inputs is None else inputs.value(_PEER_INPUT)
     return ranks[peer] if type(peer) is int and 0 <= peer < len(ranks) else MISSING
 
 
-def _groups(trace: Trace, rows: Int32s) -> tuple[tuple[ProcessGroup, ...], Int32s]:
-    """The process groups of some events, and the number of each event's. Shape of ``rows``."""
+def _build_groups(trace: Trace, rows: Int32s) -> tuple[tuple[ProcessGroup, ...], Int32s]:
+    """Build the process groups of some events, and return the number of each event's group.
+
+    Shape of ``rows``.
+    """
     events = trace.events
     columns = (
         events.group_name, events.group_ranks, events.group_size, events.group_description,
     )  # fmt: skip
     keys = np.stack([_values(column, rows) for column in columns], axis=1)
-    found, number = np.unique(keys, axis=0, return_inverse=True)
+    distinct_keys, number = np.unique(keys, axis=0, return_inverse=True)
+
     groups = []
-    for name, ranks, size, description in found.tolist():
-        own = "" if name == MISSING else events.names[name]
-        known = None if ranks == MISSING else ranks_of(events.names[ranks])
-        known = known or trace.groups.get(own)
+    for name, ranks, size, description in distinct_keys.tolist():
+        group_name = "" if name == MISSING else events.names[name]
+        members = None if ranks == MISSING else ranks_of(events.names[ranks])
+        members = members or trace.groups.get(group_name)
         groups.append(
             ProcessGroup(
-                name=own,
-                ranks=known,
-                size=len(known) if known else (None if size == MISSING else size),
+                name=group_name,
+                ranks=members,
+                size=len(members) if members else (None if size == MISSING else size),
                 description="" if description == MISSING else events.names[description],
             )
         )
@@ -285,7 +298,7 @@ def _groups(trace: Trace, rows: Int32s) -> tuple[tuple[ProcessGroup, ...], Int32
 
 
 def _step_numbers(steps: Steps) -> Int64s:
-    """The number of each step as it is recorded, else its place, and last :data:`NO_STEP`."""
+    """Return the recorded number of each step, else its place, and last :data:`NO_STEP`."""
     written = [name.rpartition("#")[2] for name in steps.names]
     is_numbered = all(number.isascii() and number.isdigit() for number in written)
     numbers = [int(number) for number in written] if is_numbered else range(len(written))

@@ -2,7 +2,7 @@
 
 Clocks of hosts differ by hundreds of microseconds to milliseconds, and drift apart. An all-reduce
 ends nowhere before all ranks have joined it, and nearly at the same time on all: the usual
-difference of its ends is that of the clocks.
+difference of its ends is the difference of the clocks.
 """
 
 from typing import Final
@@ -18,10 +18,9 @@ MAD_TO_SIGMA: Final = 1.4826
 _MIN_DRIFT_SPAN_NS: Final = 1_000_000_000
 _MIN_DRIFT_SAMPLES: Final = 10
 _MAX_DRIFT_SAMPLES: Final = 300
-"""So many are enough for a slope, of which every pair is compared."""
+"""Samples that are enough for a slope, of which every pair is compared."""
 _MIN_ERRORS: Final = 3
-"""An offset is one, and a drift over the recording, if it is so many times the deviation from it.
-"""
+"""How many times its error an offset has to be, and a drift over the recording, to be corrected."""
 UNCONNECTED: Final = -1
 
 
@@ -30,21 +29,21 @@ class EndDifferences:
     """How much earlier or later the same collective ended by two clocks. Shape ``(n,)`` each.
 
     Attributes:
-        one: Number of a clock.
-        other: Number of another one.
+        first: Number of a clock.
+        second: Number of another clock.
         ns: End by the first clock minus end by the other.
         at_ns: When that was, by the first clock.
     """
 
-    one: Int32s
-    other: Int32s
+    first: Int32s
+    second: Int32s
     ns: Int64s
     at_ns: Int64s
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of a job, compared with the first one of those that are connected with each other.
+    """The clocks of a job, compared within each connected component with its first clock.
 
     Attributes:
         offset_ns: What each clock shows too much, at ``origin_ns``. Shape ``(c,)``.
@@ -62,7 +61,7 @@ class Clocks:
     origin_ns: int
 
     def corrected(self, clock: Int32s, times_ns: Int64s) -> Int64s:
-        """Moments of some clocks on the common one. Shape of both."""
+        """Convert moments of some clocks to the common clock. Shape of both."""
         since_ns = times_ns - self.origin_ns - self.offset_ns[clock]
         gain = self.drift[clock] / (1 + self.drift[clock])
         return times_ns - self.offset_ns[clock] - np.round(since_ns * gain).astype(np.int64)
@@ -72,71 +71,79 @@ def compare_clocks(n_clocks: int, *by_trust: EndDifferences) -> Clocks:
     """Find the differences between clocks.
 
     Args:
-        by_trust: Differences of ends. Further ones are used only for clocks that those before do
-            not connect, such as those of sends and receives.
+        by_trust: Differences of ends. Later ones, such as the ends of sends and receives, count
+            only for clocks that earlier ones do not connect.
     """
     offset = np.zeros(n_clocks, dtype=np.int64)
     drift = np.zeros(n_clocks)
     error = np.zeros(n_clocks, dtype=np.int64)
     component = np.arange(n_clocks, dtype=np.int32)
-    moments = np.concatenate([each.at_ns for each in by_trust]) if by_trust else offset
+    moments = np.concatenate([ends.at_ns for ends in by_trust]) if by_trust else offset
     origin_ns = int(moments.min()) if len(moments) else 0
-    for found in by_trust:
-        for one, other, rows in _by_pair(found):
-            if component[one] == component[other]:
+
+    for ends in by_trust:
+        for first, second, rows in _split_by_pair(ends):
+            if component[first] == component[second]:
                 continue
-            ns, slope, sigma = _relation(found.ns[rows], found.at_ns[rows] - origin_ns)
-            # Move all clocks of the other's component, so that the two agree.
-            moved = component == component[other]
-            shift, gain = offset[one] - ns - offset[other], drift[one] - slope - drift[other]
+
+            # Move all clocks of the second's component, so that the two agree.
+            ns, slope, sigma = _fit_relation(ends.ns[rows], ends.at_ns[rows] - origin_ns)
+            moved = component == component[second]
+            shift = offset[first] - ns - offset[second]
+            gain = drift[first] - slope - drift[second]
             offset[moved] += shift
             drift[moved] += gain
-            component[moved] = component[one]
-            error[other] = max(error[other], sigma)
-            error[one] = max(error[one], sigma)
-    for own in distinct(component).tolist():
-        members = np.flatnonzero(component == own)
+            component[moved] = component[first]
+            error[second] = max(error[second], sigma)
+            error[first] = max(error[first], sigma)
+
+    # The first clock of each component is the common one.
+    for number in distinct(component).tolist():
+        members = np.flatnonzero(component == number)
         offset[members] -= offset[members[0]]
         drift[members] -= drift[members[0]]
     return Clocks(offset, drift, error, component, origin_ns)
 
 
-def _by_pair(found: EndDifferences) -> list[tuple[int, int, Rows]]:
-    """The differences of each pair of clocks, those of the most frequent pair first."""
-    order = np.lexsort((found.other, found.one))
-    one, other = found.one[order], found.other[order]
-    begins = np.flatnonzero((np.diff(one, prepend=-1) != 0) | (np.diff(other, prepend=-1) != 0))
+def _split_by_pair(ends: EndDifferences) -> list[tuple[int, int, Rows]]:
+    """Split the differences by pair of clocks, the most frequent pair first."""
+    order = np.lexsort((ends.second, ends.first))
+    first, second = ends.first[order], ends.second[order]
+    begins = np.flatnonzero((np.diff(first, prepend=-1) != 0) | (np.diff(second, prepend=-1) != 0))
     parts = np.split(order, begins)[1:]
-    pairs = zip(one[begins].tolist(), other[begins].tolist(), parts, strict=True)
-    return sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda each: -len(each[2]))
+    pairs = zip(first[begins].tolist(), second[begins].tolist(), parts, strict=True)
+    return sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda pair: -len(pair[2]))
 
 
-def _relation(ns: Int64s, at_ns: Int64s) -> tuple[int, float, int]:
-    """The usual difference at time 0, its change per nanosecond, and the deviation from it.
+def _fit_relation(ns: Int64s, at_ns: Int64s) -> tuple[int, float, int]:
+    """Fit the usual difference at time 0, its change per nanosecond, and the deviation.
 
-    Clocks that differ by no more than their readings do are left as they are.
+    Clocks that differ by no more than their readings stay as they are.
     """
-    usual = _densest(ns)
+    usual = _find_densest(ns)
     deviation = mad(ns - usual)
     span_ns = int(np.ptp(at_ns))
+
     if span_ns >= _MIN_DRIFT_SPAN_NS and len(ns) >= _MIN_DRIFT_SAMPLES:
         slope = _slope(ns, at_ns)
         straight = ns - np.round(slope * at_ns).astype(np.int64)
-        level = _densest(straight)
-        rest = mad(straight - level)
-        if rest < deviation and abs(slope) * span_ns > _MIN_ERRORS * rest:
-            return level, slope, rest
+        level = _find_densest(straight)
+        residual = mad(straight - level)
+        if residual < deviation and abs(slope) * span_ns > _MIN_ERRORS * residual:
+            return level, slope, residual
+
     if abs(usual) <= _MIN_ERRORS * deviation:
         return 0, 0.0, mad(ns)
     return usual, 0.0, deviation
 
 
-def _densest(values: Int64s) -> int:
-    """The median of the half of some values that is closest together.
+def _find_densest(values: Int64s) -> int:
+    """Return the median of the half of some values that is closest together.
 
-    Those that were matched wrongly are far away, however many they are up to half.
+    Values that were matched wrongly are far away, and may be up to half of all.
     """
     ordered = np.sort(values)
+    # The shorth: the shortest interval that holds half of the values.
     half = (len(ordered) + 1) // 2
     widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]
     first = int(np.argmin(widths))
@@ -144,15 +151,15 @@ def _densest(values: Int64s) -> int:
 
 
 def mad(values: Int64s) -> int:
-    """Sigma of some values around 0, from their median absolute value."""
+    """Return sigma of some values around 0, from their median absolute value."""
     return round(MAD_TO_SIGMA * float(np.median(np.abs(values)))) if len(values) else 0
 
 
 def _slope(ns: Int64s, at_ns: Int64s) -> float:
-    """The median slope of all pairs of points (Theil and Sen)."""
+    """Return the median slope of all pairs of points, the Theil-Sen estimator."""
     chosen = distinct(np.linspace(0, len(ns) - 1, _MAX_DRIFT_SAMPLES).astype(np.int64))
     x, y = at_ns[chosen], ns[chosen]
-    one, other = np.triu_indices(len(chosen), 1)
-    apart = x[other] != x[one]
-    one, other = one[apart], other[apart]
-    return float(np.median((y[other] - y[one]) / (x[other] - x[one])))
+    first, second = np.triu_indices(len(chosen), 1)
+    apart = x[second] != x[first]
+    first, second = first[apart], second[apart]
+    return float(np.median((y[second] - y[first]) / (x[second] - x[first])))

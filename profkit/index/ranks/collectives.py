@@ -38,7 +38,7 @@ before the collective."""
 
 
 def collective_rows(events: EventTable) -> Mask:
-    """Host rows that start, run or await a collective. Shape ``(n,)``.
+    """Return the host rows that start, run or await a collective. Shape ``(n,)``.
 
     Source: ``torch/csrc/distributed/c10d/Ops.cpp`` and ``Functional.cpp`` for the operators,
     ``Work.cpp`` and the process groups of the backends for annotations such as
@@ -48,10 +48,10 @@ def collective_rows(events: EventTable) -> Mask:
 
 
 def host_collectives(events: EventTable) -> Rows:
-    """Collectives that run on threads of the host, by start.
+    """Return the collectives that run on threads of the host, by start.
 
     Source: ``ProcessGroupGloo.cpp`` and ``ProcessGroupMPI.cpp``: the annotation lasts until the
-    work is done, while those of NCCL and similar backends end when the kernel is launched.
+    work is done. Annotations of NCCL and similar backends end when the kernel is launched.
     """
     rows = np.flatnonzero(
         collective_rows(events) & names_matching(events, HOST_COLLECTIVE)[events.name]
@@ -60,13 +60,13 @@ def host_collectives(events: EventTable) -> Rows:
 
 
 def device_collectives(events: EventTable) -> Rows:
-    """Annotations of collectives on a device, whether its work was recorded or not."""
+    """Return the annotations of collectives on a device, whether its work was recorded or not."""
     named = names_matching(events, DEVICE_COLLECTIVE)
     return np.flatnonzero(collective_rows(events) & named[events.name])
 
 
 def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
-    """Time in which any host thread computes in an operator or loads a batch.
+    """Return the time in which any host thread computes in an operator or loads a batch.
 
     An operator that calls others may be waiting in between, so only innermost operators count.
     Operators called by a collective are part of it.
@@ -80,10 +80,10 @@ def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
     return unite(covered_by(events, computing), covered_by(events, data_waits(events)))
 
 
-def exposed_waits(
+def find_exposed_waits(
     events: EventTable, rows: Rows, work: Intervals, start_ns: int, end_ns: int
 ) -> Intervals:
-    """Time in which no work runs until one of the collectives ends.
+    """Find the time in which no work runs until one of the collectives ends.
 
     Work that starts while a collective still runs has not waited for it, unless it starts shortly
     before the end that is recorded: a thread of gloo first completes the future on which the
@@ -99,34 +99,37 @@ def exposed_waits(
     gaps = complement(work, start_ns, end_ns)
     if not len(gaps) or not len(rows):
         return EMPTY
+
     starts, ends = events.ts_ns[rows], events.end_ns[rows]
+    # An end may be late, so a gap counts if it ends only shortly before.
     first = np.searchsorted(gaps.ends_ns, ends - late_end_ns(ends - starts)).tolist()
     last = np.searchsorted(gaps.starts_ns, ends).tolist()
-    found = []
+    waits = []
     for i, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        here = slice(first[i], last[i])
-        until = np.minimum(gaps.ends_ns[here], end)
-        waited = until - np.maximum(gaps.starts_ns[here], begin)
+        nearby = slice(first[i], last[i])
+        until = np.minimum(gaps.ends_ns[nearby], end)
+        waited = until - np.maximum(gaps.starts_ns[nearby], begin)
         waited[end - until > late_end_ns(waited)] = 0
         if len(waited) and waited.max() > 0:
             place = int(waited.argmax())
-            found.append((int(until[place] - waited[place]), int(until[place])))
-    return of_pairs(tuple(found))
+            waits.append((int(until[place] - waited[place]), int(until[place])))
+
+    return of_pairs(tuple(waits))
 
 
 def late_end_ns(waited_ns: Int64s) -> Int64s:
-    """By how much a host collective may seem to end after the work that has waited for it."""
+    """Return how far a host collective may seem to last into the work that waited for it."""
     return np.asarray(np.minimum(_MAX_LATE_END_NS, waited_ns // _LATE_END_PART))
 
 
-def late_launch_time(
+def find_late_launch_time(
     events: EventTable,
     launches: Launches,
     device: DeviceActivity,
     communication: Mask,
     blocked: Intervals,
 ) -> Intervals:
-    """Time in which a device computes nothing because its next kernel is not launched yet.
+    """Find the time in which a device computes nothing because its next kernel is not launched yet.
 
     Args:
         communication: Rows of collective kernels. Shape ``(n,)``.
@@ -137,17 +140,20 @@ def late_launch_time(
     kernels = device.rows[is_kernel & ~communication[device.rows]]
     if not len(kernels):
         return EMPTY
+
     kernels = kernels[np.argsort(events.ts_ns[kernels], kind="stable")]
     place = np.searchsorted(events.ts_ns[kernels], gaps.ends_ns)
     ending = kernels[np.minimum(place, len(kernels) - 1)]
     launch = launches.launch[np.searchsorted(launches.work, ending)]
-    known = (place < len(kernels)) & (launch != NO_ROW)
-    until = np.where(known, events.ts_ns[launch], gaps.starts_ns)
+
+    # Without a known launch there is nothing to blame, so the gap counts as a wait.
+    has_launch = (place < len(kernels)) & (launch != NO_ROW)
+    until = np.where(has_launch, events.ts_ns[launch], gaps.starts_ns)
     return subtract(union(gaps.starts_ns, np.minimum(until, gaps.ends_ns)), blocked)
 
 
 def wait_by_collective(events: EventTable, rows: Rows, waited: Intervals) -> Int64s:
-    """Waiting time of each collective; the earliest of several running ones counts.
+    """Return the waiting time by collective; the earliest of several running ones counts.
 
     Args:
         rows: Collectives that together cover the waiting time, by start. Shape ``(k,)``.
@@ -157,14 +163,15 @@ def wait_by_collective(events: EventTable, rows: Rows, waited: Intervals) -> Int
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
+
     ends = np.maximum.accumulate(events.end_ns[rows])
     earlier = np.concatenate((events.ts_ns[rows[:1]], ends[:-1]))
     begins = np.maximum(events.ts_ns[rows], earlier)
     return covered_within(waited, begins, np.maximum(begins, ends))
 
 
-def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
-    """The operator that started each collective of the host, or :data:`NO_ROW`.
+def find_launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
+    """Find the operator that started each collective of the host, or :data:`NO_ROW`.
 
     No id joins the two. Each backend's threads process collectives in order, so equally many
     operators and collectives of a kind are matched in order. Otherwise it is the last operator of
@@ -174,25 +181,26 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     ``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp``.
 
     Args:
-        rows: The collectives, by start. Shape ``(k,)``, that of the result.
+        rows: The collectives, by start. Shape ``(k,)``, as the result.
     """
-    wanted = collective_rows(events)
-    outermost = tree.outermost(wanted & (events.category == Category.OP))
+    is_collective = collective_rows(events)
+    outermost = tree.outermost(is_collective & (events.category == Category.OP))
     ops = distinct(outermost[outermost != NO_ROW])
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
+
     kinds, op_kinds = collective_kinds(events, rows), collective_kinds(events, ops)
-    found = np.full(len(rows), NO_ROW, dtype=np.int32)
+    starters = np.full(len(rows), NO_ROW, dtype=np.int32)
     for kind in set(kinds):
-        here = np.flatnonzero([each == kind for each in kinds])
+        places = np.flatnonzero([rows_kind == kind for rows_kind in kinds])
         as_all_reduce = kind == _ALL_REDUCE and _REDUCE_SCATTER not in kinds
         callers = (kind, _REDUCE_SCATTER) if as_all_reduce else (kind,)
-        of_kind = ops[[each in callers for each in op_kinds]]
-        found[here] = _by_order(events, rows[here], of_kind)
-    return found
+        of_kind = ops[[op_kind in callers for op_kind in op_kinds]]
+        starters[places] = _match_in_order(events, rows[places], of_kind)
+    return starters
 
 
-def _by_order(events: EventTable, rows: Rows, ops: Int32s) -> Int32s:
-    """The operator of each collective of one kind, both ordered by start."""
+def _match_in_order(events: EventTable, rows: Rows, ops: Int32s) -> Int32s:
+    """Find the operator of each collective of one kind, both ordered by start."""
     if len(ops) == len(rows) and (events.ts_ns[ops] <= events.ts_ns[rows]).all():
         return ops
     place = np.searchsorted(events.ts_ns[ops], events.ts_ns[rows], side="right") - 1
@@ -221,7 +229,7 @@ UNKNOWN_COLLECTIVE: Final = "collective"
 
 
 def collective_kind(name: str) -> str:
-    """Kind of a collective, such as ``all-reduce``, from the name of its operator or kernel.
+    """Return the kind of a collective, such as ``all-reduce``, from an operator or kernel name.
 
     Args:
         name: Such as ``gloo:all_reduce``, ``c10d::_allgather_base_`` or
@@ -234,7 +242,7 @@ def collective_kind(name: str) -> str:
 
 
 def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
-    """The kind of each collective, as long as ``rows``."""
+    """Return the kind of each collective, as long as ``rows``."""
     numbers = events.name[rows]
     kinds = {number: collective_kind(events.names[number]) for number in distinct(numbers).tolist()}
     return [kinds[number] for number in numbers.tolist()]
@@ -249,7 +257,7 @@ _COMMUNICATION: Final = regex(
 )
 """Names of collective kernels.
 
-Source: NCCL, RCCL, oneCCL and HCCL put their own names into those of their kernels; ``multimem_*``,
+Source: NCCL, RCCL, oneCCL and HCCL put their own names into their kernels' names; ``multimem_*``,
 ``one_shot_*`` and ``two_shot_*`` are PyTorch's symmetric-memory kernels
 (``torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu``); ``cross_device_reduce`` is vLLM's;
 ``all_reduce_one_shot_*`` and ``all_reduce_two_shot_*`` are SGLang's; ``allreduce_fusion_kernel_*``,
@@ -260,7 +268,7 @@ Transformer Engine's (``userbuffers.cu``); ``ep::`` is DeepEP's.
 
 
 def communication_kernels(events: EventTable) -> Mask:
-    """Collective kernels: by name, or because the event has a collective. Shape ``(n,)``."""
+    """Return the kernels of collectives, by name or by the event's arguments. Shape ``(n,)``."""
     mask = rows_named(events, _COMMUNICATION, Category.KERNEL)
     rows = events.collective.rows
     mask[rows[events.category[rows] == Category.KERNEL]] = True

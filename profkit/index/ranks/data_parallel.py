@@ -44,59 +44,65 @@ class DataParallelOverhead:
 
 
 def data_parallel_calls(events: EventTable, tree: CallTree) -> Rows:
-    """Outermost calls of ``DataParallel``, ascending.
+    """Find the outermost calls of ``DataParallel``, ascending.
 
     Source: ``torch/nn/parallel/data_parallel.py``: ``forward`` is annotated as
     ``DataParallel.forward``. The function ``data_parallel`` and old versions of torch are not, and
     appear only in stacks.
     """
-    wanted = rows_named(events, DATA_PARALLEL_FORWARD, Category.ANNOTATION, Category.OP)
-    wanted |= rows_named(events, _FRAME, Category.PYTHON)
-    if not wanted.any():
-        return np.flatnonzero(wanted)
-    return np.flatnonzero(wanted & (tree.enclosing(wanted) == NO_ROW))
+    is_call = rows_named(events, DATA_PARALLEL_FORWARD, Category.ANNOTATION, Category.OP)
+    is_call |= rows_named(events, _FRAME, Category.PYTHON)
+
+    if not is_call.any():
+        return np.flatnonzero(is_call)
+    return np.flatnonzero(is_call & (tree.enclosing(is_call) == NO_ROW))
 
 
-def data_parallel_overhead(
+def measure_data_parallel(
     events: EventTable, tree: CallTree, launches: Launches, calls: Rows
 ) -> DataParallelOverhead:
     """Determine the work of ``DataParallel`` itself.
 
-    On one device that is everything until the module's first operator. On several, each replica
-    runs on its own thread, and the rest of a call is overhead; so are its functions in the backward
-    pass.
+    On one device everything until the module's first operator is overhead. On several devices, each
+    replica runs on its own thread, and the remainder of a call is overhead, as are its functions in
+    the backward pass.
 
     Source: ``torch/nn/parallel/parallel_apply.py`` for the threads;
     ``torch/nn/parallel/_functions.py`` for the functions ``Scatter``, ``Broadcast``, ``Gather`` and
     ``ReduceAddCoalesced``, which autograd records by name, as their backward functions.
     """
-    known = launches.launch != NO_ROW
-    launch, work = launches.launch[known], launches.work[known]
+    has_launch = launches.launch != NO_ROW
+    launch, work = launches.launch[has_launch], launches.work[has_launch]
+
     called = union(events.ts_ns[calls], events.end_ns[calls])
     during = inside(called, events.ts_ns[launch])
     launched = work[during] if during.any() else launches.work
     elsewhere = during & ~np.isin(events.lane[launch], events.lane[calls])
-    is_own = during & ~elsewhere
+    is_overhead = during & ~elsewhere
+
     if elsewhere.any():
         is_function = rows_named(events, DATA_PARALLEL_FUNCTIONS, Category.OP)
-        own = subtract(called, _of_replicas(events, launch[elsewhere], calls))
-        is_own = (is_own & inside(own, events.ts_ns[launch])) | (
+        own_time = subtract(called, _find_replica_time(events, launch[elsewhere], calls))
+        is_overhead = (is_overhead & inside(own_time, events.ts_ns[launch])) | (
             tree.nearest(is_function)[launch] != NO_ROW
         )
-        own = unite(own, covered_by(events, np.flatnonzero(is_function)))
+        own_time = unite(own_time, covered_by(events, np.flatnonzero(is_function)))
     else:
-        own = _before_the_module(events, tree, calls)
-        is_own &= inside(own, events.ts_ns[launch])
+        own_time = _find_time_before_module(events, tree, calls)
+        is_overhead &= inside(own_time, events.ts_ns[launch])
+
+    # Inputs have to reach the device without DataParallel too.
     of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(events, _TO_DEVICE)[
         events.name[work]
     ]
-    own = subtract(own, covered_by(events, distinct(launch[is_own & of_inputs])))
+    own_time = subtract(own_time, covered_by(events, distinct(launch[is_overhead & of_inputs])))
+
     n_devices = len(distinct(device_of(events, launched)))
-    return DataParallelOverhead(calls, n_devices, own, np.sort(work[is_own & ~of_inputs]))
+    return DataParallelOverhead(calls, n_devices, own_time, np.sort(work[is_overhead & ~of_inputs]))
 
 
-def _of_replicas(events: EventTable, launch: Rows, calls: Rows) -> Intervals:
-    """For each call the time from the first launch of a replica's thread to the end of the last.
+def _find_replica_time(events: EventTable, launch: Rows, calls: Rows) -> Intervals:
+    """Find the time of each call from the first to the last launch of its replicas.
 
     Args:
         launch: Launches by other threads during the calls.
@@ -108,16 +114,19 @@ def _of_replicas(events: EventTable, launch: Rows, calls: Rows) -> Intervals:
     return union(first, np.where(first == _NEVER, first, last))
 
 
-def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Intervals:
-    """For each call the time until its inputs are scattered, or else its first operator."""
+def _find_time_before_module(events: EventTable, tree: CallTree, calls: Rows) -> Intervals:
+    """Find the time of each call until its inputs are scattered, or else its first operator."""
     is_op = events.category == Category.OP
     is_call = np.zeros(len(events), dtype=np.bool_)
     is_call[calls] = True
+
     around = tree.nearest(is_call)
     top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.enclosing(is_op & ~is_call) == NO_ROW)
+
     is_scatter = names_matching(events, _SCATTER)[events.name]
-    others, scatters = np.flatnonzero(top & ~is_scatter), np.flatnonzero(top & is_scatter)
-    begins = _minima(events.ts_ns[others], np.searchsorted(calls, around[others]), len(calls))
+    ops, scatters = np.flatnonzero(top & ~is_scatter), np.flatnonzero(top & is_scatter)
+    begins = _minima(events.ts_ns[ops], np.searchsorted(calls, around[ops]), len(calls))
+
     place = np.searchsorted(calls, around[scatters])
     early = events.ts_ns[scatters] < begins[place]
     scattered = -_minima(-events.end_ns[scatters[early]], place[early], len(calls))
@@ -126,7 +135,7 @@ def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Inter
 
 
 def _minima(values: Int64s, place: Rows, n: int) -> Int64s:
-    """The minimum of the values at each of ``n`` places, or :data:`_NEVER`."""
-    found = np.full(n, _NEVER, dtype=np.int64)
-    np.minimum.at(found, place, values)
-    return found
+    """Return the minimum of the values at each of ``n`` places, or :data:`_NEVER`."""
+    minima = np.full(n, _NEVER, dtype=np.int64)
+    np.minimum.at(minima, place, values)
+    return minima

@@ -27,7 +27,7 @@ class Delays:
         wait_ns: How long each call waits for the last rank to start. Shape of ``matches.members``.
         transfer_ns: From the start on the last rank to the end on all. Shape ``(m,)``.
         last: The call of the rank that started last. Shape ``(m,)``.
-        delay_ns: How much later it started than the median of the others. Shape ``(m,)``.
+        delay_ns: How much later it started than the median of the other ranks. Shape ``(m,)``.
         is_certain: Whether the delay exceeds the error of the clocks. Shape ``(m,)``.
         why: Why it was late, as in :class:`~profkit.model.job.LastRank`; ``m`` of them.
         bus_bytes: What each rank's link has to move at least, the same for all algorithms; NaN
@@ -53,104 +53,123 @@ def find_delays(matches: Matches, computed_ns: Int64s | None = None) -> Delays:
     """
     calls, rows, first = matches.calls, matches.members, matches.first
     if not len(first):
-        none = np.zeros(0, dtype=np.int64)
-        return Delays(none, none, none, none, none > 0, (), none.astype(np.float64))
-    wait, transfer, last, delay = _late(matches)
+        no_ns = np.zeros(0, dtype=np.int64)
+        return Delays(no_ns, no_ns, no_ns, no_ns, no_ns > 0, (), no_ns.astype(np.float64))
+
+    wait, transfer, last, delay = _measure_lateness(matches)
     clock = calls.clock[calls.member[rows]]
     error = np.maximum.reduceat(matches.clocks.error_ns[clock], first)
+    # Calls on one clock have no error of the clocks.
     is_one_clock = np.maximum.reduceat(clock, first) == np.minimum.reduceat(clock, first)
+
     return Delays(
         wait,
         transfer,
         last,
         delay,
         delay > np.where(is_one_clock, 0, error),
-        _why(matches, last, delay, _extra_compute(matches, last, computed_ns)),
-        _bus_bytes(matches, last, matches.sizes),
+        _explain(matches, last, delay, _measure_extra_compute(matches, last, computed_ns)),
+        _compute_bus_bytes(matches, last, matches.sizes),
     )
 
 
-def _late(matches: Matches) -> tuple[Int64s, Int64s, Rows, Int64s]:
-    """The first four columns of :class:`Delays`."""
+def _measure_lateness(matches: Matches) -> tuple[Int64s, Int64s, Rows, Int64s]:
+    """Return ``wait_ns``, ``transfer_ns``, ``last`` and ``delay_ns`` of :class:`Delays`."""
     rows, first, sizes = matches.members, matches.first, matches.sizes
     starts, ends = matches.start_ns[rows], matches.end_ns[rows]
     latest = np.maximum.reduceat(starts, first)
     wait = np.clip(np.repeat(latest, sizes) - starts, 0, ends - starts)
+
     order = np.lexsort((starts, np.repeat(np.arange(len(first)), sizes)))
-    # The median of the others: the lower one of two.
+    # The median of the other ranks: the lower one of two.
     usual = starts[order[first + (sizes - 2) // 2]]
+
     transfer = np.maximum.reduceat(ends, first) - latest
     return wait, transfer, rows[order[first + sizes - 1]], latest - usual
 
 
-def _extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> Int64s:
-    """How much longer the devices of the last rank computed than those of the others.
+def _measure_extra_compute(matches: Matches, last: Rows, computed_ns: Int64s | None) -> Int64s:
+    """Measure how much longer the last rank's devices computed than its peers'. Shape ``(m,)``.
 
-    Since the same ranks last waited for each other, and than the median of the others, the lower
-    one of two; :data:`MISSING` where it is not known. Shape ``(m,)``.
+    Counted since the same ranks last waited for each other, above the median of the peers, the
+    lower one of two; :data:`MISSING` where it is not known.
     """
     calls, rows, first = matches.calls, matches.members, matches.first
     if computed_ns is None:
         return np.full(len(first), MISSING)
-    together = {group.ranks or group: i for i, group in enumerate(calls.groups)}
-    ranks = np.array([together[group.ranks or group] for group in calls.groups])[calls.group]
+
+    group_number = {group.ranks or group: i for i, group in enumerate(calls.groups)}
+    ranks = np.array([group_number[group.ranks or group] for group in calls.groups])[calls.group]
     sizes = matches.sizes
     collective = np.repeat(np.arange(len(first)), sizes)
-    # The calls of each rank with the same others, in their order.
+
+    # The calls of each rank with the same peers, in their order.
     order = np.lexsort((matches.start_ns[rows], calls.member[rows], ranks[rows]))
     order = order[calls.is_kind(SYNCHRONIZING)[rows[order]]]
-    own = rows[order]
-    is_next = (np.diff(calls.member[own], prepend=-1) == 0) & (np.diff(ranks[own], prepend=-1) == 0)
+    ordered_calls = rows[order]
+    is_next = (np.diff(calls.member[ordered_calls], prepend=-1) == 0) & (
+        np.diff(ranks[ordered_calls], prepend=-1) == 0
+    )
     since = np.full(len(rows), MISSING)
-    since[order] = np.where(is_next, np.diff(computed_ns[own], prepend=0), MISSING)
-    is_other = rows != np.repeat(last, sizes)
-    others = np.flatnonzero(is_other)
-    others = others[np.lexsort((since[others], collective[others]))]
+    since[order] = np.where(is_next, np.diff(computed_ns[ordered_calls], prepend=0), MISSING)
+
+    is_peer = rows != np.repeat(last, sizes)
+    peers = np.flatnonzero(is_peer)
+    peers = peers[np.lexsort((since[peers], collective[peers]))]
     begins = np.cumsum(sizes - 1) - (sizes - 1)
-    usual, of_last = since[others[begins + (sizes - 2) // 2]], since[~is_other]
-    is_known = (of_last != MISSING) & (since[others[begins]] != MISSING)
+
+    usual, of_last = since[peers[begins + (sizes - 2) // 2]], since[~is_peer]
+    is_known = (of_last != MISSING) & (since[peers[begins]] != MISSING)
     return np.where(is_known, np.maximum(of_last - usual, 0), MISSING)
 
 
-def _why(matches: Matches, last: Rows, delay_ns: Int64s, extra_ns: Int64s) -> tuple[Lateness, ...]:
-    """Why each of some calls was late.
+def _explain(
+    matches: Matches, last: Rows, delay_ns: Int64s, extra_ns: Int64s
+) -> tuple[Lateness, ...]:
+    """Explain why each call was late.
 
     Args:
-        extra_ns: How much longer its rank computed since its call before, or :data:`MISSING`. Shape
+        extra_ns: How much longer its rank computed since its last call, or :data:`MISSING`. Shape
             ``(m,)``.
     """
     calls = matches.calls
     launched, start = calls.column("launched_ns")[last], calls.column("start_ns")[last]
     idle, waited = calls.column("idle_ns")[last], calls.column("data_wait_ns")[last]
     on_host = ~calls.column("on_device").astype(np.bool_)[last]
-    # Its own clock is enough: all of these are differences within one rank.
+
+    # The rank's own clock is enough, as all of these are differences within one rank.
     is_known = launched != MISSING
     is_compared = ~on_host & (extra_ns != MISSING)
     is_longer = is_compared & (extra_ns >= _MOST * delay_ns)
     is_host = on_host | (is_known & (is_compared | (start - launched < _MOST * delay_ns)))
     is_data = is_host & (waited >= _MOST * delay_ns)
     is_compute = ~is_compared & (idle != MISSING) & (idle < _MOST * delay_ns)
+
     names: tuple[Lateness, ...] = ("data", "host", "compute", "unknown")
     chosen = np.select([is_longer, is_data, is_host, is_compute], [2, 0, 1, 2], 3)
     return tuple(names[number] for number in chosen.tolist())
 
 
-def _bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:
-    """As in :class:`Delays`.
+def _compute_bus_bytes(matches: Matches, last: Rows, sizes: Rows) -> Float64s:
+    """Compute ``bus_bytes`` of :class:`Delays`.
 
-    Source: nccl-tests, doc/PERFORMANCE.md, for the factors; the size of an all-gather is that of
-    its output, of all others that of the input.
+    Source: nccl-tests, doc/PERFORMANCE.md, for the factors. The size of an all-gather is the size
+    of its output, and of all other kinds the size of the input.
     """
     calls = matches.calls
+
     kind = np.array(calls.kinds)[calls.kind[last]]
     n_in, n_out = calls.column("n_in")[last], calls.column("n_out")[last]
     count = np.where(kind == "all-gather", n_out, n_in)
+
     widths = [ELEMENT_BYTES.get(name, 0) for name in calls.element_types]
     width = np.array([*widths, 0], dtype=np.float64)[calls.element_type[last]]
+
     n_ranks = np.array([group.size or 0 for group in calls.groups])[calls.group[last]]
     n_ranks = np.maximum(n_ranks, sizes)
-    others = (n_ranks - 1) / n_ranks
+    peer_share = (n_ranks - 1) / n_ranks
     is_partial = np.isin(kind, ("all-gather", "reduce-scatter", "all-to-all"))
-    factor = np.select([kind == "all-reduce", is_partial], [2 * others, others], 1.0)
+    factor = np.select([kind == "all-reduce", is_partial], [2 * peer_share, peer_share], 1.0)
+
     is_known = (count != MISSING) & (width > 0)
     return np.where(is_known, factor * np.where(is_known, count, 0) * width, np.nan)

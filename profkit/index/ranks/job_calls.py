@@ -1,4 +1,4 @@
-"""The collectives of all ranks of a job in one table, put together rank by rank."""
+"""The collectives of all ranks of a job in one table, rank by rank."""
 
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ class JobCalls:
 
     @classmethod
     def of(cls, ranks: Iterable[RankCalls]) -> "JobCalls":
-        """Put the ranks together, of which one at a time need be in memory.
+        """Combine the ranks, of which one at a time need be in memory.
 
         Args:
             ranks: Ascending.
@@ -95,20 +95,22 @@ class JobCalls:
         }
         kind, group, element_type, comms_id = (_Column(np.int32) for _ in range(4))
         source, target = _Column(np.int64), _Column(np.int64)
-        for each in ranks:
-            own = each.calls
-            members.append(JobRank(each.rank, each.host))
-            sizes.append(len(own))
-            kind.add(kinds.of(own.kind))
-            group.add(np.append(groups.of(own.groups), 0)[own.group])
-            element_type.add(types.of_texts(own.element_type))
-            comms_id.add(ids.of_texts(own.comms_id))
-            for column, peer in zip((source, target), _peers(each), strict=True):
-                column.add(peer)
-            for name, further in columns.items():
-                further.add(getattr(own, name))
-        for further in columns.values():
-            further.end()
+
+        for rank in ranks:
+            calls = rank.calls
+            members.append(JobRank(rank.rank, rank.host))
+            sizes.append(len(calls))
+            kind.add(kinds.of(calls.kind))
+            group.add(np.append(groups.of(calls.groups), 0)[calls.group])
+            element_type.add(types.of_texts(calls.element_type))
+            comms_id.add(ids.of_texts(calls.comms_id))
+            for peer_column, peer in zip((source, target), _find_peers(rank), strict=True):
+                peer_column.add(peer)
+            for name, column in columns.items():
+                column.add(getattr(calls, name))
+        for column in columns.values():
+            column.end()
+
         return cls(
             tuple(members),
             np.repeat(np.arange(len(members), dtype=np.int32), sizes),
@@ -116,7 +118,7 @@ class JobCalls:
             group.values,
             element_type.values,
             comms_id.values,
-            _stacked(source.values, target.values),
+            _stack_peers(source.values, target.values),
             columns,
             tuple(kinds),
             tuple(groups),
@@ -127,50 +129,54 @@ class JobCalls:
         return len(self.member)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of :class:`CollectiveCalls` over all ranks, unpacked. Shape ``(n,)``."""
+        """Return a column of :class:`CollectiveCalls` over all ranks, unpacked. Shape ``(n,)``."""
         return self.columns[name].values
 
     def is_kind(self, kinds: Sequence[str]) -> Mask:
-        """Which calls are of some kinds. Shape ``(n,)``."""
+        """Return which calls are of some kinds. Shape ``(n,)``."""
         return np.array([kind in kinds for kind in self.kinds], dtype=np.bool_)[self.kind]
 
     @property
     def is_pair(self) -> Mask:
-        """Which calls are sends or receives whose other rank is known. Shape ``(n,)``."""
+        """Return which calls are sends or receives whose other rank is known. Shape ``(n,)``."""
         return np.asarray(self.peers[0] != MISSING)
 
     @cached_property
     def first(self) -> Rows:
-        """Where the calls of each rank begin, and their number. Shape ``(ranks + 1,)``."""
+        """Return where the calls of each rank begin, and the number of all calls.
+
+        Shape ``(ranks + 1,)``.
+        """
         return np.searchsorted(self.member, np.arange(len(self.ranks) + 1))
 
     @cached_property
     def clock(self) -> Int32s:
-        """Number of the clock of each rank. Shape ``(ranks,)``."""
+        """Return the number of each rank's clock. Shape ``(ranks,)``."""
         hosts: dict[object, int] = {}
-        keys = (each.host if each.host is not None else each.rank for each in self.ranks)
+        keys = (rank.rank if rank.host is None else rank.host for rank in self.ranks)
         return np.array([hosts.setdefault(key, len(hosts)) for key in keys], dtype=np.int32)
 
     @cached_property
     def n_expected(self) -> Int32s:
-        """How many recorded ranks run the collective of each call; 0 if not known. Shape ``(n,)``.
+        """Return the number of recorded ranks of each call, or 0 if unknown. Shape ``(n,)``.
 
-        Of a send or receive it is 2 if the other rank was recorded.
+        A send or receive has 2 if the peer was recorded.
         """
-        seen = {each.rank for each in self.ranks}
+        seen = {rank.rank for rank in self.ranks}
         of_group = [
             0 if group.ranks is None else len(seen.intersection(group.ranks))
             for group in self.groups
         ]
-        found = np.array([*of_group, 0], dtype=np.int32)[self.group]
+        n_expected = np.array([*of_group, 0], dtype=np.int32)[self.group]
+
         pairs = np.flatnonzero(self.is_pair)
         recorded = np.isin(self.peers[:, pairs], np.array(sorted(seen), dtype=np.int64))
-        found[pairs] = recorded.sum(axis=0)
-        return found
+        n_expected[pairs] = recorded.sum(axis=0)
+        return n_expected
 
 
 class _Column:
-    """A column that grows without being copied, as one whose parts are put together would be."""
+    """A column that grows in place, as concatenating its parts would need twice the memory."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
         self._buffer, self._dtype = bytearray(), np.dtype(dtype)
@@ -181,7 +187,7 @@ class _Column:
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """All values; nothing can be appended any more. Shape ``(n,)``."""
+        """Return all values, after which nothing can be appended. Shape ``(n,)``."""
         return np.frombuffer(self._buffer, dtype=self._dtype)
 
 
@@ -194,36 +200,36 @@ class _PackedColumn:
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Append some values."""
-        own = np.ascontiguousarray(values, dtype=self._dtype).data
-        self._n_bytes += own.nbytes
-        self._packed += self._packer.compress(own)
+        data = np.ascontiguousarray(values, dtype=self._dtype).data
+        self._n_bytes += data.nbytes
+        self._packed += self._packer.compress(data)
 
     def end(self) -> None:
-        """Nothing more will be appended."""
+        """Flush the column, after which nothing can be appended."""
         self._packed += self._packer.flush()
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """All values, after the end. Shape ``(n,)``."""
+        """Return all values of a flushed column. Shape ``(n,)``."""
         unpacked = zlib.decompress(self._packed, bufsize=max(1, self._n_bytes))
         return np.frombuffer(unpacked, dtype=self._dtype)
 
 
 class _Numbers(dict[K, int]):
-    """Numbers of things, in the order in which they come."""
+    """Consecutive numbers of distinct keys, in the order in which they come."""
 
-    def of(self, things: Iterable[K]) -> Int32s:
-        """The number of each. Shape ``(k,)``."""
-        return np.array([self.setdefault(each, len(self)) for each in things], dtype=np.int32)
+    def of(self, keys: Iterable[K]) -> Int32s:
+        """Return the number of each key. Shape ``(k,)``."""
+        return np.array([self.setdefault(key, len(self)) for key in keys], dtype=np.int32)
 
     def of_texts(self, texts: Iterable[K]) -> Int32s:
-        """The same, :data:`NO_TEXT` for empty ones."""
-        found = [self.setdefault(text, len(self)) if text else NO_TEXT for text in texts]
-        return np.array(found, dtype=np.int32)
+        """Return the number of each text, :data:`NO_TEXT` if empty. Shape ``(k,)``."""
+        numbers = [self.setdefault(text, len(self)) if text else NO_TEXT for text in texts]
+        return np.array(numbers, dtype=np.int32)
 
 
-def _peers(rank: RankCalls) -> tuple[Int64s, Int64s]:
-    """As in :class:`JobCalls`, of one rank. Shape ``(k,)`` each."""
+def _find_peers(rank: RankCalls) -> tuple[Int64s, Int64s]:
+    """Return both rows of ``peers`` of :class:`JobCalls` for one rank. Shape ``(k,)`` each."""
     calls = rank.calls
     send, receive = POINT_TO_POINT
     kind = np.array(calls.kind, dtype=np.str_)
@@ -234,8 +240,8 @@ def _peers(rank: RankCalls) -> tuple[Int64s, Int64s]:
     return source, target
 
 
-def _stacked(source: Int64s, target: Int64s) -> Int64s:
-    """Both as rows of a table, which takes no memory in jobs without sends and receives."""
+def _stack_peers(source: Int64s, target: Int64s) -> Int64s:
+    """Stack both rows, without memory in jobs that neither send nor receive."""
     if (source == MISSING).all():
         return np.broadcast_to(np.int64(MISSING), (2, len(source)))
     return np.stack([source, target])

@@ -10,8 +10,8 @@ are compared piece by piece, from one join to the next; other ranks, such as the
 pipeline, by all of their own time.
 
 Source: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), which
-replaces the times of operators by their average over all ranks and those of collectives by the
-median of the transfers.
+replaces the times of operators by their average over all ranks, and the times of collectives by
+the median of the transfers.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from profkit.index.intervals import (
 )
 from profkit.index.ranks.activity import OVERLAP_NS, RankActivity
 from profkit.index.ranks.collectives import late_end_ns
-from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches, numbered
+from profkit.index.ranks.matching import MIN_TOLERANCE_NS, Matches, number_rows
 from profkit.model.events import Float64s, Int32s, Int64s, Mask, Rows
 
 MAX_JOINS: Final = 200_000
@@ -54,10 +54,10 @@ class RankChange:
     Attributes:
         ranks: Which ranks, by index, take the mean of all ranks instead of their own time.
         medians: Which ones take the median of the other ranks, where that is shorter.
-        transfers: Whether transfers take the median of those of the same kind, use and size.
-        links: Matched collectives, by their numbers, whose transfers do so.
+        medians: Which ranks take the median of their peers, where that is shorter.
+        transfers: Whether transfers take the median of transfers of the same kind, use and size.
+        links: Matched collectives, by number, whose transfers take that median.
         bandwidths: Matched collectives, and by how much their transfers are faster.
-        waits: Whether ranks wait for each other; otherwise the collective of a rank begins when it
             joins it itself.
         idle: Whether ranks are also idle where the recording does not show why.
     """
@@ -77,10 +77,10 @@ class _Joins:
 
     Attributes:
         member: Index of the rank.
-        starts_ns: By its own clock.
-        ends_ns: The same.
+        starts_ns: By the rank's own clock.
+        ends_ns: By the rank's own clock.
         common_ns: The start on the common clock.
-        common_ends_ns: The end on it.
+        common_ends_ns: The end on the common clock.
         collective: The number of the collective.
         what: The same number for collectives of the same kind, use and size.
         is_send: Whether the rank only sends.
@@ -97,15 +97,15 @@ class _Joins:
     is_send: Mask
     on_host: Mask
 
-    def of(self, chosen: Rows) -> "_Joins":
-        """Some of them."""
+    def select(self, chosen: Rows) -> "_Joins":
+        """Select some of the joins."""
         return _Joins(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     @classmethod
-    def together(cls, parts: "Sequence[_Joins]") -> "_Joins":
-        """All of some, one after the other."""
+    def concatenate(cls, parts: "Sequence[_Joins]") -> "_Joins":
+        """Concatenate some joins."""
         names = cls.__dataclass_fields__
-        return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class JobReplay:
         collective: The number of the collective of each join. Shape ``(joins,)``.
         matched: Its number among the matched ones; larger ones are not matched. Shape ``(joins,)``.
         what: The same number for collectives of the same kind, use and size. Shape ``(joins,)``.
-        transfer_ns: From the last rank's join to the end on that of the join. Shape ``(joins,)``.
+        transfer_ns: From the last rank's join to the end on the join's rank. Shape ``(joins,)``.
     """
 
     begins_ns: Float64s
@@ -151,32 +151,33 @@ class JobReplay:
 
     @cached_property
     def _pieces(self) -> list[slice]:
-        """The pieces of each rank."""
+        """Return the pieces of each rank."""
         ends = [0, *(int(self.piece[end - 1]) + 1 for end in self.first[1:].tolist())]
         return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
     @cached_property
     def _piece_ns(self) -> Float64s:
-        """Own time in each piece. Shape ``(pieces,)``."""
+        """Return own time in each piece. Shape ``(pieces,)``."""
         return np.bincount(self.piece, weights=self.own_ns).astype(np.float64)
 
     @cached_property
     def totals_ns(self) -> Float64s:
-        """Own time of each rank. Shape ``(ranks,)``."""
-        return np.array([self._piece_ns[own].sum() for own in self._pieces])
+        """Return own time of each rank. Shape ``(ranks,)``."""
+        return np.array([self._piece_ns[pieces].sum() for pieces in self._pieces])
 
     @cached_property
     def classes(self) -> list[list[int]]:
-        """Ranks that join collectives of the same kinds and sizes in the same order."""
-        found: dict[bytes, list[int]] = defaultdict(list)
+        """Group the ranks that join collectives of the same kinds and sizes in the same order."""
+        ranks_by_calls: dict[bytes, list[int]] = defaultdict(list)
         for rank in range(self.n_ranks):
             joins = self.join[self.first[rank] : self.first[rank + 1]]
-            found[self.what[joins[joins >= 0]].tobytes()].append(rank)
-        return list(found.values())
+            ranks_by_calls[self.what[joins[joins >= 0]].tobytes()].append(rank)
+
+        return list(ranks_by_calls.values())
 
     @cached_property
     def _means(self) -> Float64s:
-        """Each piece if all ranks had equally much own time. Shape ``(pieces,)``."""
+        """Return each piece if all ranks had equally much own time. Shape ``(pieces,)``."""
         changed = np.empty_like(self._piece_ns)
         usual_ns = self.totals_ns.mean()
         for ranks in self.classes:
@@ -187,63 +188,73 @@ class JobReplay:
         return changed
 
     def _medians(self, rank: int) -> Float64s:
-        """The pieces of a rank as the median of the others of its class, where that is shorter."""
-        own = self._piece_ns[self._pieces[rank]]
+        """Return the pieces of a rank, limited to the median over the other ranks of its class."""
+        piece_ns = self._piece_ns[self._pieces[rank]]
         peers = next(ranks for ranks in self.classes if rank in ranks)
-        others = [self._piece_ns[self._pieces[other]] for other in peers if other != rank]
-        if others:
-            return np.asarray(np.minimum(own, np.median(others, axis=0)))
+        peers_ns = [self._piece_ns[self._pieces[peer]] for peer in peers if peer != rank]
+        if peers_ns:
+            return np.asarray(np.minimum(piece_ns, np.median(peers_ns, axis=0)))
+
+        # Without a peer the rank's total takes the median of the totals.
         usual_ns = np.median(np.delete(self.totals_ns, rank))
-        return np.asarray(own * min(1.0, usual_ns / max(self.totals_ns[rank], 1.0)))
+        return np.asarray(piece_ns * min(1.0, usual_ns / max(self.totals_ns[rank], 1.0)))
 
     @cached_property
     def _usual_transfers(self) -> Float64s:
-        """The median transfer of the same kind, use and size. Shape ``(joins,)``."""
+        """Return the median transfer of the same kind, use and size. Shape ``(joins,)``."""
+        # Medians of many groups at once: sort by value, then take the middle of each group.
         order = np.lexsort((self.transfer_ns, self.what))
         first = np.flatnonzero(np.diff(self.what[order], prepend=-1))
-        n = np.diff(np.append(first, len(order)))
+        n_joins = np.diff(np.append(first, len(order)))
         ordered = self.transfer_ns[order]
-        median = (ordered[first + (n - 1) // 2] + ordered[first + n // 2]) / 2
+        median = (ordered[first + (n_joins - 1) // 2] + ordered[first + n_joins // 2]) / 2
+
         changed = np.empty_like(ordered)
-        changed[order] = np.repeat(median, n)
+        changed[order] = np.repeat(median, n_joins)
         return changed
 
-    def _own(self, change: RankChange) -> Float64s:
-        """Own time before each moment with a change. Shape ``(moments,)``."""
-        wanted = self._piece_ns.copy()
+    def _change_own_time(self, change: RankChange) -> Float64s:
+        """Return the own time before each moment with a change. Shape ``(moments,)``."""
+        changed_ns = self._piece_ns.copy()
         for rank in change.ranks:
-            wanted[self._pieces[rank]] = self._means[self._pieces[rank]]
+            changed_ns[self._pieces[rank]] = self._means[self._pieces[rank]]
         for rank in change.medians:
-            wanted[self._pieces[rank]] = self._medians(rank)
+            changed_ns[self._pieces[rank]] = self._medians(rank)
+
         factor = np.divide(
-            wanted, self._piece_ns, out=np.zeros_like(wanted), where=self._piece_ns > 0
+            changed_ns, self._piece_ns, out=np.zeros_like(changed_ns), where=self._piece_ns > 0
         )
         changed = self.own_ns * factor[self.piece]
+
         # A piece without own time has it before its join.
         last = np.flatnonzero(np.diff(self.piece, append=-1))
-        changed[last] += np.where(self._piece_ns > 0, 0, wanted)
+        changed[last] += np.where(self._piece_ns > 0, 0, changed_ns)
         return np.asarray(changed + self.idle_ns if change.idle else changed)
 
-    def _transfers(self, change: RankChange) -> Float64s:
-        """The transfer of each join with a change. Shape ``(joins,)``."""
+    def _change_transfers(self, change: RankChange) -> Float64s:
+        """Return the transfer of each join with a change. Shape ``(joins,)``."""
         is_changed = change.transfers | np.isin(self.matched, change.links)
-        found = np.where(is_changed, self._usual_transfers, self.transfer_ns)
+        transfer_ns = np.where(is_changed, self._usual_transfers, self.transfer_ns)
         for numbers, factor in change.bandwidths:
-            found[np.isin(self.matched, numbers)] /= factor
-        return found
+            transfer_ns[np.isin(self.matched, numbers)] /= factor
+        return transfer_ns
 
     def lengths_ns(self, changes: Sequence[RankChange]) -> Float64s:
-        """From the start of the last rank's window to the end on the last rank, with each change.
+        """Return the time from the latest start of a window to the end of the last rank.
 
         Returns:
             Shape ``(changes,)``.
         """
-        own = np.empty((len(self.own_ns), len(changes)))
-        transfers = np.empty((len(self.transfer_ns), len(changes)))
+        own_ns = np.empty((len(self.own_ns), len(changes)))
+        transfers_ns = np.empty((len(self.transfer_ns), len(changes)))
         for i, change in enumerate(changes):
-            own[:, i], transfers[:, i] = self._own(change), self._transfers(change)
+            own_ns[:, i], transfers_ns[:, i] = (
+                self._change_own_time(change),
+                self._change_transfers(change),
+            )
+
         waits = np.array([change.waits for change in changes])
-        ends = _Replay(self, own, transfers, waits).ends()
+        ends = _Replay(self, own_ns, transfers_ns, waits).run()
         return np.asarray(ends.max(axis=0) - self.begins_ns.max())
 
 
@@ -270,12 +281,12 @@ class _Replay:
         self._parked: dict[int, list[int]] = defaultdict(list)
         """Ranks that wait for a collective which others have not joined yet."""
 
-    def ends(self) -> Float64s:
-        """When each rank is done. Shape ``(ranks, changes)``."""
+    def run(self) -> Float64s:
+        """Run all ranks, and return when each is done. Shape ``(ranks, changes)``."""
         ready = list(range(self._job.n_ranks))
         while ready or self._parked:
             if ready:
-                ready += self._run(ready.pop())
+                ready += self._advance(ready.pop())
             else:
                 # Only recordings that contradict themselves let ranks wait in a circle.
                 number, ranks = self._parked.popitem()
@@ -283,36 +294,42 @@ class _Replay:
                 ready += ranks
         return self._now
 
-    def _run(self, rank: int) -> list[int]:
-        """Let a rank go on as far as it can; returns the ranks that no longer have to wait."""
+    def _advance(self, rank: int) -> list[int]:
+        """Advance a rank as far as it can go, and return the ranks that it releases."""
         released: list[int] = []
         now, awaited = self._now[rank], self._job.awaited
+
         for moment in range(self._at[rank], int(self._job.first[rank + 1])):
             self._at[rank] = moment
-            if self._parks(rank, awaited.get(moment, ())):
+            if self._park(rank, awaited.get(moment, ())):
                 return released
             now += self._own[moment]
-            if (own := self._join[moment]) >= 0:
-                released += self._joined(self._collective[own], now)
+            if (join := self._join[moment]) >= 0:
+                released += self._join_collective(self._collective[join], now)
                 if self._waits is not None:
-                    self._joined_ns[own] = now.copy()
-            for join in awaited.get(moment, ()):
-                begins = self._latest[self._collective[join]]
+                    self._joined_ns[join] = now.copy()
+
+            # A wait ends with the last of its collectives, each after its last join and its
+            # transfer.
+            for awaited_join in awaited.get(moment, ()):
+                begins = self._latest[self._collective[awaited_join]]
                 if self._waits is not None:
-                    begins = np.where(self._waits, begins, self._joined_ns.get(join, begins))
-                np.maximum(now, begins + self._transfers[join], out=now)
+                    begins = np.where(
+                        self._waits, begins, self._joined_ns.get(awaited_join, begins)
+                    )
+                np.maximum(now, begins + self._transfers[awaited_join], out=now)
         return released
 
-    def _parks(self, rank: int, awaited: Sequence[int]) -> bool:
-        """Whether a rank has to wait for others to join first."""
+    def _park(self, rank: int, awaited: Sequence[int]) -> bool:
+        """Park a rank that has to wait for others to join first, and return whether it has to."""
         for join in awaited:
             if self._n_missing[self._collective[join]] > 0:
                 self._parked[self._collective[join]].append(rank)
                 return True
         return False
 
-    def _joined(self, number: int, now: Float64s) -> list[int]:
-        """Let a rank join a collective; returns the ranks that no longer have to wait for it."""
+    def _join_collective(self, number: int, now: Float64s) -> list[int]:
+        """Let a rank join a collective, and return the ranks that no longer have to wait for it."""
         if number in self._latest:
             np.maximum(self._latest[number], now, out=self._latest[number])
         else:
@@ -321,48 +338,57 @@ class _Replay:
         return self._parked.pop(number, []) if self._n_missing[number] == 0 else []
 
 
-def job_replay(matches: Matches, activities: Sequence[RankActivity]) -> JobReplay:
+def build_job_replay(matches: Matches, activities: Sequence[RankActivity]) -> JobReplay:
     """Build the graph of a job.
 
     Args:
         activities: Of the ranks of ``matches``.
     """
-    joins, unmarked = _joins(matches, activities)
-    window, n_steps = _windows(activities, joins)
-    begins = matches.clocks.corrected(matches.calls.clock, np.array([begin for begin, _ in window]))
+    joins, unmarked = _build_joins(matches, activities)
+    windows, n_steps = _choose_windows(activities, joins)
+    window_starts = np.array([begin for begin, _ in windows])
+    begins = matches.clocks.corrected(matches.calls.clock, window_starts)
+
     ranks: list[_RankMoments] = []
-    n = 0
+    n_before = 0
     by_rank = np.lexsort((joins.starts_ns, joins.member))
-    bounds = np.searchsorted(joins.member[by_rank], np.arange(len(window) + 1))
-    for rank, (begin, end) in enumerate(window):
-        mine = by_rank[bounds[rank] : bounds[rank + 1]]
-        mine = mine[(joins.starts_ns[mine] >= begin) & (joins.starts_ns[mine] < end)]
+    bounds = np.searchsorted(joins.member[by_rank], np.arange(len(windows) + 1))
+    for rank, (begin, end) in enumerate(windows):
+        rows = by_rank[bounds[rank] : bounds[rank + 1]]
+        rows = rows[(joins.starts_ns[rows] >= begin) & (joins.starts_ns[rows] < end)]
         recorded = clip(unite(activities[rank].waits, unmarked[rank]), begin, end)
-        ranks.append(_moments(joins.of(mine), recorded, activities[rank].idle, begin, end, n))
-        n += len(mine)
-    found = _Joins.together([each.joins for each in ranks])
-    _, number = np.unique(found.collective, return_inverse=True)
-    number = number.reshape(-1).astype(np.int64)
-    latest = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(latest, number, found.common_ns)
-    join = np.concatenate([each.join for each in ranks])
-    first = np.concatenate(([0], np.cumsum([len(each.join) for each in ranks])))
+        idle = activities[rank].idle
+        ranks.append(_order_moments(joins.select(rows), recorded, idle, begin, end, n_before))
+        n_before += len(rows)
+
+    # A transfer lasts from the last join of any rank to the end on the rank of the join.
+    joins = _Joins.concatenate([rank.joins for rank in ranks])
+    _, collective = np.unique(joins.collective, return_inverse=True)
+    collective = collective.reshape(-1).astype(np.int64)
+    latest = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, collective, joins.common_ns)
+
+    join = np.concatenate([rank.join for rank in ranks])
+    first = np.concatenate(([0], np.cumsum([len(rank.join) for rank in ranks])))
     ends_piece = join >= 0
     ends_piece[first[1:] - 1] = True
-    awaited = [each for rank in ranks for each in rank.awaited]
+
+    awaited = itertools.chain.from_iterable(rank.awaited for rank in ranks)
     return JobReplay(
         begins_ns=(begins - begins.min()).astype(np.float64),
         n_steps=n_steps,
         first=first,
-        own_ns=np.concatenate([each.own_ns for each in ranks]).astype(np.float64),
-        idle_ns=np.concatenate([each.idle_ns for each in ranks]).astype(np.float64),
+        own_ns=np.concatenate([rank.own_ns for rank in ranks]).astype(np.float64),
+        idle_ns=np.concatenate([rank.idle_ns for rank in ranks]).astype(np.float64),
         piece=np.cumsum(ends_piece) - ends_piece,
         join=join,
-        awaited={moment: each for moment, each in enumerate(awaited) if each},
-        collective=number,
-        matched=found.collective,
-        what=found.what,
-        transfer_ns=(found.common_ends_ns - latest[number]).astype(np.float64),
+        awaited={
+            moment: awaited_joins for moment, awaited_joins in enumerate(awaited) if awaited_joins
+        },
+        collective=collective,
+        matched=joins.collective,
+        what=joins.what,
+        transfer_ns=(joins.common_ends_ns - latest[collective]).astype(np.float64),
     )
 
 
@@ -377,58 +403,72 @@ class _RankMoments:
     awaited: list[list[int]]
 
 
-def _moments(
+def _order_moments(
     joins: _Joins, recorded: Intervals, idle: Intervals, begin: int, end: int, n_before: int
 ) -> _RankMoments:
-    """The moments of a rank.
+    """Order the moments of a rank.
 
     Args:
         joins: Its joins, by start.
         recorded: When it waits.
         idle: When it does nothing for unknown reasons.
         begin: Where its window starts.
-        end: Where it ends.
+        end: Where its window ends.
         n_before: Number of joins of the ranks before it.
     """
     # A collective that starts during a wait has waited for one that ended before.
     parts = cut_at(recorded, joins.starts_ns)
-    joins = _until_work(joins, parts)
-    waited, after = _waits(parts, joins)
-    n = len(joins.member)
+    joins = _shorten_to_work(joins, parts)
+    waited, after = _find_waits(parts, joins)
+
+    n_joins = len(joins.member)
+    # Moments are the joins, the ends of waits, and the end of the window.
     at_ns = np.concatenate((joins.starts_ns, waited.ends_ns, [end]))
     # What starts when a wait ends comes after it.
-    order = np.lexsort((np.repeat([1, 0, 2], [n, len(waited), 1]), at_ns))
+    order = np.lexsort((np.repeat([1, 0, 2], [n_joins, len(waited), 1]), at_ns))
+
     elapsed = np.concatenate(([begin], at_ns[order]))
     unknown = covered_within(subtract(idle, waited), elapsed[:-1], elapsed[1:])
+
     return _RankMoments(
         joins,
-        np.where(order < n, order + n_before, -1),
+        np.where(order < n_joins, order + n_before, -1),
         np.diff(elapsed - covered_before(waited, elapsed)) - unknown,
         unknown,
         [
-            [n_before + join for join in after[i - n]] if n <= i < n + len(waited) else []
+            [n_before + join for join in after[i - n_joins]]
+            if n_joins <= i < n_joins + len(waited)
+            else []
             for i in order.tolist()
         ],
     )
 
 
-def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins, list[Intervals]]:
-    """All joins of the job, and of each rank when it waits in kernels that are not marked."""
+def _build_joins(
+    matches: Matches, activities: Sequence[RankActivity]
+) -> tuple[_Joins, list[Intervals]]:
+    """Build all joins of the job, and the waits of each rank in kernels that are not marked."""
     calls = matches.calls
-    n = len(calls)
-    collective = len(matches.first) + np.arange(n)
+    n_calls = len(calls)
+    collective = len(matches.first) + np.arange(n_calls)
     collective[matches.members] = np.repeat(np.arange(len(matches.first)), matches.sizes)
-    uses = {use: i for i, use in enumerate(dict.fromkeys(g.description for g in calls.groups))}
+    uses = {
+        use: i for i, use in enumerate(dict.fromkeys(group.description for group in calls.groups))
+    }
     use = np.array([*(uses[group.description] for group in calls.groups), 0])[calls.group]
-    what = numbered([calls.kind, use, calls.column("n_in")])
+    what = number_rows([calls.kind, use, calls.column("n_in")])
+
     columns = [
         [calls.member, calls.column("start_ns"), calls.column("end_ns"), matches.start_ns,
          matches.end_ns, collective, what, calls.is_kind(("send",)),
          ~calls.column("on_device").astype(np.bool_)]
     ]  # fmt: skip
+
     unmarked = [Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(calls.ranks)
-    next_what, next_collective = int(what.max(initial=-1)) + 1, len(matches.first) + n
-    for starts, ends in _unmarked(matches, activities):
+
+    # Unmarked kernels are joins of collectives of their own kind, numbered after all others.
+    next_what, next_collective = int(what.max(initial=-1)) + 1, len(matches.first) + n_calls
+    for starts, ends in _find_unmarked(matches, activities):
         n_times = starts.shape[1]
         for rank, (begin, end) in enumerate(zip(starts, ends, strict=True)):
             clock = np.repeat(calls.clock[rank : rank + 1], n_times)
@@ -440,87 +480,108 @@ def _joins(matches: Matches, activities: Sequence[RankActivity]) -> tuple[_Joins
             pairs = tuple(zip(begin.tolist(), end.tolist(), strict=True))
             unmarked[rank] = unite(unmarked[rank], of_pairs(pairs))
         next_what, next_collective = next_what + 1, next_collective + n_times
-    return _Joins(*(np.concatenate(each) for each in zip(*columns, strict=True))), unmarked
+
+    return _Joins(*(np.concatenate(column) for column in zip(*columns, strict=True))), unmarked
 
 
-def _unmarked(matches: Matches, activities: Sequence[RankActivity]) -> list[tuple[Int64s, Int64s]]:
-    """Kernels that wait for all ranks without being marked as collectives.
+def _find_unmarked(
+    matches: Matches, activities: Sequence[RankActivity]
+) -> list[tuple[Int64s, Int64s]]:
+    """Find kernels that wait for all ranks without being marked as collectives.
 
     They start at different times, and end on all ranks at once.
 
     Returns:
         Starts and ends of each on each rank's clock. Shape ``(ranks, times)``.
     """
-    counts = [Counter(each.kernels.names) for each in activities]
-    found = []
-    for name, n in sorted(counts[0].items()):
-        if any(each[name] != n for each in counts):
+    counts = [Counter(activity.kernels.names) for activity in activities]
+    waits = []
+    for name, n_times in sorted(counts[0].items()):
+        if any(count[name] != n_times for count in counts):
             continue
-        starts, ends = np.empty((2, len(activities), n), dtype=np.int64)
-        for rank, each in enumerate(activities):
-            own = np.array([one == name for one in each.kernels.names])
-            starts[rank], ends[rank] = each.kernels.starts_ns[own], each.kernels.ends_ns[own]
-        clock = np.repeat(matches.calls.clock, n)
-        spread = [
-            np.ptp(matches.clocks.corrected(clock, each.reshape(-1)).reshape(each.shape), axis=0)
-            for each in (starts, ends)
-        ]
-        agree = spread[1] <= np.maximum(MIN_TOLERANCE_NS, _MAX_SPREAD * spread[0])
-        differ = spread[0] * _MAX_SPREAD > np.minimum(spread[1], MIN_TOLERANCE_NS)
+
+        starts, ends = np.empty((2, len(activities), n_times), dtype=np.int64)
+        for rank, activity in enumerate(activities):
+            kernels = activity.kernels
+            is_named = np.array([kernel_name == name for kernel_name in kernels.names])
+            starts[rank], ends[rank] = kernels.starts_ns[is_named], kernels.ends_ns[is_named]
+
+        clock = np.repeat(matches.calls.clock, n_times)
+        start_spread, end_spread = (
+            np.ptp(matches.clocks.corrected(clock, ns.reshape(-1)).reshape(ns.shape), axis=0)
+            for ns in (starts, ends)
+        )
+        agree = end_spread <= np.maximum(MIN_TOLERANCE_NS, _MAX_SPREAD * start_spread)
+        differ = start_spread * _MAX_SPREAD > np.minimum(end_spread, MIN_TOLERANCE_NS)
         if (agree & differ).mean() >= _MIN_AGREEING:
-            found.append((starts, ends))
-    return found
+            waits.append((starts, ends))
+    return waits
 
 
-def _windows(
+def _choose_windows(
     activities: Sequence[RankActivity], joins: _Joins
 ) -> tuple[list[tuple[int, int]], int]:
-    """From the first to the last step that all ranks have, on each rank's clock; their number.
+    """Choose the windows from the first to the last step that all ranks have, by their own clocks.
 
-    Without such steps from the first to the last event of each rank.
+    Without such steps they last from the first to the last event of each rank.
+
+    Returns:
+        The windows, and the number of steps in them.
     """
-    common = set(activities[0].steps).intersection(*(each.steps for each in activities[1:]))
+    common = set(activities[0].steps).intersection(*(rank.steps for rank in activities[1:]))
     if not common:
-        return [(each.start_ns, each.end_ns + 1) for each in activities], 0
-    own = [[n for n, name in enumerate(each.steps) if name in common] for each in activities]
-    n_steps = min(map(len, own))
+        return [(rank.start_ns, rank.end_ns + 1) for rank in activities], 0
+
+    common_steps = [
+        [i for i, name in enumerate(rank.steps) if name in common] for rank in activities
+    ]
+    n_steps = min(map(len, common_steps))
     while True:
-        window = [
-            (int(each.step_starts_ns[steps[0]]), int(each.step_ends_ns[steps[n_steps - 1]]))
-            for each, steps in zip(activities, own, strict=True)
+        windows = [
+            (int(rank.step_starts_ns[steps[0]]), int(rank.step_ends_ns[steps[n_steps - 1]]))
+            for rank, steps in zip(activities, common_steps, strict=True)
         ]
-        within = np.array(window)[joins.member]
-        is_own = (joins.starts_ns >= within[:, 0]) & (joins.starts_ns < within[:, 1])
-        n_joins = int(is_own.sum())
+
+        within = np.array(windows)[joins.member]
+        is_inside = (joins.starts_ns >= within[:, 0]) & (joins.starts_ns < within[:, 1])
+        n_joins = int(is_inside.sum())
         if n_joins <= MAX_JOINS or n_steps == 1:
-            return window, n_steps
+            return windows, n_steps
+
+        # Steps have similar numbers of joins, so that few rounds are needed.
         n_steps = max(1, min(n_steps - 1, n_steps * MAX_JOINS // n_joins))
 
 
-def _until_work(joins: _Joins, waits: Intervals) -> _Joins:
-    """The joins of a rank, those that seem to end after the work that waits for them until then."""
+def _shorten_to_work(joins: _Joins, waits: Intervals) -> _Joins:
+    """Shorten joins that seem to end after the start of work that waits for them."""
+    # Recorded ends are late by rounding, or by a thread that waits for a core.
     place = np.searchsorted(waits.ends_ns, joins.ends_ns, side="left") - 1
-    until = np.append(waits.ends_ns, 0)[place]
-    over_ns = np.where(place >= 0, joins.ends_ns - until, 0)
-    waited = until - joins.starts_ns
-    allowed = np.where(joins.on_host, np.maximum(OVERLAP_NS, late_end_ns(waited)), OVERLAP_NS)
-    over_ns[(over_ns > allowed) | (waited <= 0)] = 0
+    work_starts = np.append(waits.ends_ns, 0)[place]
+    over_ns = np.where(place >= 0, joins.ends_ns - work_starts, 0)
+
+    waited_ns = work_starts - joins.starts_ns
+    allowed = np.where(joins.on_host, np.maximum(OVERLAP_NS, late_end_ns(waited_ns)), OVERLAP_NS)
+    over_ns[(over_ns > allowed) | (waited_ns <= 0)] = 0
+
     return replace(
         joins, ends_ns=joins.ends_ns - over_ns, common_ends_ns=joins.common_ends_ns - over_ns
     )
 
 
-def _waits(parts: Intervals, joins: _Joins) -> tuple[Intervals, list[list[int]]]:
-    """Those waits of a rank that end with a collective, and the joins that each waits for."""
+def _find_waits(parts: Intervals, joins: _Joins) -> tuple[Intervals, list[list[int]]]:
+    """Find the waits of a rank that end with a collective, and the joins that each waits for."""
+    # A wait without a collective that ends in it is the rank's own time.
     by_end = np.argsort(joins.ends_ns, kind="stable")
     ends = joins.ends_ns[by_end]
     place = np.searchsorted(ends, parts.ends_ns, side="right")
     last = np.append(ends, np.iinfo(np.int64).min)[place - 1]
-    is_wait = (place > 0) & (last > parts.starts_ns)
+
+    ends_with_join = (place > 0) & (last > parts.starts_ns)
     awaited, before = [], 0
-    for until in place[is_wait].tolist():
-        found = by_end[before:until]
+    for until in place[ends_with_join].tolist():
+        ended = by_end[before:until]
         # A send is waited for only if nothing else is.
-        awaited.append(found[~joins.is_send[found] | (found == found[-1])].tolist())
+        awaited.append(ended[~joins.is_send[ended] | (ended == ended[-1])].tolist())
         before = until
-    return Intervals(parts.starts_ns[is_wait], last[is_wait]), awaited
+
+    return Intervals(parts.starts_ns[ends_with_join], last[ends_with_join]), awaited

@@ -44,7 +44,7 @@ class Unmatched(IntEnum):
     NOT_RECORDED = 1
     """No other rank of its group was recorded."""
     NO_COUNTERPART = 2
-    """A recorded rank of its group has none that could be it."""
+    """A recorded rank of its group has no call that could be it."""
     DIFFERENT = 3
     """Kind, type or sizes differ."""
     ENDS_APART = 4
@@ -61,7 +61,7 @@ class Matches:
         calls: All calls of the job.
         first: Where the calls of each collective begin in ``members``. Shape ``(m,)``.
         members: Rows of ``calls``, collective by collective, by rank.
-        unmatched: An :class:`Unmatched` value, or 0, of each call. Those of groups of one rank have
+        unmatched: An :class:`Unmatched` value, or 0, of each call. Calls of groups of one rank have
             0. Shape ``(n,)``.
         clocks: The clocks of the hosts.
         start_ns: Start of each call on the common clock. Shape ``(n,)``.
@@ -78,12 +78,12 @@ class Matches:
 
     @cached_property
     def sizes(self) -> Rows:
-        """How many calls each collective has. Shape ``(m,)``."""
+        """Return how many calls each collective has. Shape ``(m,)``."""
         return np.diff(np.append(self.first, len(self.members)))
 
     def calls_of(self, collectives: Rows) -> Rows:
-        """Rows of the calls of some collectives, one after the other."""
-        return self.members[_ranges(self.first[collectives], self.sizes[collectives])]
+        """Return rows of the calls of some collectives, one after the other."""
+        return self.members[_expand_ranges(self.first[collectives], self.sizes[collectives])]
 
     @property
     def n_calls(self) -> int:
@@ -92,7 +92,7 @@ class Matches:
 
     @property
     def matched_share(self) -> float | None:
-        """The share of these calls that were matched, or None without any."""
+        """Return the matched share of the calls with other ranks, or None without any."""
         return len(self.members) / self.n_calls if self.n_calls else None
 
 
@@ -105,54 +105,64 @@ def match_collectives(ranks: Iterable[RankCalls]) -> Matches:
     calls = JobCalls.of(ranks)
     clock = calls.clock[calls.member]
     ends = calls.column("end_ns")
-    sizes = np.array([group.size or 0 for group in calls.groups] + [0])[calls.group]
-    is_alone = (sizes == 1) | (len(calls.ranks) < 2)  # noqa: PLR2004  (nothing to match)
+    group_sizes = np.array([group.size or 0 for group in calls.groups] + [0])[calls.group]
+    is_alone = (group_sizes == 1) | (len(calls.ranks) < 2)  # noqa: PLR2004  (nothing to match)
     is_lost = ~is_alone & (calls.n_expected == 1)
-    key, is_certain = _keys(calls)
-    # Without ids nothing tells to whom they belong: ranks that send at once do not to each other.
+
+    key, is_certain = _number_candidates(calls)
+    # Without ids nothing tells which send belongs to which receive: ranks may send at once.
     is_unknown = ~is_alone & ~is_lost & ~is_certain & ~calls.is_pair
     is_unknown &= calls.is_kind(POINT_TO_POINT)
-    wanted = ~is_alone & ~is_lost & ~is_unknown
-    candidates = _Candidates.of(calls, key, wanted)
-    clocks = _clocks(calls, candidates, clock, ends)
+    is_matchable = ~is_alone & ~is_lost & ~is_unknown
+
+    candidates = _Candidates.of(calls, key, is_matchable)
+    clocks = _compare_clocks(calls, candidates, clock, ends)
+
     ends = clocks.corrected(clock, ends)
     starts = clocks.corrected(clock, calls.column("start_ns"))
-    key = _by_nearest_ends(calls, key, wanted & ~is_certain, starts, ends)
-    candidates = _Candidates.of(calls, key, wanted)
-    reason = candidates.reasons(calls, is_certain, starts, ends)
+    # The order of calls depends on clocks that agree, so it is checked after their correction.
+    key = _rematch_by_ends(calls, key, is_matchable & ~is_certain, starts, ends)
+    candidates = _Candidates.of(calls, key, is_matchable)
+    reason = candidates.find_reasons(calls, is_certain, starts, ends)
+
     unmatched = np.where(is_lost, Unmatched.NOT_RECORDED, 0).astype(np.int32)
     unmatched[is_unknown] = Unmatched.UNKNOWN_PEER
     unmatched[candidates.rows] = np.repeat(reason, candidates.sizes)
+
     stays = np.repeat(reason == 0, candidates.sizes)
     sizes = candidates.sizes[reason == 0]
     members = candidates.rows[stays]
     first = np.cumsum(sizes) - sizes
+
     order = np.argsort(np.minimum.reduceat(starts[members], first) if len(first) else first)
-    members, sizes = members[_ranges(first[order], sizes[order])], sizes[order]
+    members, sizes = members[_expand_ranges(first[order], sizes[order])], sizes[order]
     return Matches(calls, np.cumsum(sizes) - sizes, members, unmatched, clocks, starts, ends)
 
 
-def _ranges(first: Rows, sizes: Rows) -> Rows:
-    """So many indices from each first one on, one range after the other."""
+def _expand_ranges(first: Rows, sizes: Rows) -> Rows:
+    """Expand ranges, given by first index and size, to their indices."""
     begins = np.cumsum(sizes) - sizes
     return np.asarray(np.arange(int(sizes.sum())) + np.repeat(first - begins, sizes))
 
 
-def _keys(calls: JobCalls) -> tuple[Int32s, Mask]:
-    """A number for each call, the same for those that may be one collective.
+def _number_candidates(calls: JobCalls) -> tuple[Int32s, Mask]:
+    """Number the calls, with the same number for calls that may be one collective.
 
     Returns:
         The numbers, and whether ids identify the collective, not only its order. Shape ``(n,)``.
     """
     ids, seq = calls.comms_id, calls.column("seq")
     is_pair = calls.is_pair
+
     # Some backends write the same number for all.
     seq = np.where(_is_constant(calls, seq), MISSING, seq)
+
     has_id = (ids != NO_TEXT) & ~is_pair
     has_seq = ~has_id & (seq != MISSING) & ~is_pair
     level = np.select([is_pair, has_id, has_seq], [0, 1, 2], 3)
     in_order = ~has_id & ~has_seq
-    number = numbered(
+
+    number = number_rows(
         [
             level.astype(np.int8),
             np.where(has_id, ids, calls.group),
@@ -161,26 +171,27 @@ def _keys(calls: JobCalls) -> tuple[Int32s, Mask]:
             np.where(in_order, calls.column("step"), 0),
         ]
     )
-    return numbered([number, _nth(calls, number)]), ~in_order
+    return number_rows([number, _count_earlier(calls, number)]), ~in_order
 
 
 def _is_constant(calls: JobCalls, seq: Int64s) -> Mask:
-    """Whether all calls of a group on a rank have the same number. Shape ``(n,)``."""
-    of = numbered([calls.member, calls.group])
-    order = np.argsort(of, kind="stable")
-    begins = np.flatnonzero(np.diff(of[order], prepend=-1))
+    """Return whether all calls of a group on a rank have the same number. Shape ``(n,)``."""
+    group_of_rank = number_rows([calls.member, calls.group])
+    order = np.argsort(group_of_rank, kind="stable")
+    begins = np.flatnonzero(np.diff(group_of_rank[order], prepend=-1))
     if not len(begins):
         return np.zeros(len(seq), dtype=np.bool_)
+
     low = np.minimum.reduceat(seq[order], begins)
     high = np.maximum.reduceat(seq[order], begins)
-    n = np.diff(np.append(begins, len(order)))
-    return np.asarray(((low == high) & (n > 1))[of])
+    n_calls = np.diff(np.append(begins, len(order)))
+    return np.asarray(((low == high) & (n_calls > 1))[group_of_rank])
 
 
-def numbered(columns: Sequence[npt.NDArray[Any]]) -> Int32s:
-    """The number of each row of some columns among the distinct ones, ascending. Shape ``(n,)``.
+def number_rows(columns: Sequence[npt.NDArray[Any]]) -> Int32s:
+    """Number the rows of some columns among the distinct rows, ascending. Shape ``(n,)``.
 
-    As ``np.unique`` of axis 1 numbers them, without its copies of the whole table.
+    The numbers are the inverse of ``np.unique`` on axis 1, without its copies of the whole table.
     """
     order = np.lexsort(columns[::-1])
     is_new = np.zeros(len(order), dtype=np.bool_)
@@ -192,16 +203,18 @@ def numbered(columns: Sequence[npt.NDArray[Any]]) -> Int32s:
     return number
 
 
-def _nth(calls: JobCalls, number: Int32s) -> Int32s:
-    """How many calls of the same number the host of a rank made before each. Shape ``(n,)``."""
+def _count_earlier(calls: JobCalls, number: Int32s) -> Int32s:
+    """Count the earlier calls of the same number by the host of the same rank. Shape ``(n,)``."""
+    # The order of the host's calls is the same on all ranks. Kernels may differ in order.
     issued, start = calls.column("issued_ns"), calls.column("start_ns")
     order = np.lexsort((start, np.where(issued == MISSING, start, issued), calls.member, number))
     is_new = np.diff(number[order], prepend=-1) != 0
     is_new |= np.diff(calls.member[order], prepend=-1) != 0
+
     place = np.arange(len(order), dtype=np.int32)
-    found = np.empty(len(order), dtype=np.int32)
-    found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
-    return found
+    n_earlier = np.empty(len(order), dtype=np.int32)
+    n_earlier[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
+    return n_earlier
 
 
 @dataclass(frozen=True)
@@ -218,7 +231,7 @@ class _Candidates:
 
     @classmethod
     def of(cls, calls: JobCalls, key: Int32s, wanted: Mask) -> "_Candidates":
-        """The wanted calls by key."""
+        """Group the wanted calls by key."""
         rows = np.flatnonzero(wanted)
         rows = rows[np.lexsort((calls.member[rows], key[rows]))]
         begins = np.flatnonzero(np.diff(key[rows], prepend=-1))
@@ -226,24 +239,24 @@ class _Candidates:
 
     @property
     def first(self) -> Rows:
-        """Where the calls of each begin in ``rows``. Shape ``(m,)``."""
+        """Return where the calls of each begin in ``rows``. Shape ``(m,)``."""
         return np.asarray(np.cumsum(self.sizes) - self.sizes)
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The largest value minus the smallest of each candidate. Shape ``(m,)``.
+        """Return the largest value minus the smallest of each candidate. Shape ``(m,)``.
 
         Args:
             values: Of all calls. Shape ``(n,)``.
         """
         if not len(self.rows):
             return values[:0]
-        own, first = values[self.rows], self.first
-        return np.asarray(np.maximum.reduceat(own, first) - np.minimum.reduceat(own, first))
+        grouped, first = values[self.rows], self.first
+        return np.asarray(np.maximum.reduceat(grouped, first) - np.minimum.reduceat(grouped, first))
 
-    def reasons(
+    def find_reasons(
         self, calls: JobCalls, is_certain: Mask, starts_ns: Int64s, ends_ns: Int64s
     ) -> Int32s:
-        """An :class:`Unmatched` value, or 0 for a match. Shape ``(m,)``.
+        """Return an :class:`Unmatched` value, or 0 for a match. Shape ``(m,)``.
 
         Args:
             is_certain: Whether ids identify the collective of each call. Shape ``(n,)``.
@@ -253,126 +266,152 @@ class _Candidates:
         reason = np.zeros(len(self.sizes), dtype=np.int32)
         if not len(reason):
             return reason
+
         leader = self.rows[self.first]
         is_pair = calls.is_pair[leader]
+
+        # Calls of one collective run at once.
         spread = self.spread(ends_ns)
         latest = np.maximum.reduceat(starts_ns[self.rows], self.first)
         earliest = np.minimum.reduceat(ends_ns[self.rows], self.first)
-        together = latest < earliest + MIN_TOLERANCE_NS
-        series = numbered([calls.group[leader], calls.kind[leader], is_pair])
+        is_concurrent = latest < earliest + MIN_TOLERANCE_NS
+
+        series = number_rows([calls.group[leader], calls.kind[leader], is_pair])
         # A send may end before the data has arrived, a broadcast on its root before others begin.
         ends_once = calls.is_kind(SYNCHRONIZING)[leader] | (~is_certain[leader] & ~is_pair)
         may_differ = ~ends_once & ~is_pair
+
         shortest = np.minimum.reduceat((ends_ns - starts_ns)[self.rows], self.first)
         negligible = np.where(is_certain[leader], _NEGLIGIBLE * shortest, 0)
-        allowed = _allowed_ns(spread, series, ends_once & together & (self.sizes > 1))
+        allowed = _allowed_ns(spread, series, ends_once & is_concurrent & (self.sizes > 1))
         # A thread of the host can wait for a core, however long, before it sees its call end.
         on_host = ~calls.column("on_device")[leader].astype(np.bool_)
         ends_once &= ~(on_host & is_certain[leader])
-        together[ends_once] &= (spread <= np.maximum(allowed, negligible))[ends_once]
-        reason[~together & ~may_differ] = Unmatched.ENDS_APART
+        is_concurrent[ends_once] &= (spread <= np.maximum(allowed, negligible))[ends_once]
+
+        reason[~is_concurrent & ~may_differ] = Unmatched.ENDS_APART
+
         differs = (self.spread(calls.kind) != 0) & ~is_pair
         differs |= self.spread(calls.element_type) != 0
         is_even = calls.is_kind(EVEN)[leader] | is_pair
         n_in, n_out = calls.column("n_in"), calls.column("n_out")
         differs |= is_even & ((self.spread(n_in) != 0) | (self.spread(n_out) != 0))
         reason[differs] = Unmatched.DIFFERENT
+
         expected = np.maximum(calls.n_expected[leader], 2)
         reason[self.sizes < expected] = Unmatched.NO_COUNTERPART
         return reason
 
 
 def _allowed_ns(spread_ns: Int64s, series: Int32s, usual: Mask) -> Int64s:
-    """By how much the ends of each candidate may differ, from the median of its series.
+    """Return by how much the ends of each candidate may differ, from the median of its series.
 
     Args:
         series: The number of the series of each. Shape of the result.
-        usual: Which ones the medians are of.
+        usual: Which candidates the medians are computed from.
     """
+    # Medians of many series at once: sort by value, then take the middle of each series.
     order = np.lexsort((spread_ns[usual], series[usual]))
-    own, ns = series[usual][order], spread_ns[usual][order]
-    first = np.flatnonzero(np.diff(own, prepend=-1))
-    n = np.diff(np.append(first, len(own)))
-    median = (ns[first + (n - 1) // 2] + ns[first + n // 2]) / 2
+    ordered_series, ns = series[usual][order], spread_ns[usual][order]
+    first = np.flatnonzero(np.diff(ordered_series, prepend=-1))
+    n_candidates = np.diff(np.append(first, len(ordered_series)))
+    median = (ns[first + (n_candidates - 1) // 2] + ns[first + n_candidates // 2]) / 2
+
     allowed = np.full(int(series.max()) + 1, MIN_TOLERANCE_NS)
     sigma = np.round(MAD_TO_SIGMA * median).astype(np.int64)
-    allowed[own[first]] = np.maximum(MIN_TOLERANCE_NS, _MAX_ERRORS * sigma)
+    allowed[ordered_series[first]] = np.maximum(MIN_TOLERANCE_NS, _MAX_ERRORS * sigma)
     return np.asarray(allowed[series])
 
 
-def _clocks(calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: Int64s) -> Clocks:
+def _compare_clocks(
+    calls: JobCalls, candidates: _Candidates, clock: Int32s, ends_ns: Int64s
+) -> Clocks:
     """Compare the clocks by collectives that end everywhere at once, else by sends and receives."""
     n = int(calls.clock.max(initial=-1)) + 1
     leader = np.repeat(candidates.rows[candidates.first], candidates.sizes)
-    other = candidates.rows
+    member = candidates.rows
     is_pair = calls.is_pair
-    found = []
-    for wanted in (calls.is_kind(SYNCHRONIZING), is_pair):
-        used = wanted[leader] & (clock[leader] != clock[other])
-        one, two = leader[used], other[used]
-        swap = clock[one] > clock[two]
-        one, two = np.where(swap, two, one), np.where(swap, one, two)
-        found.append(
-            EndDifferences(clock[one], clock[two], ends_ns[one] - ends_ns[two], ends_ns[one])
+    by_trust = []
+    for is_kind in (calls.is_kind(SYNCHRONIZING), is_pair):
+        is_usable = is_kind[leader] & (clock[leader] != clock[member])
+
+        first, second = leader[is_usable], member[is_usable]
+        # A pair of clocks is compared in one direction.
+        swap = clock[first] > clock[second]
+        first, second = np.where(swap, second, first), np.where(swap, first, second)
+        by_trust.append(
+            EndDifferences(
+                clock[first], clock[second], ends_ns[first] - ends_ns[second], ends_ns[first]
+            )
         )
-    return compare_clocks(n, *found)
+    return compare_clocks(n, *by_trust)
 
 
-def _by_nearest_ends(
+def _rematch_by_ends(
     calls: JobCalls, key: Int32s, in_order: Mask, starts_ns: Int64s, ends_ns: Int64s
 ) -> Int32s:
-    """Number those calls by their ends whose order does not tell what belongs together.
+    """Number calls by their ends where their order does not tell which belong together.
 
-    That is so where a rank has calls that others have not, such as those of other groups in
-    recordings that do not name groups.
+    A rank may have calls that other ranks have not, such as calls of other groups in recordings
+    that do not name groups.
 
     Args:
         key: The number of each call by its order. Shape ``(n,)``.
         in_order: Which calls only their order identifies. Shape ``(n,)``.
     """
     key = key.copy()
-    series = numbered([calls.group, *calls.peers])
-    found = _Candidates.of(calls, key, in_order)
-    agrees = found.reasons(calls, ~in_order, starts_ns, ends_ns) == 0
-    rows = found.rows[np.repeat(agrees, found.sizes)]
+    series = number_rows([calls.group, *calls.peers])
+    candidates = _Candidates.of(calls, key, in_order)
+    agrees = candidates.find_reasons(calls, ~in_order, starts_ns, ends_ns) == 0
+    rows = candidates.rows[np.repeat(agrees, candidates.sizes)]
+
+    # A series whose order mostly agrees keeps it: a call that differs is a finding.
     n_agreeing = np.bincount(series[rows], minlength=len(series))
-    n = np.bincount(series[in_order], minlength=len(series))
-    for number in np.flatnonzero(n_agreeing < _ENOUGH * n).tolist():
-        own = in_order & (series == number)
+    n_calls = np.bincount(series[in_order], minlength=len(series))
+    for number in np.flatnonzero(n_agreeing < _ENOUGH * n_calls).tolist():
+        # Each call gets a number of its own, and the nearest calls of two ranks then share one.
+        is_in_series = in_order & (series == number)
         fresh = int(key.max()) + 1
-        key[own] = np.arange(fresh, fresh + int(own.sum()))
-        for one, other in _nearest_pairs(calls, np.flatnonzero(own), ends_ns):
-            key[other] = key[one]
+        key[is_in_series] = np.arange(fresh, fresh + int(is_in_series.sum()))
+        for leader_rows, rows in _find_nearest_pairs(calls, np.flatnonzero(is_in_series), ends_ns):
+            key[rows] = key[leader_rows]
     return key
 
 
-def _nearest_pairs(calls: JobCalls, rows: Rows, ends_ns: Int64s) -> Iterator[tuple[Rows, Rows]]:
-    """Pairs of calls of which each is the other's nearest in time of its end, and of its kind.
+def _find_nearest_pairs(
+    calls: JobCalls, rows: Rows, ends_ns: Int64s
+) -> Iterator[tuple[Rows, Rows]]:
+    """Find pairs of calls of one kind whose ends are nearest to each other in both directions.
 
     Yields:
         Rows of the rank with the most calls, and of another rank. Shape ``(k,)`` each.
     """
     is_pair = calls.is_pair
     kind = np.where(is_pair, -1, calls.kind)[rows]
-    for own in distinct(kind).tolist():
-        here = rows[kind == own]
-        here = here[np.argsort(ends_ns[here], kind="stable")]
-        member = calls.member[here]
+    for number in distinct(kind).tolist():
+        kind_rows = rows[kind == number]
+        kind_rows = kind_rows[np.argsort(ends_ns[kind_rows], kind="stable")]
+        member = calls.member[kind_rows]
         leader = int(np.bincount(member).argmax())
-        one = here[member == leader]
-        for each in distinct(member[member != leader]).tolist():
-            other = here[member == each]
-            there = _nearest(ends_ns[other], ends_ns[one])
-            back = _nearest(ends_ns[one], ends_ns[other])
-            mutual = back[there] == np.arange(len(one))
-            mutual &= np.abs(ends_ns[other[there]] - ends_ns[one]) <= _NEAR_NS
-            yield one[mutual], other[there[mutual]]
+        leader_rows = kind_rows[member == leader]
+
+        for peer in distinct(member[member != leader]).tolist():
+            peer_rows = kind_rows[member == peer]
+            forth = _find_nearest(ends_ns[peer_rows], ends_ns[leader_rows])
+            back = _find_nearest(ends_ns[leader_rows], ends_ns[peer_rows])
+            is_mutual = back[forth] == np.arange(len(leader_rows))
+            is_mutual &= np.abs(ends_ns[peer_rows[forth]] - ends_ns[leader_rows]) <= _NEAR_NS
+            yield leader_rows[is_mutual], peer_rows[forth[is_mutual]]
 
 
-def _nearest(among_ns: Int64s, times_ns: Int64s) -> Rows:
-    """The index of the nearest of some ascending moments to each. Shape of ``times_ns``."""
+def _find_nearest(among_ns: Int64s, times_ns: Int64s) -> Rows:
+    """Find the index of the nearest of some ascending moments to each time.
+
+    Shape of ``times_ns``.
+    """
     after = np.clip(np.searchsorted(among_ns, times_ns), 1, max(len(among_ns) - 1, 1))
     after = np.minimum(after, len(among_ns) - 1)
     before = np.maximum(after - 1, 0)
+
     is_before = times_ns - among_ns[before] <= among_ns[after] - times_ns
     return np.asarray(np.where(is_before, before, after))

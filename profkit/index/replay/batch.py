@@ -3,7 +3,7 @@
 Most of a replay is the same with every change, so all are one pass over the graph, in which each
 node has a row with one entry per change: how much later it is than without any. A node that no
 change touches is as late as what it waits for, or as another predecessor less its slack.
-Times are those of single replays, to the nanosecond.
+Times equal single replays to the nanosecond.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,8 @@ def replay_all(
         group, shape ``(n_groups, changes)``.
     """
     times = graph.replay(base)
-    heads, run = _runs(graph, changes)
+    heads, run = _find_runs(graph, changes)
+
     # Of two predecessors first the one that a node waits for without changes.
     sides = ((graph.first, base.first_ns), (graph.second, base.second_ns))
     before = np.stack([np.maximum(edges.before[heads], ORIGIN) for edges, _ in sides])
@@ -77,33 +78,37 @@ def replay_all(
     swapped = np.flatnonzero(ready_ns[1] > ready_ns[0])
     before[:, swapped] = before[::-1, swapped]
     slack_ns = np.abs(ready_ns[0] - ready_ns[1])
-    one, other = run[before]
-    other[slack_ns > -NEVER // 2] = NO_ROW
+    first, second = run[before]
+    second[slack_ns > -NEVER // 2] = NO_ROW
+
     touched = _Touched.of(base, changes, marked(swapped, len(heads)), run)
     latest = _Latest.of(times, run, wanted)
-    last_use = np.arange(len(heads) + 1)  # the last one is that of NO_ROW
-    for side in (one, other):
+
+    # A row is dropped after the block in which a run waits for it for the last time.
+    last_use = np.arange(len(heads) + 1)  # the last entry is for NO_ROW
+    for side in (first, second):
         np.maximum.at(last_use, side, np.arange(len(heads)))
     last_use[run[wanted.nodes]] = len(heads)
     by_last_use = np.argsort(last_use[:-1], kind="stable")
     last_use = last_use[by_last_use]
 
-    rows: list[Int64s | None] = [np.zeros(len(changes), dtype=np.int64)] * len(heads)
-    found = np.full((wanted.n_groups, len(changes)), NEVER)
+    row_of_run: list[Int64s | None] = [np.zeros(len(changes), dtype=np.int64)] * len(heads)
+    latest_ns = np.full((wanted.n_groups, len(changes)), NEVER)
     for begin in range(0, len(heads), _BLOCK):
         end = min(begin + _BLOCK, len(heads))
         block = slice(max(begin, 1), end)
-        _go_on(rows, block, one, other, slack_ns, touched)
-        latest.update(found, rows, begin, end)
+        _advance(row_of_run, block, first, second, slack_ns, touched)
+        latest.update(latest_ns, row_of_run, begin, end)
         done = np.searchsorted(last_use, (begin, end))
         for i in by_last_use[slice(*done)].tolist():
-            rows[i] = None
-    nodes = _stacked(rows, run[wanted.nodes])
-    return nodes + times[wanted.nodes, None], found
+            row_of_run[i] = None
+
+    nodes = _stack_rows(row_of_run, run[wanted.nodes])
+    return nodes + times[wanted.nodes, None], latest_ns
 
 
-def _runs(graph: DependencyGraph, changes: Sequence[ChangedNodes]) -> tuple[Int32s, Int32s]:
-    """The graph's heads and runs, where each touched node begins a run of its own as well.
+def _find_runs(graph: DependencyGraph, changes: Sequence[ChangedNodes]) -> tuple[Int32s, Int32s]:
+    """Find the graph's heads and runs, where each touched node begins a run too.
 
     Returns:
         Heads, each after its predecessors, and the number of each node's run.
@@ -112,6 +117,7 @@ def _runs(graph: DependencyGraph, changes: Sequence[ChangedNodes]) -> tuple[Int3
     is_head[graph.heads] = True
     for change in changes:
         is_head[change.nodes] = True
+
     heads = np.flatnonzero(is_head).astype(np.int32)
     order = np.argsort(graph.run[heads], kind="stable")
     number = np.empty(len(heads), dtype=np.int32)
@@ -138,16 +144,18 @@ class _Touched:
     def of(
         cls, base: Weights, changes: Sequence[ChangedNodes], swapped: Mask, run: Int32s
     ) -> "_Touched":
-        """Compare changes to the base; where predecessors are swapped, their lags are too."""
+        """Compare changes to the base. Where predecessors are swapped, their lags are too."""
         nodes = np.concatenate([change.nodes for change in changes])
         place = run[nodes]
         order = np.argsort(place, kind="stable")
         place, nodes = place[order], nodes[order]
+
         number = np.repeat(np.arange(len(changes)), [len(change.nodes) for change in changes])
         dur, first, second = (
             np.concatenate([getattr(change, name) for change in changes])[order] - of_base[nodes]
             for name, of_base in zip(("dur_ns", "first_ns", "second_ns"), base.columns, strict=True)
         )
+
         is_swapped = swapped[place]
         return cls(
             place,
@@ -157,41 +165,49 @@ class _Touched:
             dur,
         )
 
-    def within(self, block: slice) -> Iterator[tuple[int, int, int, int, int]]:
-        """Those of some runs."""
-        here = slice(*np.searchsorted(self.run, (block.start, block.stop)).tolist())
+    def iterate_within(self, block: slice) -> Iterator[tuple[int, int, int, int, int]]:
+        """Iterate over the differences within some runs."""
+        part = slice(*np.searchsorted(self.run, (block.start, block.stop)).tolist())
         columns = (self.run, self.change, self.first_ns, self.second_ns, self.dur_ns)
-        return zip(*(column[here].data for column in columns), strict=True)
+        return zip(*(column[part].data for column in columns), strict=True)
 
 
-def _go_on(
-    rows: list[Any], block: slice, one: Int32s, other: Int32s, slack_ns: Int64s, touched: _Touched
+def _advance(
+    rows: list[Any],
+    block: slice,
+    first: Int32s,
+    second: Int32s,
+    slack_ns: Int64s,
+    touched: _Touched,
 ) -> None:
-    """Find the rows of some runs."""
+    """Find the rows of some runs, from the rows of their predecessors."""
     if block.start >= block.stop:
         return
+
+    # Names of this function are faster to look up than attributes in a loop over all runs.
     subtract, maximum = np.subtract, np.maximum
-    later = np.empty_like(rows[one[block.start]])
-    columns = (one[block].data, other[block].data, slack_ns[block].data)
+    second_row = np.empty_like(rows[first[block.start]])
+    columns = (first[block].data, second[block].data, slack_ns[block].data)
     none = (NO_ROW, 0, 0, 0, 0)
-    changed = touched.within(block)
+    changed = touched.iterate_within(block)
     run, number, by_first, by_second, by_dur = next(changed, none)
-    for i, (first, second, slack) in enumerate(zip(*columns, strict=True), block.start):
-        row = rows[first]
-        if second >= 0:
-            row = maximum(row, subtract(rows[second], slack, later))
+
+    for i, (before, other, slack) in enumerate(zip(*columns, strict=True), block.start):
+        row = rows[before]
+        if other >= 0:
+            row = maximum(row, subtract(rows[other], slack, second_row))
         if i == run:
-            row = row if second >= 0 else row.copy()
+            row = row if other >= 0 else row.copy()
             while i == run:
-                at = rows[first].item(number) + by_first
-                if second >= 0:
-                    at = max(at, rows[second].item(number) - slack + by_second)
+                at = rows[before].item(number) + by_first
+                if other >= 0:
+                    at = max(at, rows[other].item(number) - slack + by_second)
                 row[number] = at + by_dur
                 run, number, by_first, by_second, by_dur = next(changed, none)
         rows[i] = row
 
 
-def _stacked(rows: list[Any], of: Int32s) -> Int64s:
+def _stack_rows(rows: list[Any], of: Int32s) -> Int64s:
     return np.concatenate([rows[i] for i in of.tolist()]).reshape(len(of), -1)
 
 
@@ -205,21 +221,23 @@ class _Latest:
 
     @classmethod
     def of(cls, times: Int64s, run: Int32s, wanted: Wanted) -> "_Latest":
-        """Find them without changes."""
+        """Find the latest moments without changes."""
         place, group = run[wanted.members], wanted.group
         is_new = np.diff(place, prepend=NO_ROW) != 0
         is_new |= np.diff(group, prepend=NO_ROW) != 0
         first = np.flatnonzero(is_new)
         latest_ns = np.maximum.reduceat(times[wanted.members], first)
+
         order = np.argsort(place[first], kind="stable")
         return cls(place[first][order], group[first][order], latest_ns[order])
 
-    def update(self, found: Int64s, rows: list[Any], begin: int, end: int) -> None:
+    def update(self, latest_ns: Int64s, rows: list[Any], begin: int, end: int) -> None:
         """Take the runs of a block into account."""
-        here = slice(*np.searchsorted(self.run, (begin, end)).tolist())
-        group = self.group[here]
+        part = slice(*np.searchsorted(self.run, (begin, end)).tolist())
+        group = self.group[part]
         if not len(group):
             return
+
         first = np.flatnonzero(np.diff(group, prepend=NO_ROW))
-        ends = _stacked(rows, self.run[here]) + self.ns[here, None]
-        np.maximum.at(found, group[first], np.maximum.reduceat(ends, first))
+        ends = _stack_rows(rows, self.run[part]) + self.ns[part, None]
+        np.maximum.at(latest_ns, group[first], np.maximum.reduceat(ends, first))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.index.device.syncs import Syncs
 from profkit.index.distinct import distinct, marked, used
-from profkit.index.host.nesting import CallTree, open_rows
+from profkit.index.host.nesting import CallTree, find_open_rows
 from profkit.index.intervals import Intervals, inside, union
 from profkit.index.launches import CALLS
 from profkit.index.replay.graph import (
@@ -82,7 +82,7 @@ class CriticalPath:
     unexplained: Intervals
 
     def fits(self, events: EventTable, n_steps: int) -> bool:
-        """Whether this may be the path of some events: of what is read from a cache."""
+        """Return whether a path from a cache may belong to some events."""
         columns = (self.starts_ns, self.ends_ns, self.kind, self.row, self.lane, self.step)
         return (
             are_equally_long(*columns)
@@ -107,12 +107,12 @@ class CriticalPath:
 
     @property
     def unexplained_ns(self) -> int:
-        """All time without a known cause."""
+        """Return all time without a known cause."""
         return self.unexplained.total_ns
 
     @cached_property
     def lengths_ns(self) -> Int64s:
-        """Length of each segment, read once per step. Shape ``(p,)``."""
+        """Return the length of each segment. Shape ``(p,)``."""
         return self.ends_ns - self.starts_ns
 
 
@@ -136,11 +136,11 @@ class HostActivity:
 
     @cached_property
     def is_sync(self) -> Mask:
-        """Which rows are blocking calls. Shape ``(n + 1,)``: the last is that of ``NO_ROW``."""
+        """Return which rows are blocking calls. Shape ``(n + 1,)``, the last one for ``NO_ROW``."""
         return marked(self.syncs.rows, len(self.is_communication))
 
 
-def critical_path(
+def find_critical_path(
     replay: Replay, activity: HostActivity, change: ProgramChange | None = None
 ) -> CriticalPath:
     """Find the critical path of all steps, as recorded or with a change and all recorded lags.
@@ -153,17 +153,20 @@ def critical_path(
     if change is not None:
         weights = replay.weights(change)
         times = graph.replay(weights)
-        graph = _with_times(graph, weights, times)
+        graph = _apply_times(graph, weights, times)
+
     starts, ends = replay.windows_at(times)
+
+    # A step that begins after the step ahead is complete begins a path of its own.
     last = np.append(starts[1:] > ends[:-1], True)[: len(starts)]
     first = np.append(True, last[:-1])[: len(starts)]
-    path = path_of(graph, replay.completed_at(times)[last], starts[first], ends[last])
-    path = _refined(replay, graph, activity, change, path)
-    path = _by_step(path, ends)
-    return _merged(path)
+
+    path = trace_paths(graph, replay.completed_at(times)[last], starts[first], ends[last])
+    path = _refine_activity(replay, graph, activity, change, path)
+    return _merge_adjacent(_cut_at_steps(path, ends))
 
 
-def path_of(
+def trace_paths(
     graph: DependencyGraph, completed: Int32s, starts_ns: Int64s, ends_ns: Int64s
 ) -> CriticalPath:
     """Find critical paths by the nodes that complete them, without what host threads did.
@@ -177,32 +180,36 @@ def path_of(
     """
     nodes, step = _walk_back(graph, completed, starts_ns)
     is_root, times = _is_root(graph, nodes), graph.time_ns[nodes]
+
     # Of each node the end, the start, and the moment that it waited for.
     moments = np.empty((len(nodes), 3), dtype=np.int64)
     moments[:, 0] = times
     moments[:, 1] = times - graph.dur_ns[nodes]
     moments[:, 2] = np.where(is_root, NEVER, graph.time_ns[graph.first.before[nodes]])
-    # Clocks of host and device differ: a moment is never later than those that follow it.
+
+    # Clocks of host and device differ: no moment may be later than the moments that follow it.
     np.clip(moments, starts_ns[step, None], ends_ns[step, None], out=moments)
-    reached = moments.ravel()
-    np.minimum.accumulate(reached, out=reached)
+    moments_ns = moments.ravel()
+    np.minimum.accumulate(moments_ns, out=moments_ns)
+
     unexplained, lags_ns = graph.unexplained_ns[nodes], moments[:, 1] - moments[:, 2]
-    of_lag = _LAG_KINDS[graph.first.kind[nodes]]
-    of_lag[unexplained > EXPLAINED_NS] = PathKind.GAP
+    lag_kinds = _LAG_KINDS[graph.first.kind[nodes]]
+    lag_kinds[unexplained > EXPLAINED_NS] = PathKind.GAP
     is_unrecorded = graph.kind[nodes] == NodeKind.UNRECORDED
-    of_node = np.where(is_unrecorded, np.uint8(PathKind.UNRECORDED), np.uint8(PathKind.KERNEL))
+    node_kinds = np.where(is_unrecorded, np.uint8(PathKind.UNRECORDED), np.uint8(PathKind.KERNEL))
     unexplained = np.where(is_root, lags_ns, np.minimum(unexplained, lags_ns))
+
     # Segments are the durations and the lags that take time, in time order.
     place = np.flatnonzero(moments[:, :-1] > moments[:, 1:])[::-1]
-    at, is_lag = place >> 1, (place & 1).astype(np.bool_)
-    ends = 3 * at + is_lag
+    index, is_lag = place >> 1, (place & 1).astype(np.bool_)
+    ends = 3 * index + is_lag
     return CriticalPath(
-        starts_ns=reached[ends + 1],
-        ends_ns=reached[ends],
-        kind=np.where(is_lag, of_lag[at], of_node[at]),
-        row=nodes[at],
-        lane=np.where(is_lag, graph.lane[nodes[at]], np.int32(NO_ROW)),
-        step=step[at],
+        starts_ns=moments_ns[ends + 1],
+        ends_ns=moments_ns[ends],
+        kind=np.where(is_lag, lag_kinds[index], node_kinds[index]),
+        row=nodes[index],
+        lane=np.where(is_lag, graph.lane[nodes[index]], np.int32(NO_ROW)),
+        step=step[index],
         unexplained=union(moments[:, 1] - unexplained, moments[:, 1]),
     )
 
@@ -210,20 +217,22 @@ def path_of(
 def _walk_back(
     graph: DependencyGraph, completed: Int32s, starts_ns: Int64s
 ) -> tuple[Int32s, Int32s]:
-    """The nodes of all paths, latest first, and their steps."""
-    heads, run_of = _runs(graph)
+    """Return the nodes of all paths, latest first, and their steps."""
+    heads, run_of = _find_runs(graph)
     before, heads_ns = graph.first.before[heads], graph.time_ns[heads].data
     before_run = np.where(_is_root(graph, heads), NO_ROW, run_of[before]).data
-    found: list[int] = []
+
+    runs_back: list[int] = []
     begins = []
     paths = zip(run_of[completed[::-1]].tolist(), starts_ns[::-1].tolist(), strict=True)
     for end, start_ns in paths:
         run = end
-        begins.append(len(found))
-        found.append(run)
+        begins.append(len(runs_back))
+        runs_back.append(run)
         while heads_ns[run] > start_ns and (run := before_run[run]) != NO_ROW:
-            found.append(run)
-    runs = np.array(found, dtype=np.int32)
+            runs_back.append(run)
+
+    runs = np.array(runs_back, dtype=np.int32)
     first, last = heads[runs], np.empty(len(runs), dtype=np.int32)
     last[1:] = before[runs[:-1]]
     last[begins] = completed[::-1]
@@ -231,6 +240,7 @@ def _walk_back(
     for number, start_ns in zip([*begins[1:], len(runs)], starts_ns[::-1].tolist(), strict=True):
         run = graph.time_ns[first[number - 1] : last[number - 1] + 1]
         first[number - 1] += np.searchsorted(run, start_ns, side="right")
+
     step = np.repeat(
         np.arange(len(begins), dtype=np.int32)[::-1], np.diff(np.append(begins, len(runs)))
     )
@@ -239,79 +249,92 @@ def _walk_back(
     return (np.repeat(last, size) - place).astype(np.int32), np.repeat(step, size)
 
 
-def _runs(graph: DependencyGraph) -> tuple[Int32s, Int32s]:
-    """The nodes that did not wait for the one before them, and the last such node up to each.
+def _find_runs(graph: DependencyGraph) -> tuple[Int32s, Int32s]:
+    """Find the nodes that did not wait for the node before, and the last such node up to each.
 
     Returns:
         Nodes, ascending; and for each node of the graph an index into them. Times ascend from each
         to the next.
     """
+    # Runs of nodes are followed as a whole, so that the loop in Python is short.
     is_head = graph.first.before != np.arange(-1, len(graph) - 1)
     is_head |= graph.first.kind == Edge.ORIGIN
     is_head[1:] |= graph.time_ns[1:] < graph.time_ns[:-1]
     is_head[ORIGIN] = True
+
     return np.flatnonzero(is_head).astype(np.int32), np.cumsum(is_head, dtype=np.int32) - 1
 
 
 def _is_root(graph: DependencyGraph, nodes: Int32s) -> Mask:
-    """Whether it is not known what each node waited for. Shape of ``nodes``."""
+    """Return whether it is unknown what each node waited for. Shape of ``nodes``."""
     first = graph.first
+
     is_origin = first.kind[nodes] == Edge.ORIGIN
     return np.asarray(is_origin | (first.before[nodes] == NO_ROW))
 
 
-def _with_times(graph: DependencyGraph, weights: Weights, times: Int64s) -> DependencyGraph:
-    """The graph of a replay: each node's first predecessor is the one that it waits for."""
+def _apply_times(graph: DependencyGraph, weights: Weights, times: Int64s) -> DependencyGraph:
+    """Return the graph of a replay, in which nodes wait for their first predecessor."""
     sides = ((graph.first, weights.first_ns), (graph.second, weights.second_ns))
-    one, two = (
+    first_ns, second_ns = (
         np.where(edges.before == NO_ROW, NEVER, times[edges.before] + lags) for edges, lags in sides
     )
-    is_second = two > one
+
+    # The later predecessor is the one that a node waits for.
+    is_second = second_ns > first_ns
     first = Edges(
         *(
-            np.where(is_second, getattr(graph.second, each.name), getattr(graph.first, each.name))
-            for each in fields(Edges)
+            np.where(
+                is_second, getattr(graph.second, column.name), getattr(graph.first, column.name)
+            )
+            for column in fields(Edges)
         )
     )
+
     unexplained = np.where(is_second, 0, graph.unexplained_ns)
     return replace(
         graph, time_ns=times, dur_ns=weights.dur_ns, first=first, unexplained_ns=unexplained
     )
 
 
-def _refined(
+def _refine_activity(
     replay: Replay,
     graph: DependencyGraph,
     activity: HostActivity,
     change: ProgramChange | None,
     path: CriticalPath,
 ) -> CriticalPath:
-    """Tell kernels from copies, and cut the host's segments where its activity changes."""
+    """Separate kernels from copies, and cut the host's segments where its activity changes."""
     events, kind, row = replay.events, path.kind.copy(), graph.row[path.row]
     device = np.flatnonzero((kind == PathKind.KERNEL) & (row != NO_ROW))
     rows = row[device]
     kind[device[events.category[rows] != Category.KERNEL]] = PathKind.COPY
     kind[device[activity.is_communication[rows]]] = PathKind.COMMUNICATION
+
     before = graph.first.before[path.row]
     is_host = (kind == PathKind.PYTHON) & (path.lane != NO_ROW) & (before != NO_ROW)
-    recorded = replay.graph.time_ns
-    is_host[is_host] = (recorded[before] < recorded[path.row])[is_host]
+
+    # A replay can have a segment where the recording has none, without any activity to show.
+    recorded_ns = replay.graph.time_ns
+    is_host[is_host] = (recorded_ns[before] < recorded_ns[path.row])[is_host]
+
     pieces = [_select(replace(path, kind=kind, row=row), ~is_host)]
-    spent = replay.host_times(change) if change else {}
+    host_times = replay.host_times(change) if change else {}
     for lane in used(path.lane[is_host]).tolist():
-        own = _select(path, is_host & (path.lane == lane))
-        pieces.append(_of_thread(replay, graph, activity, spent.get(lane), own))
-    pieces = [each for each in pieces if len(each.row)] or pieces[:1]
+        thread_path = _select(path, is_host & (path.lane == lane))
+        pieces.append(_cut_thread(replay, graph, activity, host_times.get(lane), thread_path))
+
+    pieces = [piece for piece in pieces if len(piece.row)] or pieces[:1]
     if len(pieces) == 1:
         return pieces[0]
-    order = np.argsort(np.concatenate([each.starts_ns for each in pieces]), kind="stable")
+    order = np.argsort(np.concatenate([piece.starts_ns for piece in pieces]), kind="stable")
     joined: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in pieces])[order] for name in _COLUMNS
+        name: np.concatenate([getattr(piece, name) for piece in pieces])[order] for name in _COLUMNS
     }
     return replace(path, **joined)
 
 
-def _of_thread(
+def _cut_thread(
     replay: Replay,
     graph: DependencyGraph,
     activity: HostActivity,
@@ -321,52 +344,60 @@ def _of_thread(
     """Cut segments of one thread where its activity changes.
 
     Args:
-        host_time: The time that the thread spends with a change, if that is another than recorded.
+        host_time: The time that the thread spends with a change, if it differs from the recording.
         path: Segments of the thread, by node.
     """
     path = _select(path, np.argsort(replay.graph.time_ns[path.row], kind="stable"))
-    before = graph.first.before[path.row]
-    recorded, times = replay.graph.time_ns, graph.time_ns
+    before_nodes = graph.first.before[path.row]
+    recorded_ns, times = replay.graph.time_ns, graph.time_ns
+
     whole = replace(
         path,
-        starts_ns=recorded[before],
-        ends_ns=recorded[path.row],
+        starts_ns=recorded_ns[before_nodes],
+        ends_ns=recorded_ns[path.row],
         step=np.arange(len(path.row), dtype=np.int32),
     )
+
     pieces = _cut_by_activity(replay.events, activity, whole, int(path.lane[0]))
-    of = pieces.step
+    segment_of = pieces.step
     if graph is not replay.graph or host_time is not None:
-        pieces = _moved(pieces, times[before], times[path.row], host_time)
-    for moments in (pieces.starts_ns, pieces.ends_ns):  # new arrays, of up to millions of pieces
-        np.clip(moments, path.starts_ns[of], path.ends_ns[of], out=moments)
-    pieces = replace(pieces, step=path.step[of])
+        pieces = _move_pieces(pieces, times[before_nodes], times[path.row], host_time)
+
+    # In place, as there are up to millions of pieces.
+    for moments in (pieces.starts_ns, pieces.ends_ns):
+        np.clip(moments, path.starts_ns[segment_of], path.ends_ns[segment_of], out=moments)
+    pieces = replace(pieces, step=path.step[segment_of])
     return _select(pieces, pieces.ends_ns > pieces.starts_ns)
 
 
-def _moved(
+def _move_pieces(
     pieces: CriticalPath, starts: Int64s, ends: Int64s, host_time: HostTime | None
 ) -> CriticalPath:
-    """Pieces of segments, scaled to the times that these have with a change.
+    """Scale the pieces of segments to the times that the segments have with a change.
 
     Args:
         pieces: With the number of the segment as step.
         starts: When each segment starts. Shape ``(s,)``.
         ends: When each ends. Shape ``(s,)``.
     """
-    of, lengths_ns = pieces.step, pieces.lengths_ns.astype(np.float64)
-    spent = host_time.within(pieces.starts_ns, pieces.ends_ns) if host_time else lengths_ns
+    segment_of, lengths_ns = pieces.step, pieces.lengths_ns.astype(np.float64)
+    spent_ns = host_time.within(pieces.starts_ns, pieces.ends_ns) if host_time else lengths_ns
     # Where nothing is left of what the thread did, a segment keeps its recorded composition.
-    spent = np.where((np.bincount(of, spent) < 1)[of], lengths_ns, spent)
-    total, ended = np.bincount(of, spent), np.cumsum(spent)
-    ended -= (np.cumsum(total) - total)[of]
-    after = starts[of] + np.round(ended * ((ends - starts) / total)[of]).astype(np.int64)
-    is_last = np.append(of[1:] != of[:-1], True)
+    spent_ns = np.where((np.bincount(segment_of, spent_ns) < 1)[segment_of], lengths_ns, spent_ns)
+
+    total, ended = np.bincount(segment_of, spent_ns), np.cumsum(spent_ns)
+    ended -= (np.cumsum(total) - total)[segment_of]
+    after = starts[segment_of] + np.round(ended * ((ends - starts) / total)[segment_of]).astype(
+        np.int64
+    )
+
+    is_last = np.append(segment_of[1:] != segment_of[:-1], True)
     after[is_last] = ends
-    begins = np.where(np.append(True, is_last[:-1]), starts[of], np.append(0, after[:-1]))
+    begins = np.where(np.append(True, is_last[:-1]), starts[segment_of], np.append(0, after[:-1]))
     return replace(pieces, starts_ns=begins, ends_ns=after)
 
 
-def _by_step(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
+def _cut_at_steps(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
     """Cut segments where a step is complete.
 
     Args:
@@ -374,25 +405,29 @@ def _by_step(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
     """
     if not len(path.kind):
         return path
+
     cuts = distinct(ends_ns)
-    of = np.searchsorted(path.starts_ns, cuts) - 1
-    is_within = (of >= 0) & (cuts < path.ends_ns[of])
-    cuts, of = cuts[is_within], of[is_within]
+    segment_of = np.searchsorted(path.starts_ns, cuts) - 1
+    is_within = (segment_of >= 0) & (cuts < path.ends_ns[segment_of])
+    cuts, segment_of = cuts[is_within], segment_of[is_within]
     if len(cuts):
-        starts = np.insert(path.starts_ns, of + 1, cuts)
-        ends = np.insert(path.ends_ns, of, cuts)
-        every = np.insert(np.arange(len(path.row)), of, of)
-        path = replace(_select(path, every), starts_ns=starts, ends_ns=ends)
+        starts = np.insert(path.starts_ns, segment_of + 1, cuts)
+        ends = np.insert(path.ends_ns, segment_of, cuts)
+        repeated = np.insert(np.arange(len(path.row)), segment_of, segment_of)
+        path = replace(_select(path, repeated), starts_ns=starts, ends_ns=ends)
+
     step = np.searchsorted(ends_ns, path.starts_ns, side="right").astype(np.int32)
     return replace(path, step=step)
 
 
-def _merged(path: CriticalPath) -> CriticalPath:
+def _merge_adjacent(path: CriticalPath) -> CriticalPath:
     """Join adjacent segments of the same event."""
+    # Segments are adjacent if no time is between them and nothing else differs.
     same = path.starts_ns[1:] == path.ends_ns[:-1]
     for name in ("kind", "row", "lane", "step"):
         column = getattr(path, name)
         same &= column[1:] == column[:-1]
+
     is_first = np.concatenate((np.ones(len(path.kind[:1]), dtype=np.bool_), ~same))
     is_last = np.append(is_first[1:], True)[: len(is_first)]
     return replace(_select(path, is_first), ends_ns=path.ends_ns[is_last])
@@ -408,57 +443,74 @@ def _select(path: CriticalPath, chosen: Mask | Rows) -> CriticalPath:
 def _cut_by_activity(
     events: EventTable, activity: HostActivity, path: CriticalPath, lane: int
 ) -> CriticalPath:
-    """Cut segments of a host thread where its innermost event changes."""
+    """Cut segments of a host thread where its innermost event or its wait for peers changes."""
     rows = activity.tree.rows
     rows = rows[events.lane[rows] == lane]
+
     collectives = activity.collectives
     moments = (events.ts_ns[rows], events.end_ns[rows])
     bounds = distinct(np.concatenate((*moments, collectives.starts_ns, collectives.ends_ns)))
     bounds = bounds[_is_within(path, bounds)]
+
     starts = distinct(np.concatenate((path.starts_ns, bounds)))
     del bounds, moments
-    of = np.zeros(len(starts), dtype=np.int32)
-    of[np.searchsorted(starts, path.starts_ns)[1:]] = 1
-    np.cumsum(of, out=of)
-    ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[of])
+
+    # The segment of each piece: it grows by one where a segment starts.
+    segment_of = np.zeros(len(starts), dtype=np.int32)
+    segment_of[np.searchsorted(starts, path.starts_ns)[1:]] = 1
+    np.cumsum(segment_of, out=segment_of)
+    ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[segment_of])
+
     row, kind = np.empty(len(starts), dtype=np.int32), np.empty(len(starts), dtype=np.uint8)
     begins = events.ts_ns[rows]
+
+    # Blocks bound the memory of what is looked up per piece.
     for first in range(0, len(starts), _BLOCK):
         block = slice(first, first + _BLOCK)
         middle = (starts[block] + ends[block]) // 2
-        open_row = open_rows(events, activity.tree, rows, begins, middle)
-        row[block] = _without_annotations(events, activity.tree, open_row)
-        kind[block] = _kind_of(events, activity, row[block], middle)
+        open_row = find_open_rows(events, activity.tree, rows, begins, middle)
+        row[block] = _replace_annotations(events, activity.tree, open_row)
+        kind[block] = _classify(events, activity, row[block], middle)
+
     return CriticalPath(
-        starts, ends, kind, row, np.full(len(starts), lane, dtype=np.int32), of, path.unexplained
+        starts,
+        ends,
+        kind,
+        row,
+        np.full(len(starts), lane, dtype=np.int32),
+        segment_of,
+        path.unexplained,
     )
 
 
 def _is_within(path: CriticalPath, moments: Int64s) -> Mask:
-    """Which of some ascending moments are in segments of a thread, which follow each other."""
+    """Return which of some ascending moments are in the disjoint segments of a thread."""
     changes = np.zeros(len(moments) + 1, dtype=np.int8)
     np.add.at(changes, np.searchsorted(moments, path.starts_ns), 1)
     np.subtract.at(changes, np.searchsorted(moments, path.ends_ns), 1)
     return np.cumsum(changes, out=changes)[:-1] > 0
 
 
-def _kind_of(
+def _classify(
     events: EventTable, activity: HostActivity, row: Int32s, at_ns: Int64s
 ) -> npt.NDArray[np.int64]:
-    """What a host thread does at some moments, as :class:`PathKind`.
+    """Classify what a host thread does at some moments, as :class:`PathKind`.
 
     Args:
-        row: The innermost event then. Shape ``(k,)``, that of the result.
+        row: The innermost event then. Shape ``(k,)``, as the result.
         at_ns: Shape ``(k,)``.
     """
     # Old traces have the profiler's own annotations as operators.
     framing = names_matching(events, FRAMING)[events.name[row]]
     is_annotation = (row == NO_ROW) | framing
     category = np.where(is_annotation, Category.OTHER, events.category[row])
+
     wait = np.where(row == NO_ROW, NO_ROW, activity.data_wait[row])
     # A call that began during a wait can end after it.
     ends = events.ts_ns[wait] + events.dur_ns[wait]
     wait = np.where((wait != NO_ROW) & (at_ns < ends), wait, NO_ROW)
+
+    # The first kind that applies: a wait covers the operators and calls inside it.
     return np.select(
         [
             wait != NO_ROW,
@@ -478,9 +530,9 @@ def _kind_of(
     )
 
 
-def _without_annotations(events: EventTable, tree: CallTree, row: Int32s) -> Int32s:
-    """The operator in place of an annotation that it wrote, such as ``nccl:all_reduce``."""
+def _replace_annotations(events: EventTable, tree: CallTree, row: Int32s) -> Int32s:
+    """Replace annotations by the operator that wrote them, such as ``nccl:all_reduce``."""
     parent = np.where(row == NO_ROW, NO_ROW, tree.parent[row])
-    is_own = (events.category[row] == Category.ANNOTATION) & (parent != NO_ROW)
-    is_own &= events.category[parent] == Category.OP
-    return np.where(is_own, parent, row).astype(np.int32)
+    is_written_by_op = (events.category[row] == Category.ANNOTATION) & (parent != NO_ROW)
+    is_written_by_op &= events.category[parent] == Category.OP
+    return np.where(is_written_by_op, parent, row).astype(np.int32)

@@ -2,7 +2,7 @@
 
 A node is a moment: a point of a host thread, or the end of a kernel, copy or fill. It is reached
 when all of its predecessors are, each after its lag, plus the node's own duration:
-``time = max(time of predecessor + lag) + duration``. The lags are those of the recording, so a
+``time = max(time of predecessor + lag) + duration``. The lags are recorded, so a
 replay without changes returns every recorded time exactly.
 """
 
@@ -68,7 +68,7 @@ class Edge(IntEnum):
     LOADER = 8
     """The next batch arrives from a worker process, as long after the last one as recorded."""
     FETCH = 9
-    """As ``HOST``, up to the arrival of a batch from a worker process."""
+    """A thread goes on, up to the arrival of a batch from a worker process."""
     JOIN = 10
     """Joins predecessors of a node that has more than two."""
 
@@ -94,7 +94,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """The nodes. Those of one thread, and of one stream, are in a row.
+    """The nodes. All nodes of a thread, or of a stream, are in a row.
 
     Attributes:
         time_ns: The recorded moment of every node. Shape ``(n,)``.
@@ -104,8 +104,8 @@ class NodeColumns:
         may_be_lag: Unrecorded work that may also be the latency of the launch that follows. Shape
             ``(n,)``.
         kind: A :class:`NodeKind` value. Shape ``(n,)``.
-        row: The event: device work, a launch, a blocking call, a step, or :data:`NO_ROW`; of a
-            join that of the node it belongs to. Shape ``(n,)``.
+        row: The event: device work, a launch, a blocking call, a step, or :data:`NO_ROW`. A
+            join has the row of its node. Shape ``(n,)``.
         lane: The host thread of a moment on the host, else :data:`NO_ROW`. Shape ``(n,)``.
     """
 
@@ -141,50 +141,54 @@ class DependencyGraph(NodeColumns):
     heads: Int32s
 
     def fits(self, events: EventTable) -> bool:
-        """Whether this may be the graph of some events: of what is read from a cache."""
-        n, columns = len(self), (self.dur_ns, self.issued_ns, self.may_be_lag, self.unexplained_ns)
-        sides = [getattr(edges, each.name) for edges in self.sides for each in fields(Edges)]
+        """Return whether a graph from a cache may belong to some events."""
+        columns = (self.dur_ns, self.issued_ns, self.may_be_lag, self.unexplained_ns)
+        sides = [getattr(edges, column.name) for edges in self.sides for column in fields(Edges)]
         if not are_equally_long(self, *columns, self.kind, self.row, self.lane, *sides):
             return False
+
         return (
-            all(is_within(each, NEVER, -NEVER) for each in (self.time_ns, *columns))
+            all(is_within(column, NEVER, -NEVER) for column in (self.time_ns, *columns))
             and is_within(self.kind, 0, max(NodeKind))
             and is_within(self.row, NO_ROW, len(events) - 1)
             and is_within(self.lane, NO_ROW, len(events.lanes) - 1)
             and NO_ROW <= self.main_lane < len(events.lanes)
             and all(is_within(edges.kind, 0, max(Edge)) for edges in self.sides)
-            and all(is_within(edges.before, NO_ROW, n - 1) for edges in self.sides)
+            and all(is_within(edges.before, NO_ROW, len(self) - 1) for edges in self.sides)
             and self._is_in_order()
         )
 
     def _is_in_order(self) -> bool:
-        """Whether runs begin after their predecessors, so that there are no cycles."""
-        heads, one, two = self.heads, self.first.before, self.second.before
+        """Return whether runs begin after their predecessors, so that there are no cycles."""
+        heads, first, second = self.heads, self.first.before, self.second.before
         if not len(heads) or heads[0] != ORIGIN or not is_within(heads, 0, len(self) - 1):
             return False
+
         is_head = marked(heads, len(self))[:-1]
-        goes_on = (one == np.arange(-1, len(self) - 1)) & (two == NO_ROW)
+        goes_on = (first == np.arange(-1, len(self) - 1)) & (second == NO_ROW)
         number = np.arange(1, len(heads))
         befores = (edges.before[heads[1:]] for edges in self.sides)
+
         return (
             int(is_head.sum()) == len(heads)
             and bool((is_head | goes_on).all())
-            and all(((each == NO_ROW) | (self.run[each] < number)).all() for each in befores)
+            and all(((before == NO_ROW) | (self.run[before] < number)).all() for before in befores)
         )
 
     @cached_property
     def unrecorded(self) -> Intervals:
-        """Time in which a device worked on something that is not in the recording."""
+        """Return the time in which a device worked on something that is not in the recording."""
         nodes = self.kind == NodeKind.UNRECORDED
         return union(self.time_ns[nodes] - self.dur_ns[nodes], self.time_ns[nodes])
 
     def weights(self, *, hidden: bool) -> "Weights":
-        """The recorded durations and lags, to be changed and replayed."""
+        """Copy the recorded durations and lags, to be changed and replayed."""
         first, second = (
-            (each.hidden_lag_ns if hidden else each.lag_ns).copy()
-            for each in (self.first, self.second)
+            (edges.hidden_lag_ns if hidden else edges.lag_ns).copy()
+            for edges in (self.first, self.second)
         )
         dur_ns = np.where(self.may_be_lag, 0, self.dur_ns) if hidden else self.dur_ns.copy()
+
         return Weights(dur_ns, first, second)
 
     @property
@@ -194,32 +198,35 @@ class DependencyGraph(NodeColumns):
 
     @cached_property
     def run(self) -> Int32s:
-        """The number of each node's run. Shape ``(n,)``."""
+        """Return the number of each node's run. Shape ``(n,)``."""
         number = np.zeros(len(self), dtype=np.int32)
         number[self.heads] = np.arange(len(self.heads), dtype=np.int32)
         head = np.where(number > 0, np.arange(len(self), dtype=np.int32), ORIGIN)
         return number[np.maximum.accumulate(head)]
 
     def replay(self, weights: "Weights") -> Int64s:
-        """The moment of every node with some durations and lags. Shape ``(n,)``.
+        """Return the moment of every node with some durations and lags. Shape ``(n,)``.
 
-        Within runs they are sums. Only those of their heads are found one after the other.
+        Within runs the moments are sums. Only the heads of runs are found one after the other.
         """
         run, heads = self.run, self.heads
+        # The time since the head of each node's run is a difference of cumulative sums.
         since_ns = weights.first_ns + weights.dur_ns
         since_ns[heads] = 0
         np.cumsum(since_ns, out=since_ns)
         since_ns -= since_ns[heads][run]
+
         columns = []
         for edges, lags in zip(self.sides, weights.sides, strict=True):
             before = np.maximum(edges.before[heads[1:]], ORIGIN)
             lag_ns = lags[heads[1:]] + weights.dur_ns[heads[1:]] + since_ns[before]
             columns += [run[before].data, lag_ns.data]
+
         times = [0]
         for first, first_lag, second, second_lag in zip(*columns, strict=True):
-            one = times[first] + first_lag
-            two = times[second] + second_lag
-            times.append(two if two > one else one)  # noqa: FURB136  (max is slower)
+            first_ns = times[first] + first_lag
+            second_ns = times[second] + second_lag
+            times.append(second_ns if second_ns > first_ns else first_ns)  # noqa: FURB136  (max is slower)
         return np.array(times, dtype=np.int64)[run] + since_ns
 
 
@@ -252,22 +259,22 @@ class Weights:
         self.touched.append(nodes)
 
     def reset(self, nodes: Rows, base: "Weights") -> None:
-        """Undo all changes.
+        """Restore the durations and lags without changes.
 
         Args:
             nodes: The nodes that they touched.
             base: Durations and lags without changes.
         """
-        for own, column in zip(self.columns, base.columns, strict=True):
-            own[nodes] = column[nodes]
+        for weights, column in zip(self.columns, base.columns, strict=True):
+            weights[nodes] = column[nodes]
         self.touched.clear()
 
     @property
     def columns(self) -> tuple[Int64s, Int64s, Int64s]:
-        """The durations, then the lags after both predecessors."""
+        """Return the durations, then the lags after both predecessors."""
         return self.dur_ns, self.first_ns, self.second_ns
 
     @property
     def sides(self) -> tuple[Int64s, Int64s]:
-        """Lags after both predecessors."""
+        """Return the lags after both predecessors."""
         return self.first_ns, self.second_ns

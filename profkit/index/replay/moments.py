@@ -38,7 +38,7 @@ class Moments:
     def add(
         self, time_ns: Int64s, lane: Int32s | int, row: Int32s | Rows | int, order: int
     ) -> Int32s:
-        """Add moments; returns their numbers."""
+        """Add moments, and return their numbers."""
         self.time_ns.append(np.asarray(time_ns, dtype=np.int64))
         for column, value in ((self.lane, lane), (self.row, row)):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int32), len(time_ns)))
@@ -46,13 +46,16 @@ class Moments:
         self.count += len(time_ns)
         return np.arange(self.count - len(time_ns), self.count, dtype=np.int32)
 
-    def sorted(self) -> Rows:
-        """The numbers of all moments by thread, then time, then ``order``."""
-        numbers = np.split(np.arange(self.count), np.cumsum([len(each) for each in self.time_ns]))
+    def sort(self) -> Rows:
+        """Sort the numbers of all moments by thread, then time, then ``order``."""
+        lengths = [len(part_ns) for part_ns in self.time_ns]
+        numbers = np.split(np.arange(self.count), np.cumsum(lengths))
         parts = sorted(range(len(self.order)), key=self.order.__getitem__)
-        found = np.concatenate([numbers[part] for part in parts])
-        found = found[np.argsort(np.concatenate(self.time_ns)[found], kind="stable")]
-        return found[by_number(np.concatenate(self.lane)[found])]
+
+        # Stable sorts by the least significant key first.
+        order = np.concatenate([numbers[part] for part in parts])
+        order = order[np.argsort(np.concatenate(self.time_ns)[order], kind="stable")]
+        return order[by_number(np.concatenate(self.lane)[order])]
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ class Links:
 
     @classmethod
     def of(cls, parts: list[tuple[Int32s, Int32s, Int64s]]) -> "Links":
-        """All of some links."""
-        none = np.zeros(0, dtype=np.int32)
-        columns = zip(*((none, none, none.astype(np.int64)), *parts), strict=True)
+        """Combine lists of links."""
+        no_moments = np.zeros(0, dtype=np.int32)
+        columns = zip(*((no_moments, no_moments, no_moments.astype(np.int64)), *parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
 
 
@@ -96,92 +99,107 @@ class Threads:
 
     @classmethod
     def of(
-        cls, events: EventTable, tree: CallTree, launches: Launches, waiting: Rows, steps: Steps
+        cls, events: EventTable, tree: CallTree, launches: Launches, sync_rows: Rows, steps: Steps
     ) -> "Threads":
         """Find the threads.
 
         Args:
-            waiting: Rows of blocking calls.
+            sync_rows: Rows of blocking calls.
         """
-        is_used = marked(np.concatenate((launches.launch, waiting, steps.rows)), len(events))
+        # Threads that neither run operators nor launch or wait cannot delay a step.
+        is_used = marked(np.concatenate((launches.launch, sync_rows, steps.rows)), len(events))
         is_used[:-1] |= events.category == Category.OP
+
         lane = events.lane[tree.rows]
         of_lane = marked(lane[is_used[tree.rows]], len(events.lanes))
         rows, lane = tree.rows[of_lane[lane]], lane[of_lane[lane]]
         lanes = np.flatnonzero(of_lane).astype(np.int32)
         bounds = np.append(np.searchsorted(lane, lanes), len(lane))
+
         marks = names_matching(events, MARKS)[events.name[rows]]
         main = NO_ROW
         if len(steps) or marks.any():
             main = int(np.bincount(events.lane[steps.rows] if len(steps) else lane[marks]).argmax())
         elif len(lanes):
-            first_ns, last_ns = _extents(events, rows, bounds)
+            first_ns, last_ns = _find_extents(events, rows, bounds)
             main = int(lanes[np.argmax(last_ns - first_ns)])
+
         return cls(lanes, rows, bounds, main)
 
     def extents_ns(self, events: EventTable) -> tuple[Int64s, Int64s]:
-        """Where each thread begins and ends. Shape ``(t,)`` each."""
-        return _extents(events, self.rows, self.bounds)
+        """Return where each thread begins and ends. Shape ``(t,)`` each."""
+        return _find_extents(events, self.rows, self.bounds)
 
-    def each(self) -> dict[int, Int32s]:
-        """The rows of each thread."""
+    def rows_by_lane(self) -> dict[int, Int32s]:
+        """Return the rows of each thread."""
         parts = np.split(self.rows, self.bounds[1:-1])
         return dict(zip(self.lanes.tolist(), parts, strict=False))
 
 
-def _extents(events: EventTable, rows: Int32s, bounds: Rows) -> tuple[Int64s, Int64s]:
+def _find_extents(events: EventTable, rows: Int32s, bounds: Rows) -> tuple[Int64s, Int64s]:
     if not len(rows):
         return events.ts_ns[rows], events.ts_ns[rows]
     return events.ts_ns[rows[bounds[:-1]]], np.maximum.reduceat(events.end_ns[rows], bounds[:-1])
 
 
 def add_launches(host: Moments, events: EventTable, work: DeviceWork) -> Int32s:
-    """The moment that launches each work, or :data:`NO_ROW`. A graph's kernels share one."""
-    launched = np.flatnonzero(work.launch != NO_ROW)
-    order = np.lexsort((work.launched_ns[launched], work.launch[launched]))
-    launched = launched[order]
-    calls, at_ns = work.launch[launched], work.launched_ns[launched]
+    """Add the moments of launches, and return the moment that launches each work.
+
+    A graph's kernels share one. Work without a launch has :data:`NO_ROW`.
+    """
+    launched_work = np.flatnonzero(work.launch != NO_ROW)
+    order = np.lexsort((work.launched_ns[launched_work], work.launch[launched_work]))
+    launched_work = launched_work[order]
+
+    calls, at_ns = work.launch[launched_work], work.launched_ns[launched_work]
+    # Work of one launch that starts at the same moment shares a node.
     is_new = (np.diff(calls, prepend=NO_ROW) != 0) | (np.diff(at_ns, prepend=NEVER) != 0)
     moments = host.add(at_ns[is_new], events.lane[calls[is_new]], calls[is_new], 5)
-    found = np.full(len(work), NO_ROW, dtype=np.int32)
-    found[launched] = moments[np.cumsum(is_new) - 1]
-    return found
+    moment_of_work = np.full(len(work), NO_ROW, dtype=np.int32)
+    moment_of_work[launched_work] = moments[np.cumsum(is_new) - 1]
+    return moment_of_work
 
 
 def add_handovers(host: Moments, events: EventTable, threads: Threads) -> Links:
     """Find where the main thread waits for others, such as for the backward pass or for replicas.
 
-    While it waits nothing begins or ends on it, and others are active most of that time: one of
-    them, or several that are active only while it waits. Those of them that overlap form a group.
-    The first group follows the main thread, each other one the group before it, and the main thread
-    goes on after the last group.
+    While it waits nothing begins or ends on it, and other threads are active most of that time: a
+    single one, or several that are active only while it waits. Threads that overlap form a group.
+    The first group follows the main thread, each later group the group before it, and the main
+    thread goes on after the last group.
 
     Returns:
         From where a thread waits for others to where it or they go on.
     """
-    active = _active_in_pauses(events, threads)
+    active = _find_active_in_pauses(events, threads)
     if not len(active.lane):
         return Links.of([])
+
     reached_ns = np.concatenate(([NEVER], np.maximum.accumulate(active.last_ns)[:-1]))
     leads = np.flatnonzero(active.first_ns >= reached_ns)
     sizes = np.diff(np.append(leads, len(active.lane)))
     group = np.repeat(np.arange(len(leads)), sizes)
     ended_ns = np.maximum.reduceat(active.last_ns, leads)
+
+    # A pause may have several groups in a row.
     begin_ns, end_ns = active.begin_ns, active.end_ns
     is_first = (np.diff(begin_ns[leads], prepend=NEVER) != 0)[group]
     is_last = np.append(begin_ns[leads[1:]] != begin_ns[leads[:-1]], True)[group]
-    # At one moment the main thread first goes on and then waits; the other way round there.
+
+    # At one moment the main thread first goes on and then waits. Other threads do the reverse.
     begun = host.add(active.first_ns, active.lane, NO_ROW, 3)
     done = host.add(active.last_ns, active.lane, NO_ROW, 2)
     waiting = host.add(begin_ns[is_first], threads.main, NO_ROW, 7)
     goes_on = host.add(end_ns[is_last], threads.main, NO_ROW, 1)
-    # Every one of a later group follows all of the group before it.
+
+    # Every thread of a later group follows all threads of the group before it.
     after = np.flatnonzero(~is_first)
     n_before = sizes[group[after] - 1]
     nth = np.arange(n_before.sum()) - np.repeat(np.cumsum(n_before) - n_before, n_before)
     before = np.repeat(leads[group[after] - 1], n_before) + nth
     after = np.repeat(after, n_before)
     lag = active.first_ns[after] - ended_ns[group[before]]
+
     return Links.of(
         [
             (waiting, begun[is_first], (active.first_ns - begin_ns)[is_first]),
@@ -209,56 +227,63 @@ class _Active:
     first_ns: Int64s
     last_ns: Int64s
 
-    def of(self, chosen: Mask | Rows) -> "_Active":
-        """Some of them."""
+    def select(self, chosen: Mask | Rows) -> "_Active":
+        """Select some of the activity."""
         times = (self.begin_ns, self.end_ns, self.first_ns, self.last_ns)
         return _Active(self.lane[chosen], *(column[chosen] for column in times))
 
 
-def _active_in_pauses(events: EventTable, threads: Threads) -> _Active:
-    """Where the main thread waits for others."""
-    of_lane = threads.each()
-    of_main = of_lane.pop(threads.main, threads.rows[:0])
-    bounds = distinct(_sides(events, of_main)) if of_lane else events.ts_ns[:0]
+def _find_active_in_pauses(events: EventTable, threads: Threads) -> _Active:
+    """Find where the main thread waits for other threads."""
+    rows_by_lane = threads.rows_by_lane()
+    main_rows = rows_by_lane.pop(threads.main, threads.rows[:0])
+    bounds = distinct(_sides(events, main_rows)) if rows_by_lane else events.ts_ns[:0]
     length = np.diff(bounds)
+
     columns: list[tuple[npt.NDArray[Any], ...]] = []
-    for lane, rows_of_lane in of_lane.items():
-        starts = events.ts_ns[rows_of_lane]
-        ends = starts + events.dur_ns[rows_of_lane]
-        own = np.concatenate((starts, ends))
+    for lane, lane_rows in rows_by_lane.items():
+        starts = events.ts_ns[lane_rows]
+        ends = starts + events.dur_ns[lane_rows]
+        moments = np.concatenate((starts, ends))
         after = np.searchsorted(bounds, starts, side="right"), np.searchsorted(bounds, ends)
         gap = np.concatenate(after) - 1
         within = (gap >= 0) & (gap < len(length))
         within[within] = length[gap[within]] > EXPLAINED_NS
-        only = np.full(len(own), within.all())[within]
-        own, gap = own[within], gap[within]
-        order = np.lexsort((own, gap))
-        own, gap = own[order], gap[order]
+        only = np.full(len(moments), within.all())[within]
+
+        # The first and the last moment of the thread in each pause.
+        moments, gap = moments[within], gap[within]
+        order = np.lexsort((moments, gap))
+        moments, gap = moments[order], gap[order]
         first = np.flatnonzero(np.diff(gap, prepend=NO_ROW))
-        last = np.append(first[1:], len(own))[: len(first)] - 1
+        last = np.append(first[1:], len(moments))[: len(first)] - 1
         gap = gap[first]
-        columns.append((np.full(len(gap), lane), gap, own[first], own[last], only[first]))
+        columns.append((np.full(len(gap), lane), gap, moments[first], moments[last], only[first]))
     if not columns:
         none = np.zeros(0, dtype=np.int64)
         return _Active(none.astype(np.int32), none, none, none, none)
-    lanes, gap, first, last, only = (np.concatenate(each) for each in zip(*columns, strict=True))
+
+    lanes, gap, first, last, only = map(np.concatenate, zip(*columns, strict=True))
     order = np.lexsort((last, first))
     order = order[(last > first)[order]]
     gap, only = gap[order], only[order].astype(np.bool_)
     active = _Active(
         lanes[order].astype(np.int32), bounds[gap], bounds[gap + 1], first[order], last[order]
     )
+
+    # A thread that also works elsewhere is waited for only if it fills half of the pause.
     is_long = 2 * (active.last_ns - active.first_ns) >= length[gap]
-    of_pause = is_long | only
-    active, gap = active.of(of_pause), gap[of_pause]
+    is_partner = is_long | only
+    active, gap = active.select(is_partner), gap[is_partner]
+
     reached = np.concatenate(([NEVER], np.maximum.accumulate(active.last_ns)[:-1]))
     covered = np.maximum(0, active.last_ns - np.maximum(active.first_ns, reached))
     total = np.bincount(gap, weights=covered, minlength=len(length))
-    return active.of(2 * total[gap] >= length[gap])
+    return active.select(2 * total[gap] >= length[gap])
 
 
 def _sides(events: EventTable, rows: Int32s) -> Int64s:
-    """The starts of some rows, then their ends. Shape ``(2 r,)``."""
+    """Return the starts of some rows, then their ends. Shape ``(2 r,)``."""
     starts = events.ts_ns[rows]
     return np.concatenate((starts, starts + events.dur_ns[rows]))
 
@@ -266,23 +291,26 @@ def _sides(events: EventTable, rows: Int32s) -> Int64s:
 def add_loader(host: Moments, events: EventTable) -> Links:
     """Join the waits for batches that worker processes had not finished.
 
-    If the program has to wait for two batches in a row, the workers are the bottleneck: the second
-    arrives as long after the first as in the recording, whatever the program does meanwhile. Where
-    a batch was ready, the workers may have paused, as they prefetch only a few.
+    If the program has to wait for two batches in a row, the workers are the bottleneck. The second
+    batch arrives as long after the first as recorded, whatever the program does meanwhile. Where a
+    batch was ready, the workers may have paused, as they prefetch only a few.
 
     Returns:
-        From the arrival of a batch to that of the next one.
+        From the arrival of a batch to the arrival of the next.
     """
     waits = data_waits(events)
     waits = waits[names_matching(events, WORKER_DATA_WAIT)[events.name[waits]]]
-    found = []
+
+    parts = []
     for lane in used(events.lane[waits]).tolist():
         rows = waits[events.lane[waits] == lane]
         rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
         end = events.ts_ns[rows] + events.dur_ns[rows]
         arrived = host.add(end, lane, rows, 2)
+        # Only two late batches in a row show the workers' pace.
         late = events.dur_ns[rows] > READY_BATCH_NS
+
         both = np.flatnonzero(late[:-1] & late[1:])
         host.add(events.ts_ns[rows[both + 1]], lane, rows[both + 1], 6)
-        found.append((arrived[both], arrived[both + 1], end[both + 1] - end[both]))
-    return Links.of(found)
+        parts.append((arrived[both], arrived[both + 1], end[both + 1] - end[both]))
+    return Links.of(parts)

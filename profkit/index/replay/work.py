@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.device.launch_moments import launched_in_order
-from profkit.index.device.streams import by_stream
+from profkit.index.device.launch_moments import find_launched_in_order
+from profkit.index.device.streams import sort_by_stream
 from profkit.index.launches import Launches
 from profkit.index.replay.graph import NEVER
 from profkit.model.events import MISSING, NO_ROW, EventTable, Int32s, Int64s, Mask, Rows
@@ -42,43 +42,52 @@ class DeviceWork:
 
     @cached_property
     def previous(self) -> Int32s:
-        """Position of the work before each on its stream, or :data:`NO_ROW`. Shape ``(w,)``."""
+        """Return the position of the work before each on its stream, or :data:`NO_ROW`.
+
+        Shape ``(w,)``.
+        """
         before = np.arange(-1, len(self.rows) - 1, dtype=np.int32)
         before[1:][self.stream[1:] != self.stream[:-1]] = NO_ROW
         return before
 
     def streams(self) -> list[slice]:
-        """The positions of each stream's work."""
+        """Return the positions of each stream's work."""
         bounds = np.searchsorted(self.stream, np.arange(int(self.stream.max(initial=-1)) + 2))
         return [slice(a, b) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
 
-    def reached(self, moments_ns: Int64s) -> Int64s:
-        """The latest moment of each work and those before it on its stream. Shape ``(w,)``."""
-        found = np.empty_like(moments_ns)
+    def latest_so_far(self, moments_ns: Int64s) -> Int64s:
+        """Return the latest moment of each work and all work before it on its stream.
+
+        Shape ``(w,)``.
+        """
+        latest_ns = np.empty_like(moments_ns)
         for stream in self.streams():
-            np.maximum.accumulate(moments_ns[stream], out=found[stream])
-        return found
+            np.maximum.accumulate(moments_ns[stream], out=latest_ns[stream])
+        return latest_ns
 
     @cached_property
     def ended_ns(self) -> Int64s:
-        """When each work and all before it on its stream had ended. Shape ``(w,)``."""
-        return self.reached(self.end_ns)
+        """Return when each work and all before it on its stream had ended. Shape ``(w,)``."""
+        return self.latest_so_far(self.end_ns)
 
     @cached_property
     def issued_ns(self) -> Int64s:
-        """When each work and all before it on its stream had been launched. Shape ``(w,)``."""
-        return self.reached(self.launched_ns)
+        """Return when each work and all before it on its stream had been launched.
+
+        Shape ``(w,)``.
+        """
+        return self.latest_so_far(self.launched_ns)
 
     @cached_property
     def next_launched_ns(self) -> Int64s:
-        """When the next work on the stream of each had been launched. Shape ``(w,)``."""
+        """Return when the next work on the stream of each had been launched. Shape ``(w,)``."""
         is_last = np.append(self.stream[1:] != self.stream[:-1], True)
         return np.where(is_last, -NEVER, np.append(self.issued_ns[1:], NEVER))
 
     def latest_ended(
         self, before_ns: Int64s, launched_by_ns: Int64s
     ) -> Iterator[tuple[slice, Int32s, Mask]]:
-        """On each stream the work that ended last by some moments, of what was launched by then.
+        """Find on each stream the work that ended last by some moments, if launched by then.
 
         Args:
             before_ns: Shape ``(k,)``.
@@ -94,11 +103,12 @@ class DeviceWork:
             yield stream, np.minimum(ended, issued).astype(np.int32) - 1, ended >= issued
 
 
-def device_work(events: EventTable, launches: Launches) -> DeviceWork:
-    """The recorded device work by stream."""
-    stream, order = by_stream(events, launches.work)
+def build_device_work(events: EventTable, launches: Launches) -> DeviceWork:
+    """Return the recorded device work by stream."""
+    stream, order = sort_by_stream(events, launches.work)
     rows, launch, stream = launches.work[order], launches.launch[order], stream[order]
-    launched = launched_in_order(events, rows, launch, stream)
+    launched = find_launched_in_order(events, rows, launch, stream)
+
     return DeviceWork(
         rows=rows,
         stream=stream,

@@ -1,6 +1,6 @@
 """The use of memory, derived from the stack that allocated it.
 
-The innermost matches frame decides: a forward pass that is rerun within backward allocates
+The innermost matching frame decides: a forward pass that is rerun within backward allocates
 activations.
 """
 
@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from profkit.index.snapshot.stack_lines import best_frame_places, is_python, stacks_with
+from profkit.index.snapshot.stack_lines import find_best_frame_places, is_python, stacks_with
 from profkit.model.events import Int32s, Mask
 from profkit.model.location import Frame
 from profkit.model.snapshot import NO_STACK, Stacks, UInt8s
@@ -57,20 +57,20 @@ _COMPILED_RULES: Final = tuple((use, regex(name)) for use, name in _COMPILED)
 _MAKES_STATE: Final = regex(r"^_init_group$|^init_state")
 
 
-def uses(stacks: Stacks) -> UInt8s:
-    """The use that each stack shows, as a number of :data:`USES`. Shape ``(k,)``."""
-    number = np.fromiter(map(_use, stacks.frames), np.int64, len(stacks.frames))
-    found = np.zeros(len(stacks), dtype=np.uint8)
-    place = best_frame_places(stacks, (number == 0).astype(np.int64))
-    has = place >= 0
-    found[has] = number[stacks.frame[place[has]]]
-    return found
+def find_uses(stacks: Stacks) -> UInt8s:
+    """Find the use that each stack shows, as a number of :data:`USES`. Shape ``(k,)``."""
+    number = np.fromiter(map(_find_use, stacks.frames), np.int64, len(stacks.frames))
+    use = np.zeros(len(stacks), dtype=np.uint8)
+    place = find_best_frame_places(stacks, (number == 0).astype(np.int64))
+    has_frame = place >= 0
+    use[has_frame] = number[stacks.frame[place[has_frame]]]
+    return use
 
 
 def makes_optimizer_state(stacks: Stacks) -> Mask:
-    """Stacks in which an optimizer creates its state, not temporary tensors. Shape ``(k,)``.
+    """Find the stacks in which an optimizer creates state, not temporary tensors. Shape ``(k,)``.
 
-    Source: ``torch/optim/adamw.py`` (``_init_group``), and the other optimizers beside it.
+    Source: ``torch/optim/adamw.py`` (``_init_group``), and the other optimizers there.
     """
     matches = np.fromiter(
         (_MAKES_STATE.search(frame.function) is not None for frame in stacks.frames),
@@ -81,14 +81,14 @@ def makes_optimizer_state(stacks: Stacks) -> Mask:
 
 
 def use_of_blocks(stack: Int32s, is_freed: Mask, of_stack: UInt8s, is_state: Mask) -> UInt8s:
-    """The use of each of some blocks.
+    """Return the use of some blocks.
 
     Blocks that an optimizer's step allocates and frees again are workspace, not state.
 
     Args:
         stack: Their stacks. Shape ``(b,)``.
-        is_freed: Which are freed again. Shape ``(b,)``.
-        of_stack: Result of :func:`uses`.
+        is_freed: Which blocks are freed again. Shape ``(b,)``.
+        of_stack: Result of :func:`find_uses`.
         is_state: Result of :func:`makes_optimizer_state`.
     """
     if not len(of_stack):
@@ -98,13 +98,13 @@ def use_of_blocks(stack: Int32s, is_freed: Mask, of_stack: UInt8s, is_state: Mas
     return np.where(is_workspace, _NUMBER["workspace"], use).astype(np.uint8)
 
 
-def _use(frame: Frame) -> int:
-    if not is_python(frame):
-        found = (use for use, name in _COMPILED_RULES if name.search(frame.function))
-    else:
-        found = (
+def _find_use(frame: Frame) -> int:
+    if is_python(frame):
+        uses_of_frame = (
             use
             for use, file, function in _RULES
             if file.search(frame.file) and function.search(frame.function)
         )
-    return _NUMBER[next(found, "unknown")]
+    else:
+        uses_of_frame = (use for use, name in _COMPILED_RULES if name.search(frame.function))
+    return _NUMBER[next(uses_of_frame, "unknown")]

@@ -16,8 +16,10 @@ would be useless."""
 _CHUNK: Final = 4096
 
 
-def annotated_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
-    """Regions by peak of active bytes, then name.
+def find_annotated_regions(
+    snapshot: MemorySnapshot, replay: DeviceReplay
+) -> tuple[RegionMemory, ...]:
+    """Find the regions by peak of active bytes, then name.
 
     A region without an end extends to the end of the history. One that begins before the first
     history entry is omitted if earlier entries may be lost, since its peak is unknown; the first
@@ -26,31 +28,38 @@ def annotated_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[R
     times = monotonic_times(snapshot, replay)
     if not len(times):
         return ()
+
     notes = [note for note in snapshot.annotations if note.device == replay.device]
-    entries = list(_entries(notes[:MAX_ENTRIES], times, is_complete=is_complete(snapshot, replay)))
+    entries = list(
+        _iterate_entries(notes[:MAX_ENTRIES], times, is_complete=is_complete(snapshot, replay))
+    )
     if not entries:
         return ()
+
     names = sorted({name for name, _, _ in entries})
     number = {name: place for place, name in enumerate(names)}
     of_name = np.array([number[name] for name, _, _ in entries], dtype=np.intp)
     start = np.searchsorted(times, [begin for _, begin, _ in entries], side="left")
     end = np.searchsorted(times, [end for _, _, end in entries], side="right")
+
     peak = np.zeros(len(names), dtype=np.int64)
     net = np.zeros(len(names), dtype=np.int64)
     levels = replay.active_bytes
-    np.maximum.at(peak, of_name, range_maximum(levels, start, end))
+    np.maximum.at(peak, of_name, find_range_maximum(levels, start, end))
     np.add.at(net, of_name, levels[end] - levels[start])
-    n = np.bincount(of_name)
-    found = (
-        RegionMemory(name, int(n[i]), int(peak[i]), int(net[i])) for i, name in enumerate(names)
+
+    n_entries = np.bincount(of_name)
+    regions = (
+        RegionMemory(name, int(n_entries[i]), int(peak[i]), int(net[i]))
+        for i, name in enumerate(names)
     )
-    return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
+    return tuple(sorted(regions, key=lambda region: (-region.peak_active_bytes, region.name)))
 
 
 def monotonic_times(snapshot: MemorySnapshot, replay: DeviceReplay) -> Int64s:
-    """Times of a device's history entries in microseconds since 1970; empty if not ascending.
+    """Return the times of a device's history entries in microseconds since 1970.
 
-    They are also empty where an entry has no time.
+    Empty if they are not ascending, or if an entry has no time.
     """
     times = snapshot.history.time_us[replay.rows]
     if len(times) and (int(times.min()) == MISSING or (np.diff(times) < 0).any()):
@@ -59,10 +68,10 @@ def monotonic_times(snapshot: MemorySnapshot, replay: DeviceReplay) -> Int64s:
 
 
 def is_complete(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:
-    """Whether nothing shows that the begin of the history is lost.
+    """Return whether the history seems to have its beginning.
 
-    A block with a stack was allocated while history was recorded: if it has no entry, entries are
-    lost. If no stacks were recorded, any block without an entry may be such a block.
+    A block with a stack was allocated while history was recorded. If such a block has no entry,
+    entries are lost. If no stacks were recorded, any block without an entry may be such a block.
     """
     earlier = snapshot.blocks.stack[replay.block[replay.since == NO_ROW]]
     has_stacks = bool((snapshot.history.stack[replay.rows] != NO_STACK).any())
@@ -70,13 +79,14 @@ def is_complete(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:
     return not has_unseen and not len(replay.earlier_frees)
 
 
-def _entries(
+def _iterate_entries(
     notes: list[Annotation], times: Int64s, *, is_complete: bool
 ) -> Iterator[tuple[str, int, int]]:
-    """Name, begin and end of every entry. Regions nest: an end closes the latest begin."""
+    """Iterate over name, begin and end of every entry. An end closes the latest begin."""
     first, last = int(times[0]), int(times[-1])
     if is_complete:
         first = min((note.time_us for note in notes), default=first)
+
     open_by_name: dict[str, list[int]] = {}
     for note in notes:
         if note.is_start:
@@ -85,14 +95,16 @@ def _entries(
             begin = open_by_name[note.name].pop()
             if begin >= first:
                 yield note.name, begin, max(begin, note.time_us)
+
+    # Regions without an end last as long as the history.
     for name, begins in open_by_name.items():
         for begin in begins:
             if first <= begin <= last:
                 yield name, begin, last
 
 
-def range_maximum(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """The maximum of the levels from each start to each end, inclusive. Shape of ``start``.
+def find_range_maximum(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
+    """Find the maximum of the levels from each start to each end, inclusive. Shape of ``start``.
 
     Starts and ends are indices. Regions may be long and nested, so a sparse table over chunks
     serves the inner part.
@@ -100,33 +112,36 @@ def range_maximum(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
     first, last = start // _CHUNK + 1, end // _CHUNK
     head_end = np.minimum(first * _CHUNK, end + 1)
     tail_start = np.maximum(last * _CHUNK, start)
-    found = np.maximum(
-        _direct_maximum(levels, start, head_end), _direct_maximum(levels, tail_start, end + 1)
+
+    maximum = np.maximum(
+        _find_direct_maximum(levels, start, head_end),
+        _find_direct_maximum(levels, tail_start, end + 1),
     )
+
     whole = np.maximum.reduceat(levels, np.arange(0, len(levels), _CHUNK))
-    n = last - first
+    n_chunks = last - first
     power = 0
     # ``whole`` holds the maximum of the next ``1 << power`` chunks from each chunk on.
-    while (n >= 1 << power).any():
-        here = (n >> power == 1).nonzero()[0]
-        begin, stop = first[here], last[here] - (1 << power)
-        found[here] = np.maximum(found[here], np.maximum(whole[begin], whole[stop]))
+    while (n_chunks >= 1 << power).any():
+        places = (n_chunks >> power == 1).nonzero()[0]
+        begin, stop = first[places], last[places] - (1 << power)
+        maximum[places] = np.maximum(maximum[places], np.maximum(whole[begin], whole[stop]))
         step = 1 << power
         whole = np.maximum(whole[:-step], whole[step:]) if step < len(whole) else whole
         power += 1
-    return found
+    return maximum
 
 
-def _direct_maximum(levels: Int64s, start: Int64s, stop: Int64s) -> Int64s:
-    """The maximum from each start up to each stop, exclusive. Shape of ``start``."""
+def _find_direct_maximum(levels: Int64s, start: Int64s, stop: Int64s) -> Int64s:
+    """Return the maximum from each start up to each stop, exclusive. Shape of ``start``."""
     # A last level beyond all stops keeps every index in range.
     padded = np.append(levels, np.iinfo(np.int64).min)
     pairs = np.stack((start, stop), axis=1).reshape(-1)
     return np.asarray(np.maximum.reduceat(padded, pairs)[::2])
 
 
-def peaks_between(snapshot: MemorySnapshot, replay: DeviceReplay, bounds_us: Int64s) -> Int64s:
-    """The peak of active bytes between each moment and the next.
+def find_peaks_between(snapshot: MemorySnapshot, replay: DeviceReplay, bounds_us: Int64s) -> Int64s:
+    """Find the peak of active bytes between each moment and the next.
 
     Args:
         bounds_us: Moments on the clock of the history, ascending. Shape ``(k,)``.
@@ -139,8 +154,9 @@ def peaks_between(snapshot: MemorySnapshot, replay: DeviceReplay, bounds_us: Int
     begins, ends = bounds_us[:-1], bounds_us[1:]
     if not len(times):
         return np.full(len(begins), MISSING, dtype=np.int64)
+
     start = np.searchsorted(times, begins, side="right")
     end = np.searchsorted(times, ends, side="right")
-    found = range_maximum(replay.active_bytes, start, end)
+    peaks = find_range_maximum(replay.active_bytes, start, end)
     is_known = (begins >= times[0]) | is_complete(snapshot, replay)
-    return np.where(is_known, found, MISSING).astype(np.int64)
+    return np.where(is_known, peaks, MISSING).astype(np.int64)

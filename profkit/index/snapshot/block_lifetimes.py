@@ -1,9 +1,9 @@
-"""When each block of a device was live: those of its history, and those live at its end."""
+"""When each block of a device was live: blocks of its history, and blocks live at its end."""
 
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -15,10 +15,10 @@ class BlockLifetimes:
     """All blocks of a device, in no particular order.
 
     Attributes:
-        begin: First index in the history at which the block is live; 0 for one that was allocated
-            before it. Shape ``(b,)``.
-        end: First later index at which it is not; one after the last index for a block that is live
-            at the end.
+        begin: First index in the history at which the block is live, 0 if it was allocated before.
+            Shape ``(b,)``.
+        end: First later index at which it is not live, or one after the last index if it is live at
+            the end.
         n_bytes: Its size, as in :class:`~profkit.index.snapshot.live_blocks.LiveBlocks`.
         stack: Stack of the allocation, or :data:`~profkit.model.snapshot.NO_STACK`.
         line: Its source line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`.
@@ -34,29 +34,34 @@ class BlockLifetimes:
 
     @property
     def is_before_recording(self) -> Mask:
-        """Blocks without a line that were allocated before the history."""
+        """Return which blocks without a line were allocated before the history."""
         return np.asarray((self.line == NO_LINE) & (self.begin == 0))
 
     def live_at(self, place: int) -> Mask:
-        """Which blocks are live before an entry of the history, or at its end."""
+        """Return which blocks are live before an entry of the history, or at its end."""
         return np.asarray((self.begin <= place) & (self.end > place))
 
 
-def block_lifetimes(
+def find_block_lifetimes(
     snapshot: MemorySnapshot, replay: DeviceReplay, lines: StackLines
 ) -> BlockLifetimes:
-    """All blocks of a device's history, and those that are live at its end."""
+    """Find all blocks of a device's history, and all that are live at its end."""
     history, blocks = snapshot.history, snapshot.blocks
     row, since = replay.block, replay.since
-    ended = replay.free != NO_ROW
-    freed, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
+    is_freed = replay.free != NO_ROW
+    freed, earlier = replay.rows[replay.alloc[is_freed]], replay.rows[replay.earlier_frees]
+
     never = np.full(len(row), replay.end + 1)
-    end = np.concatenate((never, replay.free[ended] + 1, replay.earlier_frees + 1))
-    # Of a block from before the history only the free is known, with the stack of the free.
+    end = np.concatenate((never, replay.free[is_freed] + 1, replay.earlier_frees + 1))
+
+    # Only the free of a block from before the history is known, with the stack of the free.
     unknown = np.full(len(earlier), NO_STACK, dtype=np.int32)
     stack = np.concatenate((blocks.stack[row], history.stack[freed], unknown))
+
     return BlockLifetimes(
-        begin=np.concatenate((since + 1, replay.alloc[ended] + 1, np.zeros(len(earlier), np.intp))),
+        begin=np.concatenate(
+            (since + 1, replay.alloc[is_freed] + 1, np.zeros(len(earlier), np.intp))
+        ),
         end=end,
         n_bytes=np.concatenate(
             (blocks.n_bytes[row], history.n_bytes[freed], history.n_bytes[earlier])
@@ -64,6 +69,6 @@ def block_lifetimes(
         stack=stack,
         line=lines.of(stack),
         use=use_of_blocks(
-            stack, end <= replay.end, uses(lines.stacks), makes_optimizer_state(lines.stacks)
+            stack, end <= replay.end, find_uses(lines.stacks), makes_optimizer_state(lines.stacks)
         ),
     )

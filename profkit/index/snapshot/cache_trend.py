@@ -35,7 +35,7 @@ class CacheTrend:
 
     @property
     def is_growing(self) -> bool:
-        """Whether reserved memory grows part after part while active memory hardly does."""
+        """Return whether reserved memory grows part after part while active memory hardly does."""
         rises = self.n_rises >= _MIN_RISES
         return rises and self.active_rise_bytes <= _ACTIVE_SHARE * self.reserved_rise_bytes
 
@@ -45,16 +45,19 @@ class CacheTrend:
         return max(0, self.reserved_rise_bytes - self.active_rise_bytes)
 
 
-def cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTrend | None:
-    """Compare the parts of a device's history; None where it has too few entries.
+def measure_cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTrend | None:
+    """Compare the parts of a device's history, or return None with too few entries.
 
-    Bytes are those before each entry and at the end. Shape ``(n+1,)`` each.
+    Bytes are given before each entry and at the end. Shape ``(n+1,)`` each.
     """
     if len(active_bytes) <= N_PARTS:
         return None
+
     bounds = (np.arange(N_PARTS) * len(active_bytes)) // N_PARTS
+    # Running maxima: only a new peak counts as growth.
     reserved = np.maximum.accumulate(np.maximum.reduceat(reserved_bytes, bounds))
     active = np.maximum.accumulate(np.maximum.reduceat(active_bytes, bounds))
+
     settled = _SETTLED_PARTS - 1
     return CacheTrend(
         n_rises=int((np.diff(reserved)[settled:] > 0).sum()),

@@ -44,7 +44,7 @@ class DriverRequests:
 
     @property
     def is_fragmented(self) -> Mask:
-        """Requests although the pool had enough free memory, in blocks too small. ``(r,)``.
+        """Return which requests came although the pool had enough free memory. Shape ``(r,)``.
 
         Free memory of a graph's pool does not count: the graph writes to it again.
         """
@@ -52,7 +52,7 @@ class DriverRequests:
 
     @property
     def compact_bytes(self) -> int:
-        """Peak of reserved bytes if free memory were always contiguous, private pools excluded.
+        """Return the peak of reserved bytes without fragmentation, private pools excluded.
 
         Expandable segments, which grow and shrink by pages, come close: each pool's peak of active
         bytes, rounded up to pages.
@@ -62,32 +62,41 @@ class DriverRequests:
         return int(pages[~self.is_private_pool].sum())
 
 
-def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverRequests:
-    """Every request of one device, with the free memory of its pool."""
+def find_driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverRequests:
+    """Find every request of one device, with the free memory of its pool."""
     history = snapshot.history
     rows = replay.rows
     action = history.action[rows]
-    requests = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    releases = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    begins, ends = action == Action.ALLOC, replay.ends
+    is_request = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    is_release = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    is_begin, is_end = action == Action.ALLOC, replay.ends
+
+    # The history has requested sizes. Blocks that are live at the end have their real size
+    # already.
     n_bytes = replay.n_bytes.copy()
-    rounded = begins | ends
-    rounded[replay.since[replay.since != NO_ROW]] = False
-    n_bytes[rounded] = -(-n_bytes[rounded] // BLOCK_BYTES) * BLOCK_BYTES
-    place = np.flatnonzero(requests | releases | begins | ends)
-    is_block = (begins | ends)[place]
-    pool, end_active, end_reserved, is_small, is_private = _pools(
+    is_rounded = is_begin | is_end
+    is_rounded[replay.since[replay.since != NO_ROW]] = False
+    n_bytes[is_rounded] = -(-n_bytes[is_rounded] // BLOCK_BYTES) * BLOCK_BYTES
+
+    place = np.flatnonzero(is_request | is_release | is_begin | is_end)
+    is_block = (is_begin | is_end)[place]
+    pool, end_active, end_reserved, is_small, is_private = _assign_pools(
         snapshot, replay, place, n_bytes[place], is_block
     )
-    sign = np.where((requests | begins)[place], 1, -1)
+
+    sign = np.where((is_request | is_begin)[place], 1, -1)
     change = n_bytes[place] * sign
-    active = _levels_by_group(pool, np.where(is_block, change, 0), end_active)
-    reserved = _levels_by_group(pool, np.where(is_block, 0, change), end_reserved)
+    active = _compute_levels(pool, np.where(is_block, change, 0), end_active)
+    reserved = _compute_levels(pool, np.where(is_block, 0, change), end_reserved)
+    # The end counts too, as levels are from before each change.
     peak = end_active.copy()
     np.maximum.at(peak, pool, active)
-    index = np.flatnonzero(requests[place])
+
+    # The request to the driver directly precedes the allocation that caused it.
+    index = np.flatnonzero(is_request[place])
     following = np.minimum(place[index] + 1, len(rows) - 1)
-    needed = np.where(begins[following], n_bytes[following], n_bytes[place[index]])
+    needed = np.where(is_begin[following], n_bytes[following], n_bytes[place[index]])
+
     return DriverRequests(
         place=place[index],
         n_bytes=n_bytes[place[index]],
@@ -100,66 +109,73 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
     )
 
 
-def _pools(
+def _assign_pools(
     snapshot: MemorySnapshot, replay: DeviceReplay, place: Rows, n_bytes: Int64s, is_block: Mask
 ) -> tuple[Rows, Int64s, Int64s, Mask, Mask]:
-    """The pool of each change, and by pool the final active and reserved bytes.
+    """Assign a pool to each change, and find the final active and reserved bytes by pool.
 
     Returns:
         Pool numbers of shape ``(c,)``; active bytes, reserved bytes, whether it serves small
         requests, and whether it is private, of shape ``(p,)``.
     """
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
-    here = np.flatnonzero(segments.device == replay.device)
-    here = here[np.argsort(segments.address[here], kind="stable")]
+    segment_rows = np.flatnonzero(segments.device == replay.device)
+    segment_rows = segment_rows[np.argsort(segments.address[segment_rows], kind="stable")]
+
     address = history.address[replay.rows[place]]
-    small = np.where(is_block, n_bytes <= SMALL_BYTES, n_bytes == SMALL_SEGMENT_BYTES)
-    private = np.zeros(len(place), dtype=np.int64)
+    is_small_change = np.where(is_block, n_bytes <= SMALL_BYTES, n_bytes == SMALL_SEGMENT_BYTES)
+    private_pool = np.zeros(len(place), dtype=np.int64)
+
     # An existing segment has its pool. Without private pools a block's size determines it too,
     # which is faster for many blocks.
     lookup = np.arange(len(place)) if len(snapshot.pools) > 1 else np.flatnonzero(~is_block)
-    if len(here):
-        at = np.searchsorted(segments.address[here], address[lookup], side="right") - 1
-        holder = here[np.maximum(at, 0)]
+    if len(segment_rows):
+        at = np.searchsorted(segments.address[segment_rows], address[lookup], side="right") - 1
+        holder = segment_rows[np.maximum(at, 0)]
         end = segments.address[holder] + segments.total_bytes[holder]
-        inside = (at >= 0) & (address[lookup] < end)
-        small[lookup[inside]] = ~segments.is_large[holder[inside]]
-        private[lookup[inside]] = segments.pool[holder[inside]]
-    stream = np.concatenate((history.stream[replay.rows[place]], segments.stream[here]))
-    pools = np.concatenate((private, segments.pool[here].astype(np.int64)))
-    kind = np.concatenate((small, ~segments.is_large[here]))
+        is_inside = (at >= 0) & (address[lookup] < end)
+        is_small_change[lookup[is_inside]] = ~segments.is_large[holder[is_inside]]
+        private_pool[lookup[is_inside]] = segments.pool[holder[is_inside]]
+
+    stream = np.concatenate((history.stream[replay.rows[place]], segments.stream[segment_rows]))
+    pools = np.concatenate((private_pool, segments.pool[segment_rows].astype(np.int64)))
+    kind = np.concatenate((is_small_change, ~segments.is_large[segment_rows]))
+
     # One number for each combination of the three.
-    key = (_numbered(stream) * (len(snapshot.pools) + 1) + pools) * 2 + kind
-    number = _numbered(key)
+    key = (_number(stream) * (len(snapshot.pools) + 1) + pools) * 2 + kind
+    number = _number(key)
     n_pools = int(number.max(initial=-1)) + 1
     is_small, is_private = np.zeros((2, n_pools), dtype=np.bool_)
     is_small[number] = kind
     is_private[number] = pools != 0
-    of_segment = number[len(place) :]
+    pool_of_segment = number[len(place) :]
+
     active, reserved = np.zeros((2, n_pools), dtype=np.int64)
-    np.add.at(reserved, of_segment, segments.total_bytes[here])
-    of = np.full(len(segments), NO_ROW, dtype=np.intp)
-    of[here] = of_segment
-    row = np.flatnonzero(blocks.is_active & (of[blocks.segment] != NO_ROW))
-    np.add.at(active, of[blocks.segment[row]], blocks.n_bytes[row])
+    np.add.at(reserved, pool_of_segment, segments.total_bytes[segment_rows])
+
+    pool_of_row = np.full(len(segments), NO_ROW, dtype=np.intp)
+    pool_of_row[segment_rows] = pool_of_segment
+    row = np.flatnonzero(blocks.is_active & (pool_of_row[blocks.segment] != NO_ROW))
+    np.add.at(active, pool_of_row[blocks.segment[row]], blocks.n_bytes[row])
     return number[: len(place)], active, reserved, is_small, is_private
 
 
-def _numbered(values: Int64s) -> Int64s:
-    """Equal values as equal numbers from 0. Shape of ``values``."""
+def _number(values: Int64s) -> Int64s:
+    """Number the distinct values from 0. Shape of ``values``."""
     if not len(values) or int(values.min()) == int(values.max()):
         return np.zeros(len(values), dtype=np.int64)
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def _levels_by_group(group: Rows, change: Int64s, final: Int64s) -> Int64s:
-    """The level of each group before each change, from the final levels."""
-    few = len(final) <= np.iinfo(np.int16).max
-    # NumPy sorts short integers by radix.
-    order = np.argsort(group.astype(np.int16) if few else group, kind="stable")
+def _compute_levels(group: Rows, change: Int64s, final: Int64s) -> Int64s:
+    """Compute the level of each group before each change, from the final levels."""
+    is_short = len(final) <= np.iinfo(np.int16).max
+    # NumPy sorts short integers by radix, which is faster.
+    order = np.argsort(group.astype(np.int16) if is_short else group, kind="stable")
+
     total = np.cumsum(change[order])
     last = np.cumsum(np.bincount(group, minlength=len(final))) - 1
-    found = np.empty(len(group), dtype=np.int64)
+    level = np.empty(len(group), dtype=np.int64)
     # The group changes from before each change to the end by the sum from that change on.
-    found[order] = final[group[order]] - (total[last[group[order]]] - total + change[order])
-    return found
+    level[order] = final[group[order]] - (total[last[group[order]]] - total + change[order])
+    return level

@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
 from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
@@ -25,8 +25,7 @@ class LiveBlocks:
 
     Attributes:
         address: Start address. Shape ``(b,)``.
-        n_bytes: Size; of a block that is freed later the size in the history, which is the
-            requested one.
+        n_bytes: Size, which is the requested size for a block that is freed later.
         stream: The stream that it serves.
         stack: Stack of the allocation, or :data:`~profkit.model.snapshot.NO_STACK`.
         is_before_recording: Whether it was allocated before the first entry of the history.
@@ -52,10 +51,10 @@ class LiveBlockSites:
         line: The source line, an index into the snapshot's frames, or
             :data:`~profkit.index.snapshot.stack_lines.NO_LINE`. Shape ``(s,)``.
         use: A number of :data:`~profkit.index.snapshot.allocation_use.USES`.
-        is_before_recording: Whether they were allocated before the history; blocks without a line
+        is_before_recording: Whether they were allocated before the history. Blocks without a line
             are split by it.
         stack: The stack with the most bytes.
-        size_class: A number of :data:`SIZE_CLASSES`, that of most of the bytes.
+        size_class: A number of :data:`SIZE_CLASSES`, of most of the bytes.
         of_block: Index of each block's site. Shape ``(b,)``.
     """
 
@@ -72,27 +71,32 @@ class LiveBlockSites:
         return len(self.line)
 
 
-def live_blocks_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> LiveBlocks:
-    """Live blocks before one entry of a device's history, or at the end."""
+def find_live_blocks(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> LiveBlocks:
+    """Find the live blocks before one entry of a device's history, or at the end."""
     blocks, history = snapshot.blocks, snapshot.history
     row, since = replay.block[replay.since < place], replay.since[replay.since < place]
     freed_later = replay.alloc[(replay.alloc < place) & (replay.free >= place)]
-    events = replay.rows[freed_later]
-    # Of a block from before the history only the free is known, with the stack of the free.
-    unseen = replay.rows[replay.earlier_frees[replay.earlier_frees >= place]]
-    gone = np.concatenate((events, unseen))
-    stack = np.concatenate((blocks.stack[row], history.stack[gone]))
-    stack[len(stack) - len(unseen) :] = NO_STACK
-    # Without a history no block is from before it.
+    freed_rows = replay.rows[freed_later]
+
+    # Only the free of a block from before the history is known, with the stack of the free.
+    earlier_rows = replay.rows[replay.earlier_frees[replay.earlier_frees >= place]]
+    history_rows = np.concatenate((freed_rows, earlier_rows))
+    stack = np.concatenate((blocks.stack[row], history.stack[history_rows]))
+    stack[len(stack) - len(earlier_rows) :] = NO_STACK
+
+    # Without a history, no block is from before it.
     is_before = (since == NO_ROW) & (replay.end > 0)
+
     return LiveBlocks(
-        address=np.concatenate((blocks.address[row], history.address[gone])),
-        n_bytes=np.concatenate((blocks.n_bytes[row], history.n_bytes[gone])),
+        address=np.concatenate((blocks.address[row], history.address[history_rows])),
+        n_bytes=np.concatenate((blocks.n_bytes[row], history.n_bytes[history_rows])),
         stream=np.concatenate(
-            (snapshot.segments.stream[blocks.segment[row]], history.stream[gone])
+            (snapshot.segments.stream[blocks.segment[row]], history.stream[history_rows])
         ),
         stack=stack,
-        is_before_recording=np.concatenate((is_before, np.arange(len(gone)) >= len(events))),
+        is_before_recording=np.concatenate(
+            (is_before, np.arange(len(history_rows)) >= len(freed_rows))
+        ),
         is_freed=np.arange(len(stack)) >= len(row),
     )
 
@@ -101,22 +105,27 @@ def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     """Group live blocks by source line and use."""
     line = lines.of(live.stack)
     use = use_of_blocks(
-        live.stack, live.is_freed, uses(lines.stacks), makes_optimizer_state(lines.stacks)
+        live.stack, live.is_freed, find_uses(lines.stacks), makes_optimizer_state(lines.stacks)
     )
+
+    # Use and flag fit into the low bits of one key, which sorts faster than three columns.
     is_separate = live.is_before_recording & (line == NO_LINE)
     key = ((line.astype(np.int64) + 1) * 16 + use) * 2 + is_separate
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    n_bytes = _sums(group, live.n_bytes, len(first))
+    n_bytes = _sum_by_group(group, live.n_bytes, len(first))
+
     order = np.lexsort((first, -n_bytes))
     rank = np.empty(len(order), dtype=np.intp)
     rank[order] = np.arange(len(order))
+
     size = np.searchsorted([SMALL_BYTES + 1, OWN_SEGMENT_BYTES], live.n_bytes, side="right")
-    by_size = _sums(group * 3 + size, live.n_bytes, len(first) * 3).reshape(-1, 3)
+    by_size = _sum_by_group(group * 3 + size, live.n_bytes, len(first) * 3).reshape(-1, 3)
+
     return LiveBlockSites(
         line=line[first][order],
         use=use[first][order],
         is_before_recording=live.is_before_recording[first][order],
-        stack=_largest_stacks(group, live)[order],
+        stack=_find_largest_stacks(group, live)[order],
         n=np.bincount(group, minlength=len(first))[order],
         n_bytes=n_bytes[order],
         size_class=by_size.argmax(axis=1).astype(np.uint8)[order],
@@ -124,33 +133,33 @@ def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     )
 
 
-def _largest_stacks(group: Rows, live: LiveBlocks) -> Int32s:
-    """The stack with the most bytes of each group. Shape ``(s,)``."""
+def _find_largest_stacks(group: Rows, live: LiveBlocks) -> Int32s:
+    """Find the stack with the most bytes of each group. Shape ``(s,)``."""
     pair = group.astype(np.int64) * (int(live.stack.max(initial=0)) + 2) + live.stack + 1
     _, first, number = np.unique(pair, return_index=True, return_inverse=True)
-    order = np.lexsort((_sums(number, live.n_bytes, len(first)), group[first]))
+    order = np.lexsort((_sum_by_group(number, live.n_bytes, len(first)), group[first]))
     last = np.ones(len(order), dtype=np.bool_)
     last[:-1] = np.diff(group[first][order]) > 0
     return np.asarray(live.stack[first[order[last]]])
 
 
-def _sums(group: Rows, n_bytes: Int64s, n: int) -> Int64s:
-    """Sums of bytes by group, exact where floats would round. Shape ``(n,)``."""
-    found = np.zeros(n, dtype=np.int64)
-    np.add.at(found, group, n_bytes)
-    return found
+def _sum_by_group(group: Rows, n_bytes: Int64s, n_groups: int) -> Int64s:
+    """Sum the bytes by group, exactly where floats would round. Shape ``(n_groups,)``."""
+    sums = np.zeros(n_groups, dtype=np.int64)
+    np.add.at(sums, group, n_bytes)
+    return sums
 
 
 def bytes_over_time(
     group: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n_groups: int
 ) -> Int64s:
-    """Live bytes of each group of blocks at each moment. Shape ``(n_groups, k)``.
+    """Return the live bytes of each group of blocks at each moment. Shape ``(n_groups, k)``.
 
     Args:
         group: Group of each block. Shape ``(b,)``.
         n_bytes: Shape ``(b,)``.
         begin: First index at which the block is live. Shape ``(b,)``.
-        end: First later index at which it is not. Shape ``(b,)``.
+        end: First later index at which it is not live. Shape ``(b,)``.
         moments: Indices, ascending. Shape ``(k,)``.
     """
     width = len(moments) + 1
@@ -161,7 +170,7 @@ def bytes_over_time(
 
 
 def representative_places(level: Int64s, n: int) -> Rows:
-    """Indices that preserve the shape of a curve: the maximum of each of ``n`` bins, and both ends.
+    """Choose indices that preserve a curve's shape: the maxima of ``n`` bins, and both ends.
 
     Args:
         level: Not empty. Shape ``(p,)``.
@@ -173,6 +182,7 @@ def representative_places(level: Int64s, n: int) -> Rows:
     last = len(level) - 1
     if len(level) <= n:
         return np.arange(len(level))
+
     bounds = np.linspace(0, len(level), n + 1).astype(np.intp)
-    inside = [a + int(level[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
-    return distinct(np.array([0, *inside, last], dtype=np.intp))
+    maxima = [a + int(level[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
+    return distinct(np.array([0, *maxima, last], dtype=np.intp))

@@ -6,8 +6,8 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import SMALL_BYTES, segment_bytes
-from profkit.index.snapshot.replay import DeviceReplay, common_levels
-from profkit.index.snapshot.segment_map import segment_map_at
+from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels
+from profkit.index.snapshot.segment_map import build_segment_map_at
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING
 from profkit.model.snapshot import Action, MemorySnapshot
@@ -15,8 +15,8 @@ from profkit.model.snapshot import Action, MemorySnapshot
 Reason = Literal["exhaustion", "fragmentation", "limit", "outside"]
 
 _MIN_FRAGMENTED_SHARE: Final = 0.1
-"""With a smaller unreleasable share of its memory an allocator is exhausted, not fragmented, if it
-is not known how many bytes the driver lacked."""
+"""With a smaller unreleasable share of its memory an allocator is exhausted, not fragmented, unless
+it is known how many bytes the driver lacked."""
 _MIN_OUTSIDE_SHARE: Final = 0.25
 """A CUDA context and libraries use one or two GiB; a larger share belongs to other processes."""
 
@@ -51,27 +51,27 @@ class AllocationFailure:
 
     @property
     def missing_bytes(self) -> int | None:
-        """Bytes that the driver lacked; 0 where it had enough, None where not known."""
+        """Return the bytes that the driver lacked, 0 if it had enough, or None if unknown."""
         if self.device_free_bytes is None:
             return None
         return max(0, self.needed_bytes - self.device_free_bytes)
 
     @property
     def outside_bytes(self) -> int | None:
-        """Bytes of the device in use outside this allocator; None where not known."""
+        """Return the bytes of the device in use outside this allocator, or None if unknown."""
         if self.driver is None or self.device_free_bytes is None:
             return None
         return max(0, self.driver.total_bytes - self.device_free_bytes - self.reserved_bytes)
 
     @property
     def fits_if_compacted(self) -> bool:
-        """Whether the unreleasable free memory would have covered the missing bytes."""
+        """Return whether the unreleasable free memory would have covered the missing bytes."""
         missing = self.needed_bytes if self.missing_bytes is None else self.missing_bytes
         return self.unreleasable_bytes >= missing
 
     @property
     def reason(self) -> Reason:
-        """Why the allocation failed.
+        """Explain why the allocation failed.
 
         ``limit``: the driver had enough, so a limit of the program applied, or other processes
         freed memory a moment too late. ``outside``: memory in use outside this allocator is a
@@ -81,6 +81,8 @@ class AllocationFailure:
         """
         if self.missing_bytes == 0:
             return "limit"
+
+        # Other processes come first: they explain a failure that the program cannot avoid.
         outside = self.outside_bytes
         if self.driver is not None and outside is not None:
             is_large = outside >= _MIN_OUTSIDE_SHARE * self.driver.total_bytes
@@ -93,27 +95,30 @@ class AllocationFailure:
         return "fragmentation" if is_large and self.fits_if_compacted else "exhaustion"
 
 
-def allocation_failures(
+def find_allocation_failures(
     snapshot: MemorySnapshot, replay: DeviceReplay
 ) -> tuple[AllocationFailure, ...]:
-    """Every failed allocation of a device, in order."""
+    """Find every failed allocation of a device, in order."""
     action = snapshot.history.action[replay.rows]
     return tuple(
-        _failure(snapshot, replay, place) for place in np.flatnonzero(action == Action.OOM).tolist()
+        _build_failure(snapshot, replay, place)
+        for place in np.flatnonzero(action == Action.OOM).tolist()
     )
 
 
-def _failure(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> AllocationFailure:
+def _build_failure(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> AllocationFailure:
     history = snapshot.history
     row = replay.rows[place]
     requested, free = int(history.n_bytes[row]), int(history.free_bytes.at(row.reshape(1))[0])
-    active, reserved = common_levels(snapshot, replay)
-    segments = segment_map_at(snapshot, replay, place)
+
+    active, reserved = compute_common_levels(snapshot, replay)
+    segments = build_segment_map_at(snapshot, replay, place)
     stream = int(history.stream[row])
-    small = requested <= SMALL_BYTES
+    is_small = requested <= SMALL_BYTES
     largest = (
-        None if segments is None else segments.largest_usable_block_bytes(stream, is_small=small)
+        None if segments is None else segments.largest_usable_block_bytes(stream, is_small=is_small)
     )
+
     return AllocationFailure(
         place=place,
         stack=int(history.stack[row]),
@@ -124,5 +129,5 @@ def _failure(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Allo
         active_bytes=int(replay.active_bytes[place]),
         unreleasable_bytes=int(reserved[place] - active[place]),
         largest_usable_block_bytes=largest,
-        driver=next((each for each in snapshot.driver if each.device == replay.device), None),
+        driver=next((driver for driver in snapshot.driver if driver.device == replay.device), None),
     )

@@ -47,8 +47,8 @@ class DeviceReplay:
         earlier_frees: Indices of frees of blocks allocated before the history.
         block: Rows of the blocks that are active at the end, by address. Shape ``(b,)``.
         since: Index of the allocation of each, or -1 where it precedes the history.
-        n_bytes: Size of each row: of an allocation that is live at the end the block size, of all
-            others the size in the history. Shape ``(n,)``.
+        n_bytes: Size of each row: the block size of an allocation that is live at the end, and
+            otherwise the size in the history. Shape ``(n,)``.
         active_bytes: Active bytes before each row and at the end. Shape ``(n+1,)``.
         reserved_bytes: Reserved bytes before each row and at the end. Shape ``(n+1,)``.
     """
@@ -66,55 +66,60 @@ class DeviceReplay:
 
     @cached_property
     def live(self) -> Rows:
-        """Indices of the allocations without a free."""
+        """Return the indices of the allocations without a free."""
         return np.asarray(self.alloc[self.free == NO_ROW])
 
     @cached_property
     def peak(self) -> int:
-        """First index of the peak in ``active_bytes``; without :attr:`has_peak` the end."""
+        """Return the first index of the peak in ``active_bytes``, or the end without a peak."""
         return int(self.active_bytes.argmax()) if self.has_peak else self.end
 
     @property
     def has_peak(self) -> bool:
-        """Whether the history has a peak: one entry only tells two moments apart."""
+        """Return whether the history has a peak, which a single entry cannot show."""
         return len(self.rows) > 1
 
     @property
     def ends(self) -> Mask:
-        """Which rows free a block. Shape ``(n,)``."""
-        found = np.zeros(len(self.rows), dtype=np.bool_)
-        found[self.free[self.free != NO_ROW]] = True
-        found[self.earlier_frees] = True
-        return found
+        """Return which rows free a block. Shape ``(n,)``."""
+        is_end = np.zeros(len(self.rows), dtype=np.bool_)
+        is_end[self.free[self.free != NO_ROW]] = True
+        is_end[self.earlier_frees] = True
+        return is_end
 
     @property
     def end(self) -> int:
-        """The index after the last row: the state of the snapshot."""
+        """Return the index after the last row: the state of the snapshot."""
         return len(self.rows)
 
 
 def replay_history(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
     """Replay the history of every device."""
-    return tuple(_of_device(snapshot, device) for device in snapshot.devices)
+    return tuple(_replay_device(snapshot, device) for device in snapshot.devices)
 
 
-def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
+def _replay_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     history, blocks, segments = snapshot.history, snapshot.blocks, snapshot.segments
     rows = np.flatnonzero(history.device == device)
     action, address = history.action[rows], history.address[rows]
-    here = segments.device == device
-    own = here[blocks.segment]
-    pending = blocks.address[own & (blocks.state == State.PENDING_FREE)]
-    end = _end_of_block(action, len(pending))
+
+    is_on_device = segments.device == device
+    is_block_on_device = is_on_device[blocks.segment]
+    pending = blocks.address[is_block_on_device & (blocks.state == State.PENDING_FREE)]
+    end = _choose_end(action, len(pending))
     if end == Action.FREE_REQUESTED:
-        action = _without_pending(action, address, pending)
+        action = _ignore_pending(action, address, pending)
+
     pairs = pair_by_address(address, action, Action.ALLOC, end)
-    block = np.flatnonzero(blocks.is_active & own)
+    block = np.flatnonzero(blocks.is_active & is_block_on_device)
     block = block[np.argsort(blocks.address[block], kind="stable")]
-    since = _since(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
+    since = _find_allocations(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
+
     n_bytes = history.n_bytes[rows].copy()
+    # The snapshot has exact sizes of live blocks.
     is_known = since != NO_ROW
     n_bytes[since[is_known]] = blocks.n_bytes[block[is_known]]
+
     active = int(blocks.n_bytes[block].sum())
     return DeviceReplay(
         device=device,
@@ -127,7 +132,7 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
         n_bytes=n_bytes,
         active_bytes=levels(active, n_bytes, action == Action.ALLOC, action == end),
         reserved_bytes=levels(
-            int(segments.total_bytes[here].sum()),
+            int(segments.total_bytes[is_on_device].sum()),
             n_bytes,
             np.isin(action, _RESERVES),
             np.isin(action, _RELEASES),
@@ -135,19 +140,19 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     )
 
 
-def _since(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
-    """Index of the allocation of each block address, or -1; block addresses are ascending."""
+def _find_allocations(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
+    """Find the index of each block's allocation, or -1, for ascending block addresses."""
     place = np.full(len(of_block), NO_ROW, dtype=np.intp)
     if len(of_block):
-        of_live = address[live]
-        at = np.searchsorted(of_block, of_live)
-        hit = of_block[np.minimum(at, len(of_block) - 1)] == of_live
-        place[at[hit]] = live[hit]
+        live_address = address[live]
+        at = np.searchsorted(of_block, live_address)
+        is_match = of_block[np.minimum(at, len(of_block) - 1)] == live_address
+        place[at[is_match]] = live[is_match]
     return place
 
 
 def requested_peak_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
-    """The peak of active bytes from the sizes in the history.
+    """Return the peak of active bytes from the sizes in the history.
 
     Requested sizes are subtracted from the final block sizes. So it is at least the maximum of
     :attr:`DeviceReplay.active_bytes`, and exceeds it by the rounding of live blocks that were
@@ -159,10 +164,10 @@ def requested_peak_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
     return int(levels(int(replay.active_bytes[-1]), requested, begins, replay.ends).max())
 
 
-def _end_of_block(action: UInt8s, n_pending: int) -> Action:
-    """The action that ends a block.
+def _choose_end(action: UInt8s, n_pending: int) -> Action:
+    """Choose the action that ends a block.
 
-    A free completes when no stream uses the block any more. If completions were not recorded
+    A free completes when no stream uses the block any more. Where completions were not recorded
     (``skip_actions``), requested frees are used: there are more of them than pending blocks.
     """
     if (action == Action.FREE_COMPLETED).any():
@@ -171,28 +176,29 @@ def _end_of_block(action: UInt8s, n_pending: int) -> Action:
     return Action.FREE_REQUESTED if n_requests > n_pending else Action.FREE_COMPLETED
 
 
-def _without_pending(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s:
-    """The actions without requested frees that are still pending."""
+def _ignore_pending(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s:
+    """Ignore requested frees that are still pending."""
     requests = np.flatnonzero((action == Action.FREE_REQUESTED) & np.isin(address, pending))
+
     # An address is not reused before its free is complete, so the last request is pending.
     _, from_last = np.unique(address[requests][::-1], return_index=True)
-    found: UInt8s = action.copy()
-    found[requests[::-1][from_last]] = Action.OTHER
-    return found
+    completed: UInt8s = action.copy()
+    completed[requests[::-1][from_last]] = Action.OTHER
+    return completed
 
 
 def levels(final: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
-    """The level in bytes before each change and at the end, from the final level. Shape ``(n+1,)``.
+    """Return the level in bytes before each change and at the end, given that. Shape ``(n+1,)``.
 
     Args:
         ups: Which changes of ``n_bytes`` add. Shape ``(n,)``.
-        downs: Which of them subtract. Shape ``(n,)``.
+        downs: Which changes subtract. Shape ``(n,)``.
     """
     change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
-    found = np.zeros(len(n_bytes) + 1, dtype=np.int64)
-    np.cumsum(change, out=found[1:])
-    found += final - found[-1]
-    return found
+    level = np.zeros(len(n_bytes) + 1, dtype=np.int64)
+    np.cumsum(change, out=level[1:])
+    level += final - level[-1]
+    return level
 
 
 def pair_by_address(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs:
@@ -203,16 +209,19 @@ def pair_by_address(address: Int64s, action: UInt8s, begin: Action, end: Action)
     changes = np.flatnonzero((action == begin) | (action == end))
     order = changes[np.argsort(address[changes], kind="stable")]
     begins = action[order] == begin
+
+    # An end follows the begin of the same address. Otherwise its begin precedes the history.
     follows = np.zeros(len(order), dtype=np.bool_)
     follows[1:] = begins[:-1] & ~begins[1:] & (address[order][1:] == address[order][:-1])
+
     ended = np.full(len(action), NO_ROW, dtype=np.intp)
     ended[order[:-1][follows[1:]]] = order[follows]
     began = np.flatnonzero(action == begin)
     return Pairs(began, ended[began], np.sort(order[~begins & ~follows]))
 
 
-def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
-    """Peak of bytes that were freed but pending on another stream.
+def measure_peak_pending_free(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
+    """Measure the peak of bytes that were freed but pending on another stream.
 
     A block used on another stream (``record_stream``) stays active after its free until that stream
     has reached the free. A free that completes in the next history entry was not pending. Where
@@ -221,11 +230,14 @@ def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> i
     rows, history, blocks = replay.rows, snapshot.history, snapshot.blocks
     pending = replay.block[blocks.state[replay.block] == State.PENDING_FREE]
     final = int(blocks.n_bytes[pending].sum())
+
     action, address = history.action[rows], history.address[rows]
     begins, ends = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
     if not (begins.any() and ends.any()):
         return final
-    # Nearly all complete at once; pairing the rest is fast.
+
+    # Nearly all complete at once, so that few have to be paired.
+    # A completion right after its request was not pending.
     at_once = begins[:-1] & ends[1:] & (address[:-1] == address[1:])
     remaining = begins | ends
     remaining[:-1] &= ~at_once
@@ -234,12 +246,15 @@ def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> i
     pairs = pair_by_address(
         address[places], action[places], Action.FREE_REQUESTED, Action.FREE_COMPLETED
     )
+
     begin, is_done = places[pairs.begin], pairs.end != NO_ROW
     is_pending = ~is_done & np.isin(address[begin], blocks.address[pending])
     end = places[pairs.end[is_done]]
+
     # A completion in the first entry may be half of a pair that the buffer cut.
     cut = places[pairs.earlier_ends]
     cut = cut[cut > 0]
+
     n_bytes = history.n_bytes[rows]
     change = np.zeros(replay.end + 1, dtype=np.int64)
     change[begin[is_done | is_pending] + 1] += n_bytes[begin[is_done | is_pending]]
@@ -249,30 +264,32 @@ def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> i
     return max(int(np.cumsum(change).max()), final)
 
 
-def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
-    """The private pool of each address in an existing segment. Shape of ``address``.
+def find_private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
+    """Find the private pool of each address in an existing segment. Shape of ``address``.
 
     Indices into :attr:`MemorySnapshot.pools`; 0 for the default pool and for segments that no
     longer exist.
     """
     segments = snapshot.segments
-    own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
-    if not len(own):
+    rows = np.flatnonzero((segments.device == device) & (segments.pool != 0))
+    if not len(rows):
         return np.zeros(len(address), dtype=np.int32)
-    own = own[np.argsort(segments.address[own], kind="stable")]
-    holder = own[np.maximum(np.searchsorted(segments.address[own], address, side="right") - 1, 0)]
+
+    rows = rows[np.argsort(segments.address[rows], kind="stable")]
+    place = np.searchsorted(segments.address[rows], address, side="right") - 1
+    holder = rows[np.maximum(place, 0)]
     begin = segments.address[holder]
-    inside = (begin <= address) & (address < begin + segments.total_bytes[holder])
-    return np.where(inside, segments.pool[holder], 0).astype(np.int32)
+    is_inside = (begin <= address) & (address < begin + segments.total_bytes[holder])
+    return np.where(is_inside, segments.pool[holder], 0).astype(np.int32)
 
 
 def is_private(snapshot: MemorySnapshot, device: int, address: Int64s) -> Mask:
-    """Which addresses are in an existing segment of a private pool. Shape of ``address``."""
-    return np.asarray(private_pools(snapshot, device, address) != 0)
+    """Return which addresses are in an existing segment of a private pool. Shape of ``address``."""
+    return np.asarray(find_private_pools(snapshot, device, address) != 0)
 
 
-def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64s, Int64s]:
-    """Active and reserved bytes outside private pools, as in :class:`DeviceReplay`.
+def compute_common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64s, Int64s]:
+    """Compute the active and reserved bytes outside private pools, see :class:`DeviceReplay`.
 
     Free memory of a CUDA graph's private pool is neither a cache that could be emptied nor
     fragmented: the graph writes to it when it is replayed.
@@ -280,22 +297,23 @@ def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64
     Source: "Graph memory management" in PyTorch's CUDA semantics.
     """
     segments, blocks = snapshot.segments, snapshot.blocks
-    own = (segments.device == replay.device) & (segments.pool != 0)
-    if not own.any():
+    is_private_segment = (segments.device == replay.device) & (segments.pool != 0)
+    if not is_private_segment.any():
         return replay.active_bytes, replay.reserved_bytes
+
     rows = replay.rows
     action, n_bytes = snapshot.history.action[rows], replay.n_bytes
-    private = is_private(snapshot, replay.device, snapshot.history.address[rows])
+    is_private_row = is_private(snapshot, replay.device, snapshot.history.address[rows])
     active = levels(
-        int(blocks.n_bytes[blocks.is_active & own[blocks.segment]].sum()),
+        int(blocks.n_bytes[blocks.is_active & is_private_segment[blocks.segment]].sum()),
         n_bytes,
-        private & (action == Action.ALLOC),
-        private & replay.ends,
+        is_private_row & (action == Action.ALLOC),
+        is_private_row & replay.ends,
     )
     reserved = levels(
-        int(segments.total_bytes[own].sum()),
+        int(segments.total_bytes[is_private_segment].sum()),
         n_bytes,
-        private & np.isin(action, _RESERVES),
-        private & np.isin(action, _RELEASES),
+        is_private_row & np.isin(action, _RESERVES),
+        is_private_row & np.isin(action, _RELEASES),
     )
     return replay.active_bytes - active, replay.reserved_bytes - reserved

@@ -11,7 +11,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT_BYTES
-from profkit.index.snapshot.live_blocks import live_blocks_at
+from profkit.index.snapshot.live_blocks import find_live_blocks
 from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address
 from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -48,64 +48,68 @@ class SegmentMap:
 
     @cached_property
     def free_segment(self) -> Rows:
-        """Segment of each free block. Shape ``(h,)``."""
+        """Return the segment of each free block. Shape ``(h,)``."""
         return self._segment_of(self.free_address)
 
     @cached_property
     def is_unreleasable(self) -> Mask:
-        """Free blocks in segments with a live block. Shape ``(h,)``."""
+        """Return which free blocks are in segments with a live block. Shape ``(h,)``."""
         is_used = np.zeros(len(self.segment_address), dtype=np.bool_)
         is_used[self._segment_of(self.block_address)] = True
         return np.asarray(is_used[self.free_segment] & ~self.is_private[self.free_segment])
 
     @property
     def releasable_bytes(self) -> int:
-        """Bytes that ``empty_cache`` would return to the driver."""
+        """Return the bytes that ``empty_cache`` would return to the driver."""
         is_releasable = ~self.is_unreleasable & ~self.is_private[self.free_segment]
         return int(self.free_bytes[is_releasable].sum())
 
     @property
     def unreleasable_bytes(self) -> int:
-        """Free bytes that live blocks in the same segment keep from being released.
+        """Return the free bytes that live blocks in the same segment keep from being released.
 
-        Free memory of private pools counts as neither: CUDA graphs write to it again.
+        Free memory of private pools does not count: CUDA graphs write to it again.
         """
         return int(self.free_bytes[self.is_unreleasable].sum())
 
     def largest_usable_block_bytes(self, stream: int, *, is_small: bool) -> int:
-        """The largest free block for a request of a stream, small (at most 1 MiB) or not."""
+        """Return the size of the largest free block for requests of a stream and size class."""
         segment = self.free_segment
         fits = (self.segment_stream[segment] == stream) & (self.is_small[segment] == is_small)
         return int(self.free_bytes[fits].max(initial=0))
 
     @cached_property
     def unreleasable_by_block(self) -> Int64s:
-        """Unreleasable bytes attributed to each live block. Shape ``(b,)``.
+        """Attribute the unreleasable bytes to live blocks. Shape ``(b,)``.
 
-        A free block between two live blocks counts half for each, one at the end of a segment
-        entirely for its only neighbor; so they add up to :attr:`unreleasable_bytes`.
+        A free block between two live blocks counts half for each. At an end of a segment it counts
+        entirely for its only neighbor. So the bytes add up to :attr:`unreleasable_bytes`.
         """
-        found = np.zeros(len(self.block_address), dtype=np.int64)
+        attributed = np.zeros(len(self.block_address), dtype=np.int64)
         rows = np.flatnonzero(self.is_unreleasable)
         if not len(rows):
-            return found
+            return attributed
+
         segment = self.free_segment[rows]
-        of_block = self._segment_of(self.block_address)
+        segment_of_block = self._segment_of(self.block_address)
+
         after = np.searchsorted(self.block_address, self.free_address[rows])
         last = len(self.block_address) - 1
         left, right = after - 1, np.minimum(after, last)
-        has_left = (left >= 0) & (of_block[np.maximum(left, 0)] == segment)
-        has_right = (after <= last) & (of_block[right] == segment)
+        has_left = (left >= 0) & (segment_of_block[np.maximum(left, 0)] == segment)
+        has_right = (after <= last) & (segment_of_block[right] == segment)
+
         size = self.free_bytes[rows]
+        # The left neighbour gets the rounded half, the right one the remainder.
         half = np.where(has_left & has_right, size // 2, size)
-        np.add.at(found, left[has_left], half[has_left])
-        rest = np.where(has_left, size - half, size)
-        np.add.at(found, right[has_right], rest[has_right])
-        return found
+        np.add.at(attributed, left[has_left], half[has_left])
+        other_half = np.where(has_left, size - half, size)
+        np.add.at(attributed, right[has_right], other_half[has_right])
+        return attributed
 
     def _segment_of(self, address: Int64s) -> Rows:
-        found = np.searchsorted(self.segment_address, address, side="right") - 1
-        return np.asarray(np.maximum(found, 0), dtype=np.intp)
+        place = np.searchsorted(self.segment_address, address, side="right") - 1
+        return np.asarray(np.maximum(place, 0), dtype=np.intp)
 
 
 _NO_BYTES: Final = np.zeros(0, dtype=np.int64)
@@ -123,21 +127,24 @@ NO_SEGMENTS: Final = SegmentMap(
 )
 
 
-def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
-    """The segment map of the snapshot itself."""
+def build_final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
+    """Build the segment map of the snapshot itself."""
     segments, blocks = snapshot.segments, snapshot.blocks
-    here = np.flatnonzero(segments.device == device)
-    here = here[np.argsort(segments.address[here], kind="stable")]
-    row = np.flatnonzero(segments.device[blocks.segment] == device)
-    row = row[np.argsort(blocks.address[row], kind="stable")]
-    inactive = row[blocks.state[row] == State.INACTIVE]
-    live = row[blocks.state[row] != State.INACTIVE]
+    segment_rows = np.flatnonzero(segments.device == device)
+    segment_rows = segment_rows[np.argsort(segments.address[segment_rows], kind="stable")]
+
+    block_rows = np.flatnonzero(segments.device[blocks.segment] == device)
+    block_rows = block_rows[np.argsort(blocks.address[block_rows], kind="stable")]
+
+    inactive = block_rows[blocks.state[block_rows] == State.INACTIVE]
+    live = block_rows[blocks.state[block_rows] != State.INACTIVE]
+
     return SegmentMap(
-        segment_address=segments.address[here],
-        segment_bytes=segments.total_bytes[here],
-        segment_stream=segments.stream[here],
-        is_small=~segments.is_large[here],
-        is_private=segments.pool[here] != 0,
+        segment_address=segments.address[segment_rows],
+        segment_bytes=segments.total_bytes[segment_rows],
+        segment_stream=segments.stream[segment_rows],
+        is_small=~segments.is_large[segment_rows],
+        is_private=segments.pool[segment_rows] != 0,
         block_address=blocks.address[live],
         block_bytes=blocks.n_bytes[live],
         block_stack=blocks.stack[live],
@@ -146,8 +153,10 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
     )
 
 
-def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> SegmentMap | None:
-    """The segment map before one entry of a device's history, or at the end.
+def build_segment_map_at(
+    snapshot: MemorySnapshot, replay: DeviceReplay, place: int
+) -> SegmentMap | None:
+    """Build the segment map before one entry of a device's history, or at the end.
 
     For blocks that were freed since, the history has the requested size, which is rounded up here.
     So a free block may be too long by the unsplit rest of a large block.
@@ -156,21 +165,24 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
         None where expandable segments grew or shrank since: only their final ranges are known.
     """
     later = snapshot.history.action[replay.rows[place:]]
-    moves = any(
+    has_changes = any(
         (places >= place).any() for places in (replay.alloc, replay.free, replay.earlier_frees)
     )
-    if not moves and not np.isin(later, _OF_SEGMENTS).any():
-        return final_segment_map(snapshot, replay.device)
+    if not has_changes and not np.isin(later, _OF_SEGMENTS).any():
+        return build_final_segment_map(snapshot, replay.device)
     if np.isin(later, _MAPS).any():
         return None
-    address, n_bytes, stream, is_small = _segments_at(snapshot, replay, place)
+
+    address, n_bytes, stream, is_small = _find_segments(snapshot, replay, place)
     if not len(address):
         # Without segments there are no blocks, whatever an inconsistent history says.
         return NO_SEGMENTS
-    live = live_blocks_at(snapshot, replay, place)
+
+    live = find_live_blocks(snapshot, replay, place)
     order = np.argsort(live.address, kind="stable")
     begins, lengths = live.address[order], live.n_bytes[order]
     lengths = -(-lengths // BLOCK_BYTES) * BLOCK_BYTES
+
     # Free memory lies between begins of segments or ends of blocks, and begins of blocks or ends
     # of segments, both in ascending order.
     opens = np.sort(np.concatenate((address, begins + lengths)))
@@ -190,46 +202,52 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
     )
 
 
-def _segments_at(
+def _find_segments(
     snapshot: MemorySnapshot, replay: DeviceReplay, place: int
 ) -> tuple[Int64s, Int64s, Int64s, Mask]:
-    """Address, size, stream and kind of the segments before an entry, by address."""
+    """Find address, size, stream and kind of the segments before an entry, by address."""
     segments, history = snapshot.segments, snapshot.history
     rows = replay.rows
     pairs = pair_by_address(
         history.address[rows], history.action[rows], Action.SEGMENT_ALLOC, Action.SEGMENT_FREE
     )
-    here = np.flatnonzero(segments.device == replay.device)
-    here = here[np.argsort(segments.address[here], kind="stable")]
-    since = np.full(len(here), NO_ROW, dtype=np.intp)
+
+    rows_by_address = np.flatnonzero(segments.device == replay.device)
+    rows_by_address = rows_by_address[np.argsort(segments.address[rows_by_address], kind="stable")]
+
+    # The allocation of each segment that still exists.
+    since = np.full(len(rows_by_address), NO_ROW, dtype=np.intp)
     live = pairs.begin[pairs.end == NO_ROW]
-    at = np.searchsorted(segments.address[here], history.address[rows[live]])
-    live, at = live[at < len(here)], at[at < len(here)]
-    hit = segments.address[here[at]] == history.address[rows[live]]
-    since[at[hit]] = live[hit]
-    own = here[since < place]
+    at = np.searchsorted(segments.address[rows_by_address], history.address[rows[live]])
+    live, at = live[at < len(rows_by_address)], at[at < len(rows_by_address)]
+    is_match = segments.address[rows_by_address[at]] == history.address[rows[live]]
+    since[at[is_match]] = live[is_match]
+
+    existing = rows_by_address[since < place]
     freed_later = pairs.begin[(pairs.begin < place) & (pairs.end >= place)]
-    gone = rows[np.concatenate((freed_later, pairs.earlier_ends[pairs.earlier_ends >= place]))]
-    address = np.concatenate((segments.address[own], history.address[gone]))
+    later_freed = rows[
+        np.concatenate((freed_later, pairs.earlier_ends[pairs.earlier_ends >= place]))
+    ]
+
+    address = np.concatenate((segments.address[existing], history.address[later_freed]))
     order = np.argsort(address, kind="stable")
+    is_small = (~segments.is_large[existing], history.n_bytes[later_freed] == SMALL_SEGMENT_BYTES)
     return (
         address[order],
-        np.concatenate((segments.total_bytes[own], history.n_bytes[gone]))[order],
-        np.concatenate((segments.stream[own], history.stream[gone]))[order],
-        np.concatenate((~segments.is_large[own], history.n_bytes[gone] == SMALL_SEGMENT_BYTES))[
-            order
-        ],
+        np.concatenate((segments.total_bytes[existing], history.n_bytes[later_freed]))[order],
+        np.concatenate((segments.stream[existing], history.stream[later_freed]))[order],
+        np.concatenate(is_small)[order],
     )
 
 
 @dataclass(frozen=True)
 class FragmentationSites:
-    """Live blocks with unreleasable free memory beside them, by source line, most such bytes first.
+    """Live blocks next to unreleasable free memory, by source line, most such bytes first.
 
     Attributes:
         line: The source line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`.
             Shape ``(p,)``.
-        unreleasable_bytes: As in :attr:`SegmentMap.unreleasable_by_block`.
+        unreleasable_bytes: See :attr:`SegmentMap.unreleasable_by_block`.
     """
 
     line: Int32s
@@ -241,14 +259,16 @@ class FragmentationSites:
         return len(self.line)
 
 
-def fragmentation_sites(segments: SegmentMap, lines: StackLines) -> FragmentationSites:
+def find_fragmentation_sites(segments: SegmentMap, lines: StackLines) -> FragmentationSites:
     """Group the blocks that keep free memory from being released by source line."""
     unreleasable = segments.unreleasable_by_block
     blocks = np.flatnonzero(unreleasable > 0)
     line, group = np.unique(lines.of(segments.block_stack[blocks]), return_inverse=True)
+
     n_bytes, unreleasable_bytes = np.zeros((2, len(line)), dtype=np.int64)
     np.add.at(n_bytes, group, segments.block_bytes[blocks])
     np.add.at(unreleasable_bytes, group, unreleasable[blocks])
+
     order = np.argsort(-unreleasable_bytes, kind="stable")
     n = np.bincount(group, minlength=len(line))
     return FragmentationSites(line[order], n[order], n_bytes[order], unreleasable_bytes[order])

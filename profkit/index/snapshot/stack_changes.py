@@ -1,8 +1,8 @@
 """Comparison of two snapshots: live blocks by allocation stack.
 
 Stacks match where their Python frames do: file, line and function. Addresses are meaningless, and
-compiled frames differ between builds. Where the program was edited in between, lines move: the
-remaining stacks match where files and functions are equal and equally many are left on both sides.
+compiled frames differ between builds. If the program was edited in between, lines move. Then the
+remaining stacks match if files and functions are equal and equally many are left on both sides.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.pairing import match_items
-from profkit.index.snapshot.stack_lines import is_python, stack_lines
+from profkit.index.snapshot.stack_lines import find_stack_lines, is_python
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks
 
@@ -43,7 +43,7 @@ class StackChange:
 
     @property
     def present(self) -> LiveStack:
-        """The stack after, or before where it has no blocks after."""
+        """Return the stack after, or else before."""
         stack = self.after or self.before
         if stack is None:
             raise ValueError("a change has at least one side")
@@ -51,96 +51,108 @@ class StackChange:
 
     @property
     def delta_bytes(self) -> int:
-        """Bytes after minus bytes before."""
+        """Return the bytes after minus bytes before."""
         return (self.after.n_bytes if self.after else 0) - (
             self.before.n_bytes if self.before else 0
         )
 
 
-def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackChange, ...]:
-    """Stacks whose number of blocks or bytes changed, largest change first.
+def find_stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackChange, ...]:
+    """Find the stacks whose number of blocks or bytes changed, largest change first.
 
     Snapshots of one device each, such as of two ranks, are compared regardless of its ordinal.
     """
-    new_stacks = live_stacks(after)
-    old_stacks = _on_devices_of(new_stacks, live_stacks(before))
+    new_stacks = find_live_stacks(after)
+    old_stacks = _align_device(new_stacks, find_live_stacks(before))
     pairs, fixed, added = match_items(old_stacks, new_stacks, (_exact,), _lines_apart)
+
+    # First stacks whose lines moved, then the same program or torch in another folder.
     for key in (_moved, _elsewhere):
         same_count = _if_equally_many(fixed, added, key)
         more, fixed, added = match_items(fixed, added, (same_count,), _lines_apart)
         pairs += more
+
     changes = [StackChange(old, new) for old, new in pairs]
     changes += [StackChange(old, None) for old in fixed]
     changes += [StackChange(None, new) for new in added]
-    changes = [each for each in changes if _differs(each)]
+    changes = [change for change in changes if _differs(change)]
+
     return tuple(sorted(changes, key=_rank))
 
 
-def live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
-    """Active blocks at the end, by device and Python stack."""
+def find_live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
+    """Find the active blocks at the end, by device and Python stack."""
     blocks = snapshot.blocks
     active = np.flatnonzero(blocks.is_active)
     device = snapshot.segments.device[blocks.segment[active]].astype(np.int64)
     stack, n_bytes = blocks.stack[active], blocks.n_bytes[active]
+
     pairs, group = np.unique(np.stack((device, stack)), axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, group.ravel(), n_bytes)
     counts = np.bincount(group.ravel(), minlength=pairs.shape[1])
-    lines = stack_lines(snapshot.stacks)
+
+    lines = find_stack_lines(snapshot.stacks)
     source_line = lines.of(pairs[1].astype(np.int32))
     is_python_frame = [is_python(frame) for frame in snapshot.stacks.frames]
-    found: dict[tuple[int, tuple[Frame, ...]], LiveStack] = {}
+
+    by_stack: dict[tuple[int, tuple[Frame, ...]], LiveStack] = {}
+
+    # Stacks that differ only in compiled frames are one.
     for (ordinal, number), line, total, n in zip(
         pairs.T.tolist(), source_line.tolist(), sums.tolist(), counts.tolist(), strict=True
     ):
-        frames = _python_frames(snapshot.stacks, number, is_python_frame)
-        earlier = found.get((ordinal, frames))
-        found[ordinal, frames] = LiveStack(
+        frames = _select_python_frames(snapshot.stacks, number, is_python_frame)
+        earlier = by_stack.get((ordinal, frames))
+        by_stack[ordinal, frames] = LiveStack(
             device=ordinal,
             frames=frames,
             location=lines.location(line) if frames else Location(),
             n=n + (earlier.n if earlier else 0),
             n_bytes=total + (earlier.n_bytes if earlier else 0),
         )
-    return list(found.values())
+    return list(by_stack.values())
 
 
-def _python_frames(stacks: Stacks, number: int, is_python_frame: list[bool]) -> tuple[Frame, ...]:
+def _select_python_frames(
+    stacks: Stacks, number: int, is_python_frame: list[bool]
+) -> tuple[Frame, ...]:
     if number == NO_STACK:
         return ()
-    own = stacks.frame[stacks.start[number] : stacks.start[number + 1]].tolist()
-    return tuple(stacks.frames[each] for each in own if is_python_frame[each])
+    numbers = stacks.frame[stacks.start[number] : stacks.start[number + 1]].tolist()
+    return tuple(stacks.frames[frame] for frame in numbers if is_python_frame[frame])
 
 
-def _on_devices_of(new_stacks: list[LiveStack], old_stacks: list[LiveStack]) -> list[LiveStack]:
-    """The old stacks, with the new device's ordinal where both sides have one device."""
-    devices = {each.device for each in new_stacks}
-    if len(devices) != 1 or len({each.device for each in old_stacks}) != 1:
+def _align_device(new_stacks: list[LiveStack], old_stacks: list[LiveStack]) -> list[LiveStack]:
+    """Give old stacks the new device's ordinal if both sides have one device."""
+    devices = {stack.device for stack in new_stacks}
+    if len(devices) != 1 or len({stack.device for stack in old_stacks}) != 1:
         return old_stacks
     (device,) = devices
-    return [replace(each, device=device) for each in old_stacks]
+    return [replace(stack, device=device) for stack in old_stacks]
 
 
 def _exact(stack: LiveStack) -> Hashable:
-    return stack.device, tuple((each.file, each.line, each.function) for each in stack.frames)
+    return stack.device, tuple((frame.file, frame.line, frame.function) for frame in stack.frames)
 
 
 def _moved(stack: LiveStack) -> Hashable:
-    return stack.device, tuple((each.file, each.function) for each in stack.frames)
+    return stack.device, tuple((frame.file, frame.function) for frame in stack.frames)
 
 
 def _elsewhere(stack: LiveStack) -> Hashable:
-    """The same program in another folder, or with torch installed elsewhere."""
+    """Return a key of the program in any folder, with torch installed anywhere."""
     return stack.device, tuple(
-        (posixpath.basename(each.file.replace("\\", "/")), each.function) for each in stack.frames
+        (posixpath.basename(frame.file.replace("\\", "/")), frame.function)
+        for frame in stack.frames
     )
 
 
 def _if_equally_many(
-    ones: list[LiveStack], others: list[LiveStack], key: Callable[[LiveStack], Hashable]
+    before: list[LiveStack], after: list[LiveStack], key: Callable[[LiveStack], Hashable]
 ) -> Callable[[LiveStack], Hashable | None]:
-    """A key that only matches items that are equally frequent on both sides."""
-    left, right = Counter(map(key, ones)), Counter(map(key, others))
+    """Return a key that only matches items that are equally frequent on both sides."""
+    left, right = Counter(map(key, before)), Counter(map(key, after))
 
     def key_if_equal(stack: LiveStack) -> Hashable | None:
         name = key(stack)
@@ -149,8 +161,8 @@ def _if_equally_many(
     return key_if_equal
 
 
-def _lines_apart(one: LiveStack, other: LiveStack) -> int:
-    pairs = zip(one.frames, other.frames, strict=False)
+def _lines_apart(before: LiveStack, after: LiveStack) -> int:
+    pairs = zip(before.frames, after.frames, strict=False)
     return sum(abs((left.line or 0) - (right.line or 0)) for left, right in pairs)
 
 

@@ -25,19 +25,19 @@ _TORCH_FILE: Final = regex(
 _INSTALLED: Final = regex(r"[/\\](site|dist)-packages[/\\]")
 
 _USER, _PACKAGE, _TORCH, _NOT_PYTHON = range(4)
-_OWNERSHIP: Final = Ownership(paths={}, libraries=(), known=False)
+_OWNERSHIP: Final = Ownership(paths={}, libraries=(), is_known=False)
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether a frame is a Python frame, not one of compiled code.
+    """Return whether a frame is a Python frame, not a frame of compiled code.
 
-    ``stacks="all"`` mixes both; compiled frames have a C++ source file, an object file, or none.
+    ``stacks="all"`` mixes both. Compiled frames have a C++ source file, an object file, or none.
     """
     return _PYTHON.search(frame.file) is not None
 
 
 @lru_cache(maxsize=65536)
-def _owner(file: str) -> int:
+def _find_owner(file: str) -> int:
     if not _PYTHON.search(file):
         return _NOT_PYTHON
     if _TORCH_FILE.search(file):
@@ -66,38 +66,40 @@ class StackLines:
     is_users: Mask
 
     def of(self, stack: Int32s) -> Int32s:
-        """The source line of each of some stacks, or :data:`NO_LINE`. Shape of ``stack``."""
+        """Return the source line of each stack, or :data:`NO_LINE`. Shape of ``stack``."""
         if not len(self.frame):
             return np.full(len(stack), NO_LINE, dtype=np.int32)
         return np.where(stack == NO_STACK, NO_LINE, self.frame[stack]).astype(np.int32)
 
     def location(self, line: int) -> Location:
-        """A source line as a location; empty for :data:`NO_LINE`."""
+        """Return a source line as a location, empty for :data:`NO_LINE`."""
         if line == NO_LINE:
             return Location()
         frame = self.stacks.frames[line]
         return Location(file=frame.file, line=frame.line, function=frame.function)
 
     def python(self, stack: int) -> tuple[Frame, ...]:
-        """The Python frames of a stack, innermost first."""
+        """Return the Python frames of a stack, innermost first."""
         return tuple(frame for frame in self.stacks.of(stack) if is_python(frame))
 
 
-def stack_lines(stacks: Stacks) -> StackLines:
+def find_stack_lines(stacks: Stacks) -> StackLines:
     """Find the source line of every stack."""
-    owner_of = np.fromiter((_owner(f.file) for f in stacks.frames), np.int64, len(stacks.frames))
-    place = best_frame_places(stacks, owner_of)
+    owner_of = np.fromiter(
+        (_find_owner(frame.file) for frame in stacks.frames), np.int64, len(stacks.frames)
+    )
+    place = find_best_frame_places(stacks, owner_of)
     frame = np.full(len(stacks), NO_LINE, dtype=np.int32)
     owner = np.full(len(stacks), _NOT_PYTHON, dtype=np.int64)
-    has = place >= 0
-    frame[has] = stacks.frame[place[has]]
-    owner[has] = owner_of[frame[has]]
+    has_frame = place >= 0
+    frame[has_frame] = stacks.frame[place[has_frame]]
+    owner[has_frame] = owner_of[frame[has_frame]]
     frame[owner == _NOT_PYTHON] = NO_LINE
     return StackLines(stacks, frame, owner == _USER)
 
 
-def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
-    """For each stack the index in ``stacks.frame`` of its innermost frame of the lowest rank.
+def find_best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
+    """Find each stack's innermost frame of the lowest rank, as an index in ``stacks.frame``.
 
     Args:
         rank: Rank of each of ``stacks.frames``, 0 or more. Shape ``(f,)``.
@@ -105,19 +107,25 @@ def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
     Returns:
         Indices, or -1 for a stack without frames. Shape ``(k,)``.
     """
-    found = np.full(len(stacks), -1, dtype=np.int64)
+    place = np.full(len(stacks), -1, dtype=np.int64)
     filled = np.flatnonzero(stacks.start[1:] > stacks.start[:-1])
     if not len(filled):
-        return found
-    n = len(stacks.frame)
-    key = rank[stacks.frame] * n + np.arange(n)
-    found[filled] = np.minimum.reduceat(key, stacks.start[filled].astype(np.intp)) % n
-    return found
+        return place
+
+    # One number for rank and place, so that the minimum has the lowest rank, then the innermost
+    # place.
+    n_places = len(stacks.frame)
+    key = rank[stacks.frame] * n_places + np.arange(n_places)
+    place[filled] = np.minimum.reduceat(key, stacks.start[filled].astype(np.intp)) % n_places
+    return place
 
 
 def stacks_with(stacks: Stacks, frames: Mask) -> Mask:
-    """Which stacks contain at least one of some frames of ``stacks.frames``. Shape ``(k,)``."""
-    found = np.zeros(len(stacks), dtype=np.bool_)
+    """Return which stacks contain at least one of some frames of ``stacks.frames``.
+
+    Shape ``(k,)``.
+    """
+    has_frame = np.zeros(len(stacks), dtype=np.bool_)
     of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))
-    found[of_stack[frames[stacks.frame]]] = True
-    return found
+    has_frame[of_stack[frames[stacks.frame]]] = True
+    return has_frame

@@ -20,13 +20,13 @@ from profkit.index.snapshot.allocator.simulate import (
     PoolSize,
     Requests,
     SimulatedRun,
-    combined,
+    combine,
     simulate,
 )
 from profkit.index.snapshot.cache_flushes import FlushCause, Flushes
 from profkit.index.snapshot.oom_analysis import AllocationFailure
-from profkit.index.snapshot.recorded_requests import recorded_requests
-from profkit.index.snapshot.replay import DeviceReplay, common_levels
+from profkit.index.snapshot.recorded_requests import find_recorded_requests
+from profkit.index.snapshot.replay import DeviceReplay, compute_common_levels
 from profkit.model.events import Int64s, Rows
 from profkit.model.snapshot import MemorySnapshot
 
@@ -59,31 +59,35 @@ class RecordedHistory:
     limit_bytes: int | None = None
 
 
-def recorded_history(
+def build_recorded_history(
     snapshot: MemorySnapshot,
     replay: DeviceReplay,
     settings: AllocatorSettings,
     flushes: Flushes,
     failures: tuple[AllocationFailure, ...],
 ) -> RecordedHistory:
-    """One device's history.
+    """Build one device's history.
 
     The driver's capacity is known only where it was exhausted: a failed allocation reports the free
     memory, and at a cache flush for a retry the capacity was at most the peak of reserved bytes.
     """
-    _, reserved = common_levels(snapshot, replay)
+    _, reserved = compute_common_levels(snapshot, replay)
+    # Without a failure or a retry, the driver never ran out.
     peak, capacity = int(replay.reserved_bytes.max()), None
+
     if failures or bool((flushes.cause == FlushCause.RETRY).any()):
         capacities = [
-            each.reserved_bytes + each.device_free_bytes
-            for each in failures
-            if each.device_free_bytes is not None and each.missing_bytes
+            failure.reserved_bytes + failure.device_free_bytes
+            for failure in failures
+            if failure.device_free_bytes is not None and failure.missing_bytes
         ]
         capacity = max([peak, *capacities[:1]])
-    driver = next((each for each in snapshot.driver if each.device == replay.device), None)
+
+    driver = next((figures for figures in snapshot.driver if figures.device == replay.device), None)
     limit = None if driver is None else driver.limit_bytes
+
     return RecordedHistory(
-        requests=recorded_requests(snapshot, replay, flushes),
+        requests=find_recorded_requests(snapshot, replay, flushes),
         settings=settings,
         place=replay.alloc,
         reserved_bytes=reserved[replay.alloc + 1],
@@ -110,7 +114,7 @@ class SimulationResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all allocations succeed that did in the history."""
+        """Return whether all allocations succeed that did in the history."""
         return self.failed_at == NEVER
 
 
@@ -126,12 +130,12 @@ class WhatIf:
         if requests is None:
             return None
         if self.recorded.capacity_bytes is None:
-            return combined(self._small, self._simulated(self.recorded.settings, "large"))
-        return self._simulated(self.recorded.settings)
+            return combine(self._small, self._simulate(self.recorded.settings, "large"))
+        return self._simulate(self.recorded.settings)
 
     @cached_property
     def max_error_bytes(self) -> int | None:
-        """Maximum error of the simulation with the history's own settings.
+        """Return the maximum error of the simulation with the history's own settings.
 
         None if it cannot be simulated to its end.
         """
@@ -143,69 +147,75 @@ class WhatIf:
 
     @cached_property
     def is_reproduced(self) -> bool:
-        """Whether the simulation reproduces the recorded reserved bytes at every request."""
+        """Return whether the simulation reproduces the recorded reserved bytes at every request."""
         error = self.max_error_bytes
         return error is not None and error <= TOLERANCE_SHARE * self.recorded.peak_bytes
 
     @cached_property
     def expandable(self) -> SimulationResult | None:
-        """With ``expandable_segments`` and without ``max_split_size``, which it makes useless.
+        """Simulate ``expandable_segments`` without ``max_split_size``, which they make useless.
 
         None if the history had these settings, or cannot be simulated.
         """
-        own = self.recorded.settings
-        settings = replace(own, expandable=True, max_split_bytes=None)
-        return self._result(settings) if settings != own and self.is_reproduced else None
+        recorded = self.recorded.settings
+        settings = replace(recorded, expandable=True, max_split_bytes=None)
+        return self._run_settings(settings) if settings != recorded and self.is_reproduced else None
 
     @cached_property
     def split_results(self) -> tuple[SimulationResult, ...]:
-        """With each ``max_split_size`` of :data:`SPLIT_MIB` that may have an effect, ascending.
+        """Simulate each ``max_split_size`` of :data:`SPLIT_MIB` that may have an effect, ascending.
 
-        If the history had a limit, without it as well. Empty if the history had expandable
+        If the history had a limit, simulate no limit as well. Empty if the history had expandable
         segments, or cannot be simulated.
         """
-        return tuple(self._result(settings) for settings in self._split_settings())
+        return tuple(self._run_settings(settings) for settings in self._split_settings())
 
     @property
     def best_split(self) -> SimulationResult | None:
-        """The one that reserves least; among equals the largest limit."""
-        whole = [each for each in reversed(self.split_results) if each.is_complete]
-        return min(whole, key=lambda each: each.peak_bytes, default=None)
+        """Return the limit that reserves least, or the largest of equals."""
+        complete = [split for split in reversed(self.split_results) if split.is_complete]
+        return min(complete, key=lambda split: split.peak_bytes, default=None)
 
     def setting_that_serves(self, place: int) -> SimulationResult | None:
-        """A setting with which a failed allocation would have succeeded, or None.
+        """Return a setting with which a failed allocation would have succeeded, or None.
 
         Expandable segments if they suffice, else the largest sufficient limit.
         """
-        found = (self.expandable, *reversed(self.split_results))
-        return next((each for each in found if each is not None and place in each.recovered), None)
+        for result in (self.expandable, *reversed(self.split_results)):
+            if result is not None and place in result.recovered:
+                return result
+        return None
 
     def _split_settings(self) -> Iterator[AllocatorSettings]:
-        own, requests = self.recorded.settings, self.recorded.requests
-        if own.expandable or requests is None or not self.is_reproduced:
+        recorded, requests = self.recorded.settings, self.recorded.requests
+        if recorded.expandable or requests is None or not self.is_reproduced:
             return
+
+        # A limit above the longest segment or request has no effect.
         longest = max(
             int(requests.n_bytes.max(initial=0)), int(requests.begin.n_bytes.max(initial=0))
         )
-        limits = [each * _MIB for each in SPLIT_MIB if each * _MIB <= longest]
+        limits = [mib * _MIB for mib in SPLIT_MIB if mib * _MIB <= longest]
         for limit in (*limits, None):
-            if limit != own.max_split_bytes:
-                yield replace(own, max_split_bytes=limit)
+            if limit != recorded.max_split_bytes:
+                yield replace(recorded, max_split_bytes=limit)
 
-    def _result(self, settings: AllocatorSettings) -> SimulationResult:
-        own, capacity_bytes = self.recorded.settings, self.recorded.capacity_bytes
-        is_same_for_small = replace(own, max_split_bytes=settings.max_split_bytes) == settings
+    def _run_settings(self, settings: AllocatorSettings) -> SimulationResult:
+        recorded, capacity_bytes = self.recorded.settings, self.recorded.capacity_bytes
+        is_same_for_small = replace(recorded, max_split_bytes=settings.max_split_bytes) == settings
+
+        # Without a limit on capacity, small and large requests do not affect each other.
         if capacity_bytes is None and is_same_for_small:
-            run = combined(self._small, self._simulated(settings, "large"))
+            run = combine(self._small, self._simulate(settings, "large"))
         else:
-            run = self._simulated(settings)
+            run = self._simulate(settings)
         return SimulationResult(settings, run.peak_bytes, run.failed_at, run.recovered)
 
     @cached_property
     def _small(self) -> SimulatedRun:
-        return self._simulated(self.recorded.settings, "small")
+        return self._simulate(self.recorded.settings, "small")
 
-    def _simulated(self, settings: AllocatorSettings, pool_size: PoolSize = "all") -> SimulatedRun:
+    def _simulate(self, settings: AllocatorSettings, pool_size: PoolSize = "all") -> SimulatedRun:
         recorded = self.recorded
         if recorded.requests is None:
             raise ValueError("the history cannot be simulated")

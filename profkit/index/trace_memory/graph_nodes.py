@@ -13,7 +13,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.host.nesting import CallTree, rows_open_at
+from profkit.index.host.nesting import CallTree, find_rows_open_at
 from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations
 from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
@@ -59,7 +59,7 @@ class RetainedBytes:
     is_freed: Mask
 
 
-def graph_nodes(events: EventTable, tree: CallTree) -> GraphNodes:
+def find_graph_nodes(events: EventTable, tree: CallTree) -> GraphNodes:
     """Find the operators that created nodes in a forward pass.
 
     Nodes created within a backward pass, such as by checkpointing, are excluded.
@@ -67,66 +67,77 @@ def graph_nodes(events: EventTable, tree: CallTree) -> GraphNodes:
     rows = events.sequence.rows
     is_backward = backward_rows(events)
     numbers = events.sequence.at(rows)
-    used = distinct(numbers[is_backward[rows]])
-    within = tree.nearest(is_backward)[rows] != NO_ROW
-    rows, numbers = rows[~within], numbers[~within]
+    used_numbers = distinct(numbers[is_backward[rows]])
+    in_backward = tree.nearest(is_backward)[rows] != NO_ROW
+    rows, numbers = rows[~in_backward], numbers[~in_backward]
+
     order = np.lexsort((tree.depth[rows], events.ts_ns[rows], events.lane[rows]))
     rows, numbers = rows[order], numbers[order]
     lane = events.lane[rows]
+
     # The last operator with a number created the nodes up to the next operator's number.
     n_made = np.zeros(len(rows), dtype=np.int64)
     n_made[:-1] = np.where(lane[1:] == lane[:-1], np.maximum(np.diff(numbers), 0), 0)
-    first, n, row = numbers[n_made > 0], n_made[n_made > 0], rows[n_made > 0]
-    is_used = np.searchsorted(used, first + n, side="left") > np.searchsorted(used, first)
+
+    first, n_nodes, row = numbers[n_made > 0], n_made[n_made > 0], rows[n_made > 0]
+    is_used = np.searchsorted(used_numbers, first + n_nodes, side="left") > np.searchsorted(
+        used_numbers, first
+    )
     row = row.astype(np.intp)
-    return GraphNodes(row, n, is_used, _runs(events, row, is_used, is_backward))
+    return GraphNodes(row, n_nodes, is_used, _number_runs(events, row, is_used, is_backward))
 
 
-def _runs(events: EventTable, row: Rows, is_used: Mask, is_backward: Mask) -> Int64s:
+def _number_runs(events: EventTable, row: Rows, is_used: Mask, is_backward: Mask) -> Int64s:
     if not len(row):
         return np.zeros(0, dtype=np.int64)
+    # A backward pass in between may have used nodes of a run, so it ends there.
     passes = np.sort(events.ts_ns[is_backward])
     pass_before = np.searchsorted(passes, events.ts_ns[row])
-    begins = np.ones(len(row), dtype=np.bool_)
-    begins[1:] = (
+
+    is_begin = np.ones(len(row), dtype=np.bool_)
+    is_begin[1:] = (
         is_used[:-1]
         | (events.lane[row][1:] != events.lane[row][:-1])
         | (pass_before[1:] != pass_before[:-1])
     )
-    return np.where(is_used, NO_RUN, np.cumsum(begins & ~is_used) - 1)
+    return np.where(is_used, NO_RUN, np.cumsum(is_begin & ~is_used) - 1)
 
 
-def retained_bytes(
+def find_retained_bytes(
     events: EventTable, tree: CallTree, nodes: GraphNodes, allocations: Allocations
 ) -> RetainedBytes:
     """Find allocations of operators with unused nodes that were retained."""
     table, alloc = allocations.table, allocations.alloc
-    open_row = rows_open_at(events, tree, table.lane[alloc], table.ts_ns[alloc])
+    open_row = find_rows_open_at(events, tree, table.lane[alloc], table.ts_ns[alloc])
+
     of_row = np.full(len(events), NO_ROW, dtype=np.int64)
     of_row[nodes.row] = np.arange(len(nodes))
     creator = tree.nearest(of_row != NO_ROW)
-    within = np.where(open_row == NO_ROW, NO_ROW, creator[open_row])
-    node = np.where(within == NO_ROW, NO_ROW, of_row[within])
-    found = np.flatnonzero((node != NO_ROW) & ~nodes.is_used[node])
-    node = node[found]
-    free = allocations.free[found]
+    creator_row = np.where(open_row == NO_ROW, NO_ROW, creator[open_row])
+    node = np.where(creator_row == NO_ROW, NO_ROW, of_row[creator_row])
+    retained = np.flatnonzero((node != NO_ROW) & ~nodes.is_used[node])
+
+    node = node[retained]
+    free = allocations.free[retained]
     freed_ns = np.where(free < 0, np.iinfo(np.int64).max, table.ts_ns[free])
+
     # At the end of a run the inputs of its last operator are live, and its output is the result.
     last = np.zeros(int(nodes.run.max(initial=NO_RUN)) + 1, dtype=np.int64)
     last[nodes.run[~nodes.is_used]] = np.flatnonzero(~nodes.is_used)
+
     end = last[nodes.run[node]]
     later = np.minimum(node + _MIN_NODES, end)
     row = nodes.row[later]
     checked_ns = np.where(node + _MIN_NODES <= end, events.ts_ns[row], events.end_ns[row])
     is_retained = (later > node) & (freed_ns >= checked_ns)
-    return RetainedBytes(found[is_retained], node[is_retained], free[is_retained] >= 0)
+    return RetainedBytes(retained[is_retained], node[is_retained], free[is_retained] >= 0)
 
 
 def peak_live_bytes(allocations: Allocations, among: Rows) -> int:
-    """The peak of the live bytes of some rows of :attr:`Allocations.alloc`."""
+    """Return the peak of the live bytes of some rows of :attr:`Allocations.alloc`."""
     place, free = allocations.alloc[among], allocations.free[among]
-    freed = free >= 0
+    is_freed = free >= 0
     n_bytes = allocations.table.n_bytes[place]
-    at = np.concatenate((place, free[freed]))
-    change = np.concatenate((n_bytes, -n_bytes[freed]))
+    at = np.concatenate((place, free[is_freed]))
+    change = np.concatenate((n_bytes, -n_bytes[is_freed]))
     return int(np.cumsum(change[np.argsort(at, kind="stable")]).max(initial=0))

@@ -18,7 +18,7 @@ DEVICE_TYPES: Final = {
 
 
 def device_label(device_type: int, device: int) -> str:
-    """A device in PyTorch's notation: ``cpu``, ``cuda:0``."""
+    """Return a device in PyTorch's notation: ``cpu``, ``cuda:0``."""
     name = DEVICE_TYPES.get(device_type, f"device{device_type}")
     return name if device < 0 else f"{name}:{device}"
 
@@ -43,53 +43,58 @@ class Allocations:
 
     @cached_property
     def unfreed(self) -> Mask:
-        """Allocations without a free in the window. Shape ``(a,)``."""
+        """Return which allocations have no free in the window. Shape ``(a,)``."""
         return np.asarray(self.free < 0)
 
     @cached_property
     def n_bytes(self) -> Int64s:
-        """Size of each allocation. Shape ``(a,)``."""
+        """Return the size of each allocation. Shape ``(a,)``."""
         return self.table.n_bytes[self.alloc]
 
 
 def pair_allocations(table: MemoryTable) -> Allocations:
     """Pair allocations with their frees by device and address.
 
-    Events of one address alternate between allocation and free; a free without a preceding
-    allocation is of a block from before the window.
+    Events of one address alternate between allocation and free. A free without a preceding
+    allocation belongs to a block from before the window.
     """
     is_alloc = table.n_bytes > 0
     alloc = np.flatnonzero(is_alloc)
     free = np.full(len(table), -1, dtype=np.intp)
-    has = bool(len(table)) and bool((table.address != MISSING).any())
-    if not has:
+    has_addresses = bool(len(table)) and bool((table.address != MISSING).any())
+    if not has_addresses:
         return Allocations(table, alloc, free[alloc], 0, has_addresses=False)
+
     real = np.flatnonzero(table.n_bytes != 0)
     order = real[
         np.lexsort((real, table.address[real], table.device[real], table.device_type[real]))
     ]
-    here, after = order[:-1], order[1:]
-    same = (
-        (table.address[here] == table.address[after])
-        & (table.device[here] == table.device[after])
-        & (table.device_type[here] == table.device_type[after])
+
+    earlier, later = order[:-1], order[1:]
+    is_same_address = (
+        (table.address[earlier] == table.address[later])
+        & (table.device[earlier] == table.device[later])
+        & (table.device_type[earlier] == table.device_type[later])
     )
-    pair = same & is_alloc[here] & ~is_alloc[after]
-    free[here[pair]] = after[pair]
+    is_pair = is_same_address & is_alloc[earlier] & ~is_alloc[later]
+    free[earlier[is_pair]] = later[is_pair]
+
     n_frees = int((table.n_bytes < 0).sum())
-    return Allocations(table, alloc, free[alloc], n_frees - int(pair.sum()), has_addresses=True)
+    return Allocations(table, alloc, free[alloc], n_frees - int(is_pair.sum()), has_addresses=True)
 
 
 def peaks(table: MemoryTable) -> dict[str, int]:
-    """The highest ``Total Allocated`` by device, in bytes; devices without figures are omitted."""
-    found: dict[str, int] = {}
-    known = table.total_allocated != MISSING
-    for device_type in distinct(table.device_type[known]).tolist():
-        of_type = known & (table.device_type == device_type)
+    """Find the highest ``Total Allocated`` by device, in bytes, where it was recorded."""
+    peak_bytes: dict[str, int] = {}
+    has_total = table.total_allocated != MISSING
+    for device_type in distinct(table.device_type[has_total]).tolist():
+        of_type = has_total & (table.device_type == device_type)
         for device in distinct(table.device[of_type]).tolist():
-            here = of_type & (table.device == device)
-            found[device_label(device_type, device)] = int(table.total_allocated[here].max())
-    return found
+            of_device = of_type & (table.device == device)
+            peak_bytes[device_label(device_type, device)] = int(
+                table.total_allocated[of_device].max()
+            )
+    return peak_bytes
 
 
 @dataclass(frozen=True)
@@ -107,18 +112,18 @@ class UnfreedInSteps:
     n_bytes: Int64s
 
     def select(self, mask: Mask) -> "UnfreedInSteps":
-        """The allocations of a mask of shape ``(k,)``."""
+        """Select the allocations of a mask of shape ``(k,)``."""
         return UnfreedInSteps(self.place[mask], self.step[mask], self.n_bytes[mask])
 
     def bytes_by_step(self, n_steps: int) -> Int64s:
-        """Unfreed bytes of each step. Shape ``(n_steps,)``."""
+        """Return the unfreed bytes of each step. Shape ``(n_steps,)``."""
         total = np.zeros(n_steps, dtype=np.int64)
         np.add.at(total, self.step, self.n_bytes)
         return total
 
 
 def unfreed_in_steps(allocations: Allocations, steps: Steps) -> UnfreedInSteps:
-    """Allocations of the steps that the recording does not free."""
+    """Find the allocations of the steps that the recording does not free."""
     place = allocations.alloc[allocations.unfreed]
     step = steps.of(allocations.table.ts_ns[place])
     in_step = step != NO_STEP
@@ -127,11 +132,11 @@ def unfreed_in_steps(allocations: Allocations, steps: Steps) -> UnfreedInSteps:
 
 
 def growth_per_step_bytes(by_step: Int64s) -> int:
-    """The median of the steps' unfreed bytes; 0 unless every step leaves some.
+    """Return the median of the steps' unfreed bytes, or 0 if a step leaves nothing.
 
     A source line that allocates lasting memory only in some steps fills a cache or initializes
     something: an optimizer creates its state in the first step only, and live variables at the end
-    of the recording were allocated in the last one.
+    of the recording were allocated in the last step.
     """
     if not len(by_step) or int(by_step.min()) <= 0:
         return 0
@@ -157,24 +162,28 @@ class WindowPeak:
     live: Rows
 
 
-def window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
-    """The peak of every device; none where frees cannot be matched to allocations."""
+def find_window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
+    """Find the peak of every device, without any if frees cannot be matched."""
     table = allocations.table
     if not allocations.has_addresses:
         return ()
+
     alloc, free = allocations.alloc, allocations.free
     kind, ordinal = table.device_type[alloc], table.device[alloc]
-    found = []
+    window_peaks = []
     for device_type, device in sorted(set(zip(kind.tolist(), ordinal.tolist(), strict=True))):
-        here = np.flatnonzero((kind == device_type) & (ordinal == device))
-        ended = here[free[here] >= 0]
+        of_device = np.flatnonzero((kind == device_type) & (ordinal == device))
+        freed = of_device[free[of_device] >= 0]
+
         change = np.zeros(len(table), dtype=np.int64)
-        np.add.at(change, alloc[here], allocations.n_bytes[here])
-        np.subtract.at(change, free[ended], allocations.n_bytes[ended])
+        np.add.at(change, alloc[of_device], allocations.n_bytes[of_device])
+        np.subtract.at(change, free[freed], allocations.n_bytes[freed])
         level = np.cumsum(change)
         peak = int(level.argmax())
-        is_live = (alloc[here] <= peak) & ((free[here] < 0) | (free[here] > peak))
-        found.append(
-            WindowPeak(device_type, device, int(table.ts_ns[peak]), int(level[peak]), here[is_live])
+        is_live = (alloc[of_device] <= peak) & ((free[of_device] < 0) | (free[of_device] > peak))
+        window_peaks.append(
+            WindowPeak(
+                device_type, device, int(table.ts_ns[peak]), int(level[peak]), of_device[is_live]
+            )
         )
-    return tuple(found)
+    return tuple(window_peaks)

@@ -11,7 +11,7 @@ from profkit.index.device.counters import (
     CounterSeries,
     bin_edges,
     covered_share,
-    downsampled,
+    downsample,
     launch_queue,
 )
 from profkit.index.trace_memory.live_bytes import device_label as memory_label
@@ -54,7 +54,7 @@ def _write_devices(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
             yield from _write_points(writer, f"{label} busy", "percent", edges[:-1], shares)
             yield writer.counter(f"{label} busy", device.end_ns, {"percent": 0})
 
-        queue = downsampled(launch_queue(ctx.events, ctx.launches, device.rows), MAX_POINTS)
+        queue = downsample(launch_queue(ctx.events, ctx.launches, device.rows), MAX_POINTS)
         yield from _write_points(writer, f"{label} queued launches", "n", queue.at_ns, queue.values)
 
 
@@ -82,7 +82,7 @@ def _write_allocators(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
             if not column[is_known].any():
                 continue
 
-            levels = downsampled(CounterSeries(table.ts_ns[is_known], column[is_known]), MAX_POINTS)
+            levels = downsample(CounterSeries(table.ts_ns[is_known], column[is_known]), MAX_POINTS)
             yield from _write_points(
                 writer, f"{label} {kind}", "bytes", levels.at_ns, levels.values
             )

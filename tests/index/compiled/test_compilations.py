@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.compiled.compilations import gaps_between_graphs
+from profkit.index.compiled.compilations import find_gaps_between_graphs
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
 
@@ -143,6 +143,6 @@ def test_gaps_between_graphs_are_not_covered_by_operators(built: Built, seed: in
             expected |= set(takewhile(lambda ns: ns not in covered, way))
     ctx = built(b)
     places = np.flatnonzero([number == "1/0" for number in ctx.compiled_runs.numbers])
-    found = gaps_between_graphs(ctx.events, ctx.compiled_runs, places)
+    found = find_gaps_between_graphs(ctx.events, ctx.compiled_runs, places)
     pairs = [range(*pair) for pair in zip(*(each.tolist() for each in found), strict=True)]
     assert {ns for pair in pairs for ns in pair} == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profkit.index.compute.categories import kernel_category, operator_category
+from profkit.index.compute.categories import classify_kernel, operator_category
 
 CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(Params)"
 ELEMENTWISE = (
@@ -94,7 +94,7 @@ REDUCING = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, M
 def test_a_kernel_has_the_category_of_its_work(
     kernel: str, operator: str | None, category: str
 ) -> None:
-    assert kernel_category(kernel, operator) == category
+    assert classify_kernel(kernel, operator) == category
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from profkit.index.compute.formulas import CallWork, formula
-from profkit.index.compute.inputs import OpInputs, broadcast, inputs_of, kernel_element_bytes
+from profkit.index.compute.inputs import OpInputs, broadcast, kernel_element_bytes, parse_inputs
 
 F, H, L, F8 = "float", "c10::Half", "long int", "c10::Float8_e4m3fn"
 NONE = ["", ""]
@@ -16,7 +16,7 @@ def work(name: str, *inputs: tuple[list[object], str] | str) -> CallWork | None:
     dims = [[] if isinstance(each, str) else each[0] for each in inputs]
     types = ["Scalar" if isinstance(each, str) else each[1] for each in inputs]
     values = [each if isinstance(each, str) else "" for each in inputs]
-    given = inputs_of(json.dumps(dims), json.dumps(types), json.dumps(values))
+    given = parse_inputs(json.dumps(dims), json.dumps(types), json.dumps(values))
     compute = formula(f"aten::{name}")
     assert given is not None
     assert compute is not None
@@ -151,13 +151,13 @@ def test_lists_with_recorded_types_have_bytes() -> None:
         ('["c10::Half","c10::Half"]', 2 * 3 * 35),
         ('["float","c10::Half"]', None),
     ):
-        given = inputs_of(dims, f'[{types},{types},"Scalar"]', "")
+        given = parse_inputs(dims, f'[{types},{types},"Scalar"]', "")
         assert given is not None
         assert compute(given) == CallWork(35, n_bytes)
 
 
 def test_types_of_another_number_than_the_tensors_are_not_known() -> None:
-    given = inputs_of("[[[4],[5]],[6]]", '[["float"],["float","float"]]', "")
+    given = parse_inputs("[[[4],[5]],[6]]", '[["float"],["float","float"]]', "")
     assert given is not None
     assert given.tensors == (((4,), 4), ((5,), None))
     assert given.lists == (((4,), (5,)), ())
@@ -199,11 +199,11 @@ def test_other_names_have_no_formula(name: str) -> None:
      ("[" * 20_000, "", ""), ("[[true]]", "[]", "")],
 )  # fmt: skip
 def test_inputs_that_torch_does_not_write_are_refused(written: tuple[str, str, str]) -> None:
-    assert inputs_of(*written) is None
+    assert parse_inputs(*written) is None
 
 
 def test_inputs_are_decoded() -> None:
-    given = inputs_of("[[2,3],[],[[4],[5,6]],[]]", '["float","long int","TensorList","Scalar"]',
+    given = parse_inputs("[[2,3],[],[[4],[5,6]],[]]", '["float","long int","TensorList","Scalar"]',
                       '["","","","[True, 2]"]')  # fmt: skip
     assert given is not None
     assert given.tensors == (((2, 3), 4), ((), 8), ((4,), None), ((5, 6), None))

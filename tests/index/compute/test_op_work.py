@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from profkit.index.compute.formulas import is_product
-from profkit.index.compute.op_work import UNKNOWN, OpWork, op_work
-from profkit.index.host.nesting import call_tree
+from profkit.index.compute.op_work import UNKNOWN, OpWork, measure_op_work
+from profkit.index.host.nesting import build_call_tree
 from profkit.model.trace import Trace
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
@@ -52,7 +52,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, OpWork, d
     trace = load_trace(path)
     counts = counter.get_flop_counts()["Global"]
     by_name = {str(op).removeprefix("aten."): int(n) for op, n in counts.items()}
-    return trace, op_work(trace.events, call_tree(trace.events)), by_name
+    return trace, measure_op_work(trace.events, build_call_tree(trace.events)), by_name
 
 
 def test_products_and_convolutions_are_those_that_torch_counts(
@@ -70,7 +70,7 @@ def test_products_and_convolutions_are_those_that_torch_counts(
 
 def test_no_work_is_within_other_work(recorded: tuple[Trace, OpWork, dict[str, int]]) -> None:
     trace, work, _ = recorded
-    tree = call_tree(trace.events)
+    tree = build_call_tree(trace.events)
     counted = set(work.rows.tolist())
     for row in counted:
         above = int(tree.parent[row])
@@ -89,7 +89,7 @@ def test_causal_attention_is_half(tmp_path: Path) -> None:
         functional.scaled_dot_product_attention(query, query, query, is_causal=True)
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load_trace(tmp_path / "trace.json")
-    work = op_work(trace.events, call_tree(trace.events))
+    work = measure_op_work(trace.events, build_call_tree(trace.events))
     attention = [flops for row, flops in zip(work.rows.tolist(), work.flops.tolist(), strict=True)
                  if "attention" in trace.events.name_of(row)]  # fmt: skip
     assert attention == [2 * 8 * 10 * 10 * 32, 8 * 10 * 10 * 32]
@@ -109,7 +109,7 @@ def test_optimizers_embeddings_and_norms_are_counted_by_their_elements(tmp_path:
         step()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load_trace(tmp_path / "trace.json")
-    work = op_work(trace.events, call_tree(trace.events))
+    work = measure_op_work(trace.events, build_call_tree(trace.events))
     found = {
         trace.events.name_of(row): (int(flops), int(n_bytes), int(n_untyped))
         for row, flops, n_bytes, n_untyped in zip(
@@ -137,7 +137,7 @@ def test_scaled_products_are_those_that_torch_counts(tmp_path: Path) -> None:
         program()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     trace = load_trace(tmp_path / "trace.json")
-    work = op_work(trace.events, call_tree(trace.events))
+    work = measure_op_work(trace.events, build_call_tree(trace.events))
     # On the CPU it is a product in float32 within, on a GPU one of its own.
     products = [int(flops) for row, flops in zip(work.rows.tolist(), work.flops, strict=True)
                 if is_product(trace.events.name_of(row))]  # fmt: skip
@@ -154,6 +154,6 @@ def test_calls_without_shapes_and_absurd_ones_have_no_work(tmp_path: Path) -> No
     with builder.op("aten::_foreach_add_", dims=[[[4, 8], [2]]], types=["TensorList"]):
         builder.advance(1000)
     trace = load_trace(builder.write(tmp_path / "trace.json"))
-    work = op_work(trace.events, call_tree(trace.events))
+    work = measure_op_work(trace.events, build_call_tree(trace.events))
     assert work.flops.tolist() == [1024, 34]
     assert work.n_bytes.tolist() == [4 * (32 + 128 + 64), UNKNOWN]

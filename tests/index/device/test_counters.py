@@ -12,7 +12,7 @@ from profkit.index.device.counters import (
     bin_edges,
     counter_of_changes,
     covered_share,
-    downsampled,
+    downsample,
     launch_queue,
 )
 from profkit.index.intervals import union
@@ -45,7 +45,7 @@ def test_downsampling_preserves_maxima_and_the_last_value(
     changes: list[tuple[int, int]], most: int
 ) -> None:
     levels = as_levels(changes)
-    few = downsampled(levels, most)
+    few = downsample(levels, most)
     assert len(few) <= max(most, 1)
     if not len(levels):
         return

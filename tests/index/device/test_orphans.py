@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profkit.engine.context import Context
 from profkit.index.device.orphans import (
-    launches_without_work,
+    find_launches_without_work,
     orphans_from_before_recording,
     orphans_with_lost_launch,
 )
@@ -51,7 +51,7 @@ def test_a_copy_call_without_work_is_not_a_lost_kernel(tmp_path: Path) -> None:
     b.call("MemcpyAsync", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
     ctx = context(b, tmp_path)
-    calls, without = launches_without_work(ctx.events, ctx.launches)
+    calls, without = find_launches_without_work(ctx.events, ctx.launches)
     assert names(ctx, calls) == ["cudaLaunchKernel"]
     assert not len(without)
 
@@ -62,7 +62,7 @@ def test_driver_and_hip_launches_count(tmp_path: Path) -> None:
     b.call("hipExtModuleLaunchKernel", 1_000)
     b.call("cudaLaunchKernelExC", 1_000)
     ctx = context(b, tmp_path)
-    assert len(launches_without_work(ctx.events, ctx.launches)[1]) == 3
+    assert len(find_launches_without_work(ctx.events, ctx.launches)[1]) == 3
 
 
 def test_without_launches_no_orphan_is_from_before_the_recording(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.index.device.syncs import SyncKind, Syncs, find_syncs, is_pageable, reads
-from profkit.index.host.nesting import call_tree
+from profkit.index.host.nesting import build_call_tree
 from profkit.index.launches import join_launches
 from profkit.model.events import Category, EventTable
 from profkit.testing import Format, TraceBuilder
@@ -25,7 +25,7 @@ def waits_in(
     b: TraceBuilder, tmp_path: Path, form: Format | None = None
 ) -> tuple[EventTable, Syncs]:
     events = load(b.write(tmp_path / "t.json", form)).events
-    tree = call_tree(events)
+    tree = build_call_tree(events)
     launches = join_launches(events, tree.nearest(events.category == Category.OP))
     return events, find_syncs(events, tree, launches)
 
@@ -60,7 +60,7 @@ def test_indexing_syncs_only_with_a_mask(b: TraceBuilder, tmp_path: Path) -> Non
     b.launch("aten::index", kernel="gather", host_ns=5_000, device_ns=1_000)
     events, waits = waits_in(b, tmp_path)
     assert [events.name_of(row) for row in waits.owner.tolist()] == ["aten::index"]
-    marked = reads(events, call_tree(events))
+    marked = reads(events, build_call_tree(events))
     assert [events.name_of(row) for row in marked.nonzero()[0].tolist()] == [
         "aten::index",
         "aten::nonzero",
@@ -215,7 +215,9 @@ def test_work_belongs_to_the_outermost_launching_call_of_its_correlation(
     if reverse:
         b.events.reverse()
     events = load(b.write(tmp_path / "t.json")).events
-    launches = join_launches(events, call_tree(events).nearest(events.category == Category.OP))
+    launches = join_launches(
+        events, build_call_tree(events).nearest(events.category == Category.OP)
+    )
     assert [events.name_of(row) for row in launches.launch.tolist()] == ["urEnqueueUSMMemcpy"]
     assert [events.name_of(row) for row in launches.op.tolist()] == ["aten::copy_"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.index.host.casts import cast_to, needs_float32
+from profkit.index.host.casts import find_cast_type, needs_float32
 
 _COPY = "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
 _WITHIN = "{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::"
@@ -70,12 +70,12 @@ NO_CASTS = {
 
 @pytest.mark.parametrize(("name", "kind"), CASTS.values(), ids=CASTS)
 def test_these_kernels_cast(name: str, kind: str) -> None:
-    assert cast_to(name) == kind
+    assert find_cast_type(name) == kind
 
 
 @pytest.mark.parametrize("name", NO_CASTS.values(), ids=NO_CASTS)
 def test_these_kernels_do_not_cast_to_one_of_these_types(name: str) -> None:
-    assert cast_to(name) is None
+    assert find_cast_type(name) is None
 
 
 def computed_in_float32() -> list[str]:

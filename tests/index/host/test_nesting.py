@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.index.host import nesting
-from profkit.index.host.nesting import CallTree, call_tree, self_ns
+from profkit.index.host.nesting import CallTree, build_call_tree, compute_self_ns
 from profkit.model.events import NO_ROW, Category, EventTable, Lane
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
@@ -29,7 +29,7 @@ def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> Event
 
 
 def tree(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> CallTree:
-    return call_tree(table(spans, lanes))
+    return build_call_tree(table(spans, lanes))
 
 
 @st.composite
@@ -83,16 +83,16 @@ def test_a_tree_does_not_depend_on_the_chunk_size(
     spans: list[tuple[int, int, int]], piece: int
 ) -> None:
     events = table([(start, start + length) for start, length, _ in spans], [s[2] for s in spans])
-    whole = call_tree(events)
+    whole = build_call_tree(events)
     among = np.arange(len(spans)) % 3 > 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nesting, "_CHUNK", piece)
-        pieces = call_tree(events)
-        own = self_ns(events, pieces, among)
+        pieces = build_call_tree(events)
+        own = compute_self_ns(events, pieces, among)
     assert pieces.rows.tolist() == whole.rows.tolist()
     assert pieces.parent.tolist() == whole.parent.tolist()
     assert pieces.depth.tolist() == whole.depth.tolist()
-    assert own.tolist() == self_ns(events, whole, among).tolist()
+    assert own.tolist() == compute_self_ns(events, whole, among).tolist()
 
 
 def test_rows_are_ordered_by_thread_start_length_and_file_position() -> None:
@@ -128,13 +128,13 @@ def test_self_time_excludes_children() -> None:
     events = table(spans)
     among = np.ones(4, dtype=np.bool_)
     # The last one outlasts its caller: only what lies within the caller is taken from it.
-    assert self_ns(events, call_tree(events), among).tolist() == [20, 40, 10, 50]
+    assert compute_self_ns(events, build_call_tree(events), among).tolist() == [20, 40, 10, 50]
 
 
 def test_self_time_skips_unselected_rows() -> None:
     events = table([(0, 100), (10, 60), (20, 30)])
     among = np.array([True, False, True])
-    assert self_ns(events, call_tree(events), among).tolist() == [90, 0, 10]
+    assert compute_self_ns(events, build_call_tree(events), among).tolist() == [90, 0, 10]
 
 
 def test_operators_python_and_calls_of_a_thread_share_one_tree(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_operators_python_and_calls_of_a_thread_share_one_tree(tmp_path: Path) -
     with builder.step(), builder.frame("train.py", 3, "train"):
         builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
     events = load(builder.write(tmp_path / "t.json")).events
-    found = call_tree(events)
+    found = build_call_tree(events)
     (call,) = events.rows_of(Category.RUNTIME)
     chain = []
     row = int(call)
@@ -177,7 +177,7 @@ def test_an_internal_operator_of_no_length_is_in_the_one_that_ends_there(
 ) -> None:
     path = item_and_read(length_ns=length_ns, name=name).write(tmp_path / "t.pt.trace.json")
     events = load(path).events
-    assert call_tree(events).parent.tolist() == [NO_ROW, 0 if is_within else NO_ROW] + [
+    assert build_call_tree(events).parent.tolist() == [NO_ROW, 0 if is_within else NO_ROW] + [
         part for row in (2, 4) for part in (NO_ROW, row if is_within else NO_ROW)
     ]
 
@@ -189,4 +189,4 @@ def test_an_internal_operator_of_no_length_is_in_the_one_that_begins_there(tmp_p
         builder.compute("aten::_local_scalar_dense", 0)
         builder.advance(1_000)
     events = load(builder.write(tmp_path / "t.pt.trace.json")).events
-    assert call_tree(events).parent.tolist() == [NO_ROW, NO_ROW, 1]
+    assert build_call_tree(events).parent.tolist() == [NO_ROW, NO_ROW, 1]

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.index.host.nesting import call_tree, own_ns
+from profkit.index.host.nesting import build_call_tree, compute_own_ns
 from profkit.index.intervals import union
 from tests.index.host.test_nesting import nested, table
 
@@ -21,7 +21,7 @@ def test_own_times_of_a_thread_add_up_to_the_time_that_its_events_cover(
 ) -> None:
     lanes = data.draw(st.lists(st.integers(0, 1), min_size=len(spans), max_size=len(spans)))
     events = table(spans, lanes)
-    own = own_ns(events, call_tree(events))
+    own = compute_own_ns(events, build_call_tree(events))
     assert own.min() >= 0
     for lane in (0, 1):
         here = events.lane == lane
@@ -40,9 +40,9 @@ def test_each_moment_belongs_to_the_innermost_event(spans: list[tuple[int, int]]
         if open_now:
             expected[min(open_now, key=lambda i: spans[i][1] - spans[i][0])] += 1
     events = table(spans)
-    assert own_ns(events, call_tree(events)).tolist() == expected
+    assert compute_own_ns(events, build_call_tree(events)).tolist() == expected
 
 
 def test_a_call_that_ends_after_its_caller_extends_the_caller() -> None:
     events = table([(0, 10), (5, 15)])
-    assert own_ns(events, call_tree(events)).tolist() == [5, 10]
+    assert compute_own_ns(events, build_call_tree(events)).tolist() == [5, 10]

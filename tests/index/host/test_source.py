@@ -60,11 +60,11 @@ def test_a_frame_is_read_from_its_name() -> None:
     ],
 )
 def test_user_code_is_recognized_by_path(file: str, user: bool) -> None:  # noqa: FBT001
-    assert Ownership(paths={}, libraries=(), known=False).is_user(file) == user
+    assert Ownership(paths={}, libraries=(), is_known=False).is_user(file) == user
 
 
 def test_a_recorded_path_is_user_code() -> None:
-    ownership = Ownership({"queue.py": "/home/u/queue.py"}, ("mylib",), known=True)
+    ownership = Ownership({"queue.py": "/home/u/queue.py"}, ("mylib",), is_known=True)
     assert ownership.is_user("queue.py")
     assert ownership.path("queue.py") == "/home/u/queue.py"
     assert not ownership.is_user("mylib/x.py")

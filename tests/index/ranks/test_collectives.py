@@ -12,9 +12,9 @@ from profkit.engine.families.collectives.waits import waits_of_devices
 from profkit.index.intervals import union
 from profkit.index.ranks.collectives import (
     collective_kind,
-    exposed_waits,
+    find_exposed_waits,
+    find_launching_ops,
     host_collectives,
-    launching_ops,
     wait_by_collective,
 )
 from profkit.testing import TraceBuilder
@@ -67,7 +67,7 @@ def test_time_is_exposed_if_a_collective_ends_when_work_continues_or_shortly_aft
         np.array([start for start, _ in work], dtype=np.int64),
         np.array([start + length for start, length in work], dtype=np.int64),
     )
-    found = exposed_waits(ctx.events, rows, working, 0, END_NS)
+    found = find_exposed_waits(ctx.events, rows, working, 0, END_NS)
     mine = {moment for start, end in found.pairs() for moment in range(start, end)}
     expected = set()
     for start, length in collectives:
@@ -126,7 +126,7 @@ def ran(b: TraceBuilder, name: str, at_ns: int) -> None:
 
 
 def lines(ctx: Context) -> list[int | None]:
-    rows = launching_ops(ctx.events, ctx.tree, host_collectives(ctx.events))
+    rows = find_launching_ops(ctx.events, ctx.tree, host_collectives(ctx.events))
     return [ctx.location(int(row)).line for row in rows]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.ranks.data_parallel import data_parallel_calls, data_parallel_overhead
+from profkit.index.ranks.data_parallel import data_parallel_calls, measure_data_parallel
 from tests.traces import load_trace
 
 
@@ -38,7 +38,7 @@ def test_overhead_of_a_call_extends_to_the_end_of_its_scatter(
     ctx = Context(trace=load_trace(path))
     calls = data_parallel_calls(ctx.events, ctx.tree)
     assert [ctx.events.name_of(int(row)) for row in calls] == ["DataParallel.forward"] * 3
-    wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
+    wrapper = measure_data_parallel(ctx.events, ctx.tree, ctx.launches, calls)
     events = [one for one in json.loads(path.read_text())["traceEvents"] if one.get("ph") == "X"]
     begins = sorted(one["ts"] for one in events if one["name"] == "DataParallel.forward")
     ends = sorted(one["ts"] + one["dur"] for one in events if one["name"] == "Scatter")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from profkit.api import analyze
 from profkit.index.ranks.blocked import BlockedCollective, find_blocked
 from profkit.index.ranks.calls import CollectiveCalls
-from profkit.index.ranks.flight import NO_CALL, PackedRecord, recorded_calls, with_records
+from profkit.index.ranks.flight import NO_CALL, PackedRecord, find_recorded_calls, with_records
 from profkit.index.ranks.matching import match_collectives
 from profkit.model.events import MISSING
 from profkit.model.flight_record import FlightRecord
@@ -68,7 +68,7 @@ def seqs(calls: list[CollectiveCalls]) -> list[list[int]]:
 
 def test_each_call_of_gloo_gets_its_group_number_and_sizes() -> None:
     every, records = gloo_calls(), [gloo_record(rank) for rank in range(2)]
-    assert [recorded_calls(each, record).tolist() for each, record in
+    assert [find_recorded_calls(each, record).tolist() for each, record in
             zip(every, records, strict=True)] == [[0, 1, 2, 3, 4, 5]] * 2  # fmt: skip
     one, two = completed(every, [*records])
     assert one.seq.tolist() == two.seq.tolist() == [1, 1, 2, 2, 3, 3]
@@ -82,14 +82,14 @@ def test_without_the_dumps_of_all_ranks_nothing_changes() -> None:
     every = gloo_calls()
     assert seqs(completed(every, [gloo_record(0), None])) == seqs(every)
     elsewhere = gloo_record(1, after_ns=500 * US)
-    assert (recorded_calls(every[1], elsewhere) == NO_CALL).all()
+    assert (find_recorded_calls(every[1], elsewhere) == NO_CALL).all()
     assert seqs(completed(every, [gloo_record(0), elsewhere])) == seqs(every)
 
 
 def test_calls_of_other_kinds_are_not_joined() -> None:
     record = gloo_record(0)
     calls = (replace(record.calls[0], name="gloo:broadcast"), *record.calls[1:])
-    found = recorded_calls(gloo_calls()[0], replace(record, calls=calls))
+    found = find_recorded_calls(gloo_calls()[0], replace(record, calls=calls))
     assert found.tolist() == [NO_CALL, 1, 2, 3, 4, 5]
 
 

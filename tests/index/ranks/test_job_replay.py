@@ -80,7 +80,7 @@ def test_ranks_with_equal_time_of_their_own_would_take_their_mean(tmp_path: Path
             job.collective("all-reduce", MS)
     what_if = context(job, tmp_path).what_if
     assert what_if.actual_ns - what_if.even_ns == 3 * 3 * MS
-    summary = what_if.summary()
+    summary = what_if.summarize()
     assert summary is not None
     assert (summary.n_steps, summary.unexplained_share, summary.stages) == (3, 0.0, ())
     assert summary.ratio == round(summary.actual_ns / summary.ideal_ns, 4)
@@ -132,7 +132,7 @@ def test_too_few_matches_tell_nothing(tmp_path: Path) -> None:
     kernels = [each for each in job.ranks[1].events if each.name.startswith("nccl")]
     for each in kernels[:3]:
         job.ranks[1].events.remove(each)
-    assert context(job, tmp_path).what_if.summary() is None
+    assert context(job, tmp_path).what_if.summarize() is None
 
 
 @needs_corpus
@@ -144,7 +144,7 @@ def test_slowdowns_are_those_of_the_authors_of_the_recordings(
     name: str, ratio: float, worker: float, stage: float
 ) -> None:
     ctx = of_files(sorted((CORPUS / "ranks" / name).glob("rank*.json.gz")))
-    found = ctx.what_if.summary()
+    found = ctx.what_if.summarize()
     assert found is not None
     assert found.ratio == pytest.approx(ratio, rel=0.01)
     assert found.ranks[0].share == pytest.approx(worker, rel=0.015, abs=0.002)

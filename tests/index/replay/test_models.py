@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.index.device.syncs import called_by_profiler
-from profkit.index.replay.critical_path import critical_path
+from profkit.index.device.syncs import find_calls_by_profiler
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.model.events import Int64s, Rows
@@ -115,7 +115,7 @@ def test_a_second_model_predicts_the_same_of_random_programs(
 def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None:
     ctx = context_of(path)
     calls, work, loads = ctx.syncs.rows, ctx.launches.work, ctx.data_waits
-    ignored = called_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
+    ignored = find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
     simulation = Simulation(path, keys(ctx, calls[ignored]))
     assert {wait.span.key for wait in simulation.waits} == keys(ctx, calls)
     graph = ctx.replay.graph
@@ -163,7 +163,7 @@ def test_random_recordings_replay_exactly_and_their_paths_tile_them(
     path, (starts, completed) = ctx.critical_path, ctx.replay.windows
     assert path.lengths_ns.sum() == (completed - starts).sum()
     np.testing.assert_array_equal(path.starts_ns[1:], path.ends_ns[:-1])
-    unchanged = critical_path(ctx.replay, ctx.path_activity, ProgramChange())
+    unchanged = find_critical_path(ctx.replay, ctx.path_activity, ProgramChange())
     for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
         np.testing.assert_array_equal(getattr(unchanged, name), getattr(path, name))
     assert unchanged.unexplained_ns == path.unexplained_ns

@@ -9,7 +9,7 @@ import pytest
 from profkit.api import analyze
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import summarize
-from profkit.index.replay.critical_path import critical_path
+from profkit.index.replay.critical_path import find_critical_path
 from profkit.index.replay.graph import NodeKind
 from profkit.model.change import ProgramChange
 from profkit.present.diagnosis import headline
@@ -55,9 +55,9 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
 
 def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context_of(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
-    whole = critical_path(ctx.replay, ctx.path_activity)
+    whole = find_critical_path(ctx.replay, ctx.path_activity)
     monkeypatch.setattr("profkit.index.replay.critical_path._BLOCK", 7)
-    parts = critical_path(ctx.replay, ctx.path_activity)
+    parts = find_critical_path(ctx.replay, ctx.path_activity)
     assert len(whole.row) > 100
     for name in ("starts_ns", "ends_ns", "kind", "row", "lane", "step"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from profkit.index.snapshot.allocation_use import USES, makes_optimizer_state, use_of_blocks, uses
-from profkit.index.snapshot.stack_lines import NO_LINE, is_python, stack_lines
+from profkit.index.snapshot.allocation_use import (
+    USES,
+    find_uses,
+    makes_optimizer_state,
+    use_of_blocks,
+)
+from profkit.index.snapshot.stack_lines import NO_LINE, find_stack_lines, is_python
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, Stacks
 
@@ -26,7 +31,7 @@ def stacks(*each: tuple[FrameLike, ...]) -> Stacks:
 
 
 def use(*frames: FrameLike) -> str:
-    return USES[uses(stacks(frames))[0]]
+    return USES[find_uses(stacks(frames))[0]]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     of = stacks(works, state)
     stack = np.array([0, 0, 1, NO_STACK], dtype=np.int32)
     freed = np.array([True, False, True, True])
-    found = use_of_blocks(stack, freed, uses(of), makes_optimizer_state(of))
+    found = use_of_blocks(stack, freed, find_uses(of), makes_optimizer_state(of))
     assert [USES[each] for each in found] == [
         "workspace", "optimizer-state", "optimizer-state", "unknown",
     ]  # fmt: skip
@@ -83,7 +88,10 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
 def test_without_stacks_every_use_is_unknown() -> None:
     none = stacks()
     found = use_of_blocks(
-        np.array([NO_STACK], np.int32), np.array([True]), uses(none), makes_optimizer_state(none)
+        np.array([NO_STACK], np.int32),
+        np.array([True]),
+        find_uses(none),
+        makes_optimizer_state(none),
     )
     assert found.tolist() == [0]
 
@@ -110,13 +118,13 @@ def test_without_stacks_every_use_is_unknown() -> None:
 )  # fmt: skip
 def test_the_source_line_of_a_stack(expected: str, frames: tuple[FrameLike, ...]) -> None:
     of = stacks((USER,), frames, (CALL,))
-    lines = stack_lines(of)
+    lines = find_stack_lines(of)
     (line,) = lines.of(np.array([1], dtype=np.int32)).tolist()
     assert lines.location(line).place == expected
 
 
 def test_a_block_without_a_stack_has_no_line() -> None:
-    lines = stack_lines(stacks((USER,)))
+    lines = find_stack_lines(stacks((USER,)))
     assert lines.of(np.array([NO_STACK, 0], dtype=np.int32)).tolist() == [NO_LINE, 0]
     assert lines.location(NO_LINE) == Location()
     assert lines.python(NO_STACK) == ()
@@ -124,6 +132,6 @@ def test_a_block_without_a_stack_has_no_line() -> None:
 
 def test_python_frames_of_a_mixed_stack_are_in_order() -> None:
     mixed = (("??", 0, "at::empty"), CALL, ("call.c", 255, "_PyEval"), USER)
-    assert [each.line for each in stack_lines(stacks(mixed)).python(0)] == [1775, 12]
+    assert [each.line for each in find_stack_lines(stacks(mixed)).python(0)] == [1775, 12]
     assert not is_python(Frame("??", 0, "at::empty"))
     assert is_python(Frame("/Workspace/Users/u/notebook", 3, "<module>"))

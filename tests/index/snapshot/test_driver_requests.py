@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.index.snapshot.annotated_regions import annotated_regions
+from profkit.index.snapshot.annotated_regions import find_annotated_regions
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
@@ -185,7 +185,7 @@ def test_a_region_has_its_peak_and_net_bytes() -> None:
                 b.free(b.alloc(40 * MIB))
                 kept.append(b.alloc(20 * MIB))
             b.free(b.alloc(16 * MIB))
-    found = {each.name: each for each in annotated_regions(*_parts(b))}
+    found = {each.name: each for each in find_annotated_regions(*_parts(b))}
     assert list(found) == ["forward", "step"] or list(found) == ["step", "forward"]
     # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
     # A block of 40 MiB is split, so that the next 20 come out of it.
@@ -202,7 +202,7 @@ def test_the_first_region_of_a_complete_history_is_included() -> None:
     with b.frame("train.py", 3, "main"), b.region("forward"):
         b.free(b.alloc(40 * MIB))
         b.alloc(14 * MIB)
-    (found,) = annotated_regions(*_parts(b))
+    (found,) = find_annotated_regions(*_parts(b))
     assert (found.name, found.n) == ("forward", 1)
     assert (found.peak_active_bytes, found.net_active_bytes) == (52 * MIB, 14 * MIB)
 
@@ -213,7 +213,7 @@ def test_a_region_cut_by_the_buffer_is_excluded(with_stacks: bool) -> None:  # n
     with b.frame("train.py", 3, "main"), b.region("forward"):
         for n in range(6):
             b.alloc((12 + n) * MIB)
-    assert annotated_regions(*_parts(b)) == ()
+    assert find_annotated_regions(*_parts(b)) == ()
 
 
 def test_a_region_that_frees_earlier_blocks_may_be_incomplete() -> None:
@@ -222,7 +222,7 @@ def test_a_region_that_frees_earlier_blocks_may_be_incomplete() -> None:
         large = b.alloc(900 * MIB)
         b.free(b.alloc(40 * MIB), large)
         b.alloc(12 * MIB)
-    assert annotated_regions(*_parts(b)) == ()
+    assert find_annotated_regions(*_parts(b)) == ()
 
 
 def test_a_region_that_began_before_the_history_is_excluded() -> None:
@@ -232,7 +232,7 @@ def test_a_region_that_began_before_the_history_is_excluded() -> None:
         b.alloc(14 * MIB)
         with b.region("late"):
             b.alloc(16 * MIB)
-    assert [each.name for each in annotated_regions(*_parts(b))] == ["late"]
+    assert [each.name for each in find_annotated_regions(*_parts(b))] == ["late"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,13 +243,13 @@ def test_a_region_that_began_before_the_history_is_excluded() -> None:
     seed=st.integers(0, 1000),
 )
 def test_the_range_maximum_equals_a_linear_search(spans: list[tuple[int, int]], seed: int) -> None:
-    from profkit.index.snapshot.annotated_regions import range_maximum
+    from profkit.index.snapshot.annotated_regions import find_range_maximum
 
     levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)
     start = np.array([min(span) for span in spans])
     end = np.array([max(span) for span in spans])
     plain = [int(levels[low : high + 1].max()) for low, high in zip(start, end, strict=True)]
-    assert range_maximum(levels, start, end).tolist() == plain
+    assert find_range_maximum(levels, start, end).tolist() == plain
 
 
 def _parts(b: SnapshotBuilder) -> tuple[MemorySnapshot, Any]:

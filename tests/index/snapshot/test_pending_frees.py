@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.index.snapshot.replay import peak_pending_free_bytes
+from profkit.index.snapshot.replay import measure_peak_pending_free
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 from tests.index.snapshots import memories
@@ -14,7 +14,7 @@ from tests.index.snapshots import memories
 
 def most(b: SnapshotBuilder) -> int:
     (memory,) = memories(b)
-    return peak_pending_free_bytes(memory.snapshot, memory.replay)
+    return measure_peak_pending_free(memory.snapshot, memory.replay)
 
 
 def test_frees_that_complete_at_once_are_not_pending() -> None:
@@ -67,7 +67,7 @@ def test_a_history_without_completions_or_requests_has_no_pending_frees(kept: st
     (trace,) = whole["device_traces"]
     trace[:] = [each for each in trace if each["action"] in {"alloc", kept}]
     (memory,) = memories(b, whole)
-    assert peak_pending_free_bytes(memory.snapshot, memory.replay) == 0
+    assert measure_peak_pending_free(memory.snapshot, memory.replay) == 0
 
 
 def _walked(entries: list[dict[str, Any]]) -> int:

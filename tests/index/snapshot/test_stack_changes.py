@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import profkit
-from profkit.index.snapshot.stack_changes import StackChange, live_stacks, stack_changes
+from profkit.index.snapshot.stack_changes import StackChange, find_live_stacks, find_stack_changes
 from profkit.model.snapshot import MemorySnapshot
 from tests.corpus.recordings import SNAPSHOTS, needs_corpus
 from tests.index.snapshots import Block, Site, snapshot
@@ -25,7 +25,7 @@ KIB = 1024
 
 
 def changes(before: list[Block], after: list[Block]) -> tuple[StackChange, ...]:
-    return stack_changes(snapshot(before), snapshot(after))
+    return find_stack_changes(snapshot(before), snapshot(after))
 
 
 def brief(found: tuple[StackChange, ...]) -> list[tuple[int, int | None, int | None]]:
@@ -105,7 +105,7 @@ def test_blocks_without_a_stack_are_one_group() -> None:
 def test_two_ranks_are_compared_regardless_of_device() -> None:
     rank0 = snapshot([([LOSS], KIB)], device=0)
     rank1 = snapshot([([LOSS], 3 * KIB)], device=1)
-    (found,) = stack_changes(rank0, rank1)
+    (found,) = find_stack_changes(rank0, rank1)
     assert (found.delta_bytes, found.present.device) == (2 * KIB, 1)
 
 
@@ -166,7 +166,7 @@ def test_every_active_byte_of_a_real_snapshot_has_a_stack(path: Path) -> None:
     assert isinstance(read, MemorySnapshot)
     found = {
         (each.device, tuple((f.file, f.line, f.function) for f in each.frames)): each.n_bytes
-        for each in live_stacks(read)
+        for each in find_live_stacks(read)
     }
     assert found == dict(active_by_hand(path))
-    assert stack_changes(read, read) == ()
+    assert find_stack_changes(read, read) == ()

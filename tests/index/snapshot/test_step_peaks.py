@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.engine.figures.memory import memory_summary
-from profkit.index.snapshot.annotated_regions import peaks_between
+from profkit.index.snapshot.annotated_regions import find_peaks_between
 from profkit.model.events import MISSING
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.testing import SnapshotBuilder
@@ -46,7 +46,7 @@ def test_each_peak_is_the_highest_active_bytes_of_the_step(steps: list[Step]) ->
     begin = b.now_us
     ends, peaks = ran(steps, b)
     (memory,) = memories(b)
-    found = peaks_between(memory.snapshot, memory.replay, np.array([begin, *ends]))
+    found = find_peaks_between(memory.snapshot, memory.replay, np.array([begin, *ends]))
     assert found.tolist() == peaks
 
 
@@ -54,7 +54,9 @@ def test_a_step_before_a_truncated_history_has_no_peak() -> None:
     b = SnapshotBuilder(max_entries=6)
     ends, peaks = ran([[(False, 1)], [(False, 2)], [(False, 3)], [(True, 1), (True, 1)]], b)
     (memory,) = memories(b)
-    found = peaks_between(memory.snapshot, memory.replay, np.array([ends[0] - 1, *ends])).tolist()
+    found = find_peaks_between(
+        memory.snapshot, memory.replay, np.array([ends[0] - 1, *ends])
+    ).tolist()
     assert found[0] == MISSING
     assert found[-1] == peaks[-1]
 
@@ -76,5 +78,5 @@ def test_a_history_without_times_has_no_step_peaks(layout: str) -> None:
     b = SnapshotBuilder()
     ends, _ = ran([[(False, 1)], [(False, 2)]], b)
     (memory,) = memories(b, b.to_dict(layout))  # type: ignore[arg-type]
-    found = peaks_between(memory.snapshot, memory.replay, np.array(ends))
+    found = find_peaks_between(memory.snapshot, memory.replay, np.array(ends))
     assert found.tolist() == [MISSING]

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import profkit
 from profkit.engine.context import Context
-from profkit.index.trace_memory.graph_nodes import GraphNodes, graph_nodes
+from profkit.index.trace_memory.graph_nodes import GraphNodes, find_graph_nodes
 from profkit.model.trace import Trace
 
 
@@ -25,7 +25,7 @@ def nodes_of(folder: Path, program: Callable[[], object]) -> GraphNodes:
     trace = profkit.load(path)
     assert isinstance(trace, Trace)
     ctx = Context(trace=trace)
-    return graph_nodes(ctx.events, ctx.tree)
+    return find_graph_nodes(ctx.events, ctx.tree)
 
 
 def behind(result: torch.Tensor) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.host.nesting import rows_open_at
+from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.trace_memory.live_bytes import growth_per_step_bytes, unfreed_in_steps
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
@@ -66,7 +66,7 @@ def test_the_innermost_running_event_of_the_thread_is_found(tmp_path: Path) -> N
     b.alloc(5)
     ctx = Context(load(b.write(tmp_path / "t.json")))
     memory = ctx.trace.memory
-    rows = rows_open_at(ctx.events, ctx.tree, memory.lane, memory.ts_ns).tolist()
+    rows = find_rows_open_at(ctx.events, ctx.tree, memory.lane, memory.ts_ns).tolist()
     assert ["" if row < 0 else ctx.events.name_of(row) for row in rows] == [
         "train.py(1): main",
         "aten::mm",

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profkit.index.trace_memory.live_bytes import pair_allocations, window_peaks
+from profkit.index.trace_memory.live_bytes import find_window_peaks, pair_allocations
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
 
@@ -39,7 +39,7 @@ def test_the_peak_is_the_highest_level_of_what_the_window_allocated(
             level[device] = level.get(device, 0) + (size << 10)
         highest = {of: max(highest.get(of, 0), n) for of, n in level.items()}
     allocations = pair_allocations(load_trace(b.write(tmp_path / "t.json")).memory)
-    found = {peak.device: peak for peak in window_peaks(allocations)}
+    found = {peak.device: peak for peak in find_window_peaks(allocations)}
     assert {of: peak.n_bytes for of, peak in found.items()} == {
         -1 if of is None else of: n for of, n in highest.items()
     }

@@ -9,7 +9,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import windows
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.host.nesting import rows_open_at
+from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, intersect, subtract, union, unite
 from profkit.index.ranks.collectives import (
@@ -18,11 +18,11 @@ from profkit.index.ranks.collectives import (
     collective_kinds,
     collective_rows,
     device_collectives,
-    exposed_waits,
+    find_exposed_waits,
+    find_late_launch_time,
+    find_launching_ops,
     host_collectives,
     host_work_time,
-    late_launch_time,
-    launching_ops,
     wait_by_collective,
 )
 from profkit.index.runtime_calls import names_matching
@@ -79,7 +79,7 @@ def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
     blocked = ctx.host_activity["sync"]
-    late = late_launch_time(events, launches, device, ctx.is_communication, blocked)
+    late = find_late_launch_time(events, launches, device, ctx.is_communication, blocked)
     rows = device.rows[ctx.is_communication[device.rows]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     place = np.searchsorted(launches.work, rows)
@@ -141,12 +141,12 @@ def waits_of_host(ctx: Context) -> CollectiveWaits | None:
     for device in ctx.devices:
         working = unite(working, device.compute)
     within = union(starts, ends)
-    waited = exposed_waits(events, rows, working, int(starts.min()), int(ends.max()))
+    waited = find_exposed_waits(events, rows, working, int(starts.min()), int(ends.max()))
     waited = intersect(waited, within)
     return CollectiveWaits(
         device=None,
         rows=rows,
-        starter=launching_ops(events, ctx.tree, rows),
+        starter=find_launching_ops(events, ctx.tree, rows),
         kinds=collective_kinds(events, rows),
         exposed_ns=intersect(subtract(covered_by(events, rows), working), within).total_ns,
         waited=waited,
@@ -234,7 +234,7 @@ def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
         last = ops[np.maximum(place, 0)]
         is_seed = np.array([events.names[name] == _SEED for name in events.name[last].tolist()])
         python = tree.nearest(events.category == Category.PYTHON)
-        open_now = rows_open_at(events, tree, lane, at_ns)
+        open_now = find_rows_open_at(events, tree, lane, at_ns)
         is_frame = (open_now != NO_ROW) & (python[open_now] != NO_ROW)
         called = np.where((place >= 0) & is_seed, last, np.where(is_frame, open_now, NO_ROW))
         has = (called != NO_ROW) & (frame[called] != NO_FRAME)

@@ -8,7 +8,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.windows import in_windows
 from profkit.index.distinct import distinct
-from profkit.index.host.varying_shapes import new_shapes
+from profkit.index.host.varying_shapes import find_new_shapes
 from profkit.index.runtime_calls import ALLOCATOR, names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.patterns import regex
@@ -114,7 +114,7 @@ def growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
     if not len(later.rows) or later.n_frees or not len(ctx.events.input_dims.rows):
         return None
     every = ctx.step_of(np.arange(len(ctx.events)))
-    found = new_shapes(ctx.events, ctx.tree, ctx.source.frame, every)
+    found = find_new_shapes(ctx.events, ctx.tree, ctx.source.frame, every)
     count = np.bincount(found.group)
     many = np.flatnonzero(count > _MAX_SHAPES)
     rows = found.rows[np.isin(found.group, many)]

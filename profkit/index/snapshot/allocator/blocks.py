@@ -68,28 +68,30 @@ class Block:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is its entire segment."""
+        """Return whether the block is its entire segment."""
         return self.before is None and self.after is None
 
     @property
     def reach_bytes(self) -> int:
-        """Size that it could grow to in an expandable segment."""
+        """Return the size that the block could grow to in an expandable segment."""
         after = self.after
         return self.n_bytes + (0 if after is None or after.is_mapped else after.n_bytes)
 
     def cut(self, n_bytes: int) -> "Block":
         """Shrink the block to some bytes, and return the rest as a new block."""
-        rest = Block(self.pool, self.address + n_bytes, self.n_bytes - n_bytes, self.origin)
-        rest.is_mapped = self.is_mapped
-        rest.before, rest.after = self, self.after
+        remainder = Block(self.pool, self.address + n_bytes, self.n_bytes - n_bytes, self.origin)
+        remainder.is_mapped = self.is_mapped
+
+        remainder.before, remainder.after = self, self.after
         if self.after is not None:
-            self.after.before = rest
-        self.after = rest
+            self.after.before = remainder
+        self.after = remainder
         self.n_bytes = n_bytes
-        return rest
+
+        return remainder
 
     def merge(self) -> None:
-        """Merge it with free neighbors that are mapped like it, removing these from the pool."""
+        """Merge the block with free neighbors of the same mapping, which leave the pool."""
         before, after = self.before, self.after
         if before is not None and before.is_free and before.is_mapped == self.is_mapped:
             self.pool.remove(before)
@@ -131,7 +133,7 @@ class StreamPool:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Block]:
-        """The free blocks by size, then address."""
+        """Iterate over the free blocks by size, then address."""
         return iter([self._at[key & _ADDRESS] for key in self._keys])
 
     def add(self, block: Block) -> None:
@@ -166,13 +168,13 @@ class StreamPool:
         return block
 
     def first(self, n_bytes: int) -> int:
-        """Index of the smallest free block that is large enough, or the number of blocks."""
+        """Return the index of the smallest sufficient free block, or the number of blocks."""
         return bisect_left(self._keys, n_bytes << _ADDRESS_BITS)
 
     def block(self, place: int) -> Block:
-        """The free block at an index, ordered by size, then address."""
+        """Return the free block at an index, ordered by size, then address."""
         return self._at[self._keys[place] & _ADDRESS]
 
     def unmapped_block(self, place: int) -> Block:
-        """The block without memory at an index, ordered by address."""
+        """Return the block without memory at an index, ordered by address."""
         return self._at[self.unmapped[place]]

@@ -16,7 +16,7 @@ Obtain = Callable[[int], bool]
 """Requests bytes from the driver, and returns whether it succeeded."""
 
 
-def grown(
+def grow(
     pool: StreamPool, n_bytes: int, page_bytes: int, obtain: Obtain, new_address: Callable[[], int]
 ) -> Block | None:
     """Map pages of an expandable segment until a free block in it is large enough.
@@ -27,9 +27,10 @@ def grown(
     Returns:
         The block, removed from the pool; None if the driver has no more memory.
     """
-    block = _with_space(pool, n_bytes) or _new_segment(pool, new_address())
+    block = _find_with_space(pool, n_bytes) or _add_segment(pool, new_address())
     if not block.is_mapped and not _map(block, min(block.n_bytes, n_bytes), page_bytes, obtain):
         return None
+
     while block.n_bytes < n_bytes:
         # The following block is unmapped, and merges with this one once it is mapped.
         following = block.after
@@ -39,12 +40,13 @@ def grown(
         if not _map(following, missing, page_bytes, obtain):
             return None
         block = following
+
     pool.remove(block)
     return block
 
 
-def _with_space(pool: StreamPool, n_bytes: int) -> Block | None:
-    """The free or unmapped block from which on there is space for the request."""
+def _find_with_space(pool: StreamPool, n_bytes: int) -> Block | None:
+    """Find the free or unmapped block from which on there is space for the request."""
     for place in range(len(pool.unmapped)):
         block = pool.unmapped_block(place)
         if block.before is not None and block.before.is_free:
@@ -55,17 +57,17 @@ def _with_space(pool: StreamPool, n_bytes: int) -> Block | None:
 
 
 def _space_bytes(block: Block, enough: int) -> int:
-    """Total size of a free block and the free blocks after it, at most until it suffices."""
-    found, following = 0, block.after
+    """Return the size of a free block and the free blocks after it, until that suffices."""
+    space_bytes, following = 0, block.after
     while block.is_free:
-        found += block.n_bytes
-        if found >= enough or following is None:
+        space_bytes += block.n_bytes
+        if space_bytes >= enough or following is None:
             break
         block, following = following, following.after
-    return found
+    return space_bytes
 
 
-def _new_segment(pool: StreamPool, address: int) -> Block:
+def _add_segment(pool: StreamPool, address: int) -> Block:
     block = Block(pool, address, SPACE_BYTES, origin=address)
     block.is_mapped = False
     pool.add(block)
@@ -77,6 +79,7 @@ def _map(block: Block, n_bytes: int, page_bytes: int, obtain: Obtain) -> bool:
     length = -(-n_bytes // page_bytes) * page_bytes
     if not obtain(length):
         return False
+
     pool = block.pool
     pool.remove(block)
     if length < block.n_bytes:
@@ -87,23 +90,25 @@ def _map(block: Block, n_bytes: int, page_bytes: int, obtain: Obtain) -> bool:
     return True
 
 
-def unmapped_bytes(block: Block, page_bytes: int) -> int:
+def unmap(block: Block, page_bytes: int) -> int:
     """Unmap all whole pages of a free block of an expandable segment, and return their bytes."""
     origin = block.origin or 0
     begin = -(-(block.address - origin) // page_bytes) * page_bytes + origin
     end = (block.address + block.n_bytes - origin) // page_bytes * page_bytes + origin
     if begin >= end:
         return 0
+
     pool = block.pool
     pool.remove(block)
     if begin > block.address:
-        rest = block.cut(begin - block.address)
+        remainder = block.cut(begin - block.address)
         pool.add(block)
-        block = rest
+        block = remainder
     if end < block.address + block.n_bytes:
         pool.add(block.cut(end - block.address))
     block.is_mapped = False
     block.merge()
+
     if not block.is_whole:
         pool.add(block)
     return end - begin

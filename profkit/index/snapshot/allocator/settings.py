@@ -17,9 +17,9 @@ BLOCK_BYTES: Final = 512
 SMALL_BYTES: Final = 1 << 20
 """Largest request that is served by a small pool."""
 SMALL_SEGMENT_BYTES: Final = 2 << 20
-"""Size of a segment of a small pool, and of the pages of an expandable one."""
+"""Size of a segment of a small pool, and of the pages of an expandable segment."""
 LARGE_SEGMENT_BYTES: Final = 20 << 20
-"""Size of a segment shared by larger requests, and of the pages of an expandable one."""
+"""Size of a segment shared by larger requests, and of the pages of an expandable segment."""
 OWN_SEGMENT_BYTES: Final = 10 << 20
 """Requests from this size on get a segment of their own."""
 ROUND_BYTES: Final = 2 << 20
@@ -31,13 +31,13 @@ _NO_LIMIT_BYTES: Final = 1 << 48
 """More than any device has: versions of PyTorch write different values for no limit."""
 CONF: Final = "PYTORCH_CUDA_ALLOC_CONF"
 """The variable with the settings. Newer documentation calls it ``PYTORCH_ALLOC_CONF``, of which
-this is an alias; but torch 2.9 does not read ``expandable_segments`` from there, versions before it
-read nothing, and where both are set this one counts.
+this is an alias. But torch 2.9 does not read ``expandable_segments`` from there, earlier versions
+read nothing, and if both are set, this one counts.
 
 Source: ``c10/cuda/CUDAAllocatorConfig.h`` (``instance``); pytorch #183387, #167659.
 """
 _CONFS: Final = (CONF, "PYTORCH_ALLOC_CONF")
-"""What snapshots call it: those of CUDA, and of XPU."""
+"""Names in snapshots, of CUDA and of XPU."""
 _SPLIT: Final = regex(r",(?![^\[\]]*\])")
 _WRITTEN: Final = regex(r"\w{1,64}:[\w.:,>\[\]-]{1,400}")
 """A setting as PyTorch accepts it."""
@@ -46,7 +46,7 @@ _NUMBER: Final = regex(r"(?<!\w)(\w{1,64})\s*:\s*(\d{1,18})(?!\d)")
 
 
 def segment_bytes(n_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
-    """Size of the segment that the allocator requests from the driver.
+    """Return the size of the segment that the allocator requests from the driver.
 
     Args:
         n_bytes: The request, rounded to a block size.
@@ -74,7 +74,7 @@ class AllocatorSettings:
             rounds to block sizes only. Empty if all do.
         garbage_threshold: ``garbage_collection_threshold``, a share of the process's limit.
         others: The settings besides the first two, as they are written: PyTorch takes the default
-            for what a new value of the variable does not have.
+            for settings that a new value of the variable does not have.
     """
 
     max_split_bytes: int | None = None
@@ -87,7 +87,7 @@ class AllocatorSettings:
 
     @property
     def change(self) -> str:
-        """The setting that is tried; empty without a limit."""
+        """Return the setting that is tried, empty without a limit."""
         if self.expandable:
             return "expandable_segments:True"
         limit = self.max_split_bytes
@@ -95,11 +95,11 @@ class AllocatorSettings:
 
     @property
     def alloc_conf(self) -> str:
-        """The value of :data:`CONF` with that and the other settings."""
+        """Return the value of :data:`CONF` with the tried setting and the others."""
         return ",".join(filter(None, (*self.others, self.change)))
 
-    def rounded(self, n_bytes: int) -> int:
-        """The block size that a request of some bytes needs."""
+    def round(self, n_bytes: int) -> int:
+        """Return the block size that a request of some bytes needs."""
         if n_bytes < BLOCK_BYTES:
             return BLOCK_BYTES
         divisions = self._divisions_of(n_bytes)
@@ -115,7 +115,7 @@ class AllocatorSettings:
 
 
 def _next_division(n_bytes: int, divisions: int) -> int:
-    """The request rounded up to a division between two powers of two."""
+    """Return the request rounded up to a division between two powers of two."""
     floor = 1 << (n_bytes.bit_length() - 1)
     if floor == n_bytes:
         return n_bytes
@@ -123,40 +123,43 @@ def _next_division(n_bytes: int, divisions: int) -> int:
     return -(-n_bytes // step) * step if step else floor << 1
 
 
-def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
-    """The settings in :attr:`MemorySnapshot.settings`; PyTorch's defaults where it has none."""
+def parse_settings(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
+    """Parse :attr:`MemorySnapshot.settings`, with PyTorch's defaults for missing values."""
     limit = values.get("max_split_size")
     text = next((values[name] for name in _CONFS if values.get(name)), "")
     written = {key: int(n) for key, n in _NUMBER.findall(text)} if isinstance(text, str) else {}
     threshold = values.get("garbage_collection_threshold")
+
     return AllocatorSettings(
         max_split_bytes=limit if isinstance(limit, int) and 0 < limit < _NO_LIMIT_BYTES else None,
         expandable=values.get("expandable_segments") is True,
         max_rest_bytes=_mebibytes(written, "max_non_split_rounding_mb"),
         large_segment_bytes=_mebibytes(written, "large_segment_size_mb"),
-        divisions=_divisions(values.get("roundup_power2_divisions")),
+        divisions=_parse_divisions(values.get("roundup_power2_divisions")),
         garbage_threshold=float(threshold) if isinstance(threshold, int | float) else 0.0,
-        others=_others(text) if isinstance(text, str) else (),
+        others=_parse_others(text) if isinstance(text, str) else (),
     )
 
 
-def _others(text: str) -> tuple[str, ...]:
-    """As in :class:`AllocatorSettings`."""
-    each = tuple(_SPLIT.split(text.replace(" ", "")))
+def _parse_others(text: str) -> tuple[str, ...]:
+    """Parse ``others`` of :class:`AllocatorSettings`."""
+    settings = _SPLIT.split(text.replace(" ", ""))
     return tuple(
-        one for one in each if _WRITTEN.fullmatch(one) and one.partition(":")[0] not in _CHANGED
+        setting
+        for setting in settings
+        if _WRITTEN.fullmatch(setting) and setting.partition(":")[0] not in _CHANGED
     )
 
 
 def _mebibytes(written: Mapping[str, int], name: str) -> int:
-    found = written.get(name, 0) * _MIB
-    return found if 0 < found < _NO_LIMIT_BYTES else LARGE_SEGMENT_BYTES
+    n_bytes = written.get(name, 0) * _MIB
+    return n_bytes if 0 < n_bytes < _NO_LIMIT_BYTES else LARGE_SEGMENT_BYTES
 
 
-def _divisions(value: object) -> tuple[int, ...]:
-    """Divisions by power of two, from ``1:0 2:0 4:8`` (mebibytes and divisions)."""
+def _parse_divisions(value: object) -> tuple[int, ...]:
+    """Parse divisions by power of two, from ``1:0 2:0 4:8`` (mebibytes and divisions)."""
     if not isinstance(value, str):
         return ()
     by_size = {int(size): int(n) for size, n in _NUMBER.findall(value) if size.isdigit()}
-    found = tuple(by_size.get(1 << power, 0) for power in range(_N_DIVISIONS))
-    return found if max(found) > 1 else ()
+    divisions = tuple(by_size.get(1 << power, 0) for power in range(_N_DIVISIONS))
+    return divisions if max(divisions) > 1 else ()

@@ -59,16 +59,17 @@ class InitialState:
 
     @property
     def segment_of_block(self) -> Rows:
-        """The segment of each block. Shape ``(b,)``."""
-        found = np.searchsorted(self.address, self.block_address, side="right") - 1
-        return np.asarray(found, dtype=np.intp)
+        """Return the segment of each block. Shape ``(b,)``."""
+        segment = np.searchsorted(self.address, self.block_address, side="right") - 1
+        return np.asarray(segment, dtype=np.intp)
 
     @property
     def is_consistent(self) -> bool:
-        """Whether blocks are disjoint and within disjoint segments."""
+        """Return whether blocks are disjoint and within disjoint segments."""
         segment_of_block, end = self.segment_of_block, self.block_address + self.block_bytes
         if (segment_of_block < 0).any() or (end[:-1] > self.block_address[1:]).any():
             return False
+
         limit = self.address + self.n_bytes
         is_invalid = (self.address < 0) | (self.n_bytes <= 0)
         is_invalid[:-1] |= limit[:-1] > self.address[1:]
@@ -79,20 +80,20 @@ class InitialState:
         )
 
     def with_unsplit_rests(self) -> "InitialState":
-        """The same with the unsplit rests of large blocks.
+        """Return the state with the unsplit rests of large blocks.
 
         For blocks that are freed later the history has the requested size. A rest of up to 1 MiB is
-        not split off a large block, and no free block of that kind is as small.
+        not split off a large block, and free blocks of that kind are larger.
         """
         limit = (self.address + self.n_bytes)[self.segment_of_block]
         end = self.block_address + self.block_bytes
         next_begin = np.append(self.block_address[1:], np.iinfo(np.int64).max)[: len(end)]
-        rest = np.minimum(limit, next_begin) - end
-        is_unsplit = ~self.is_small[self.segment_of_block] & (rest <= SMALL_BYTES)
-        return replace(self, block_bytes=self.block_bytes + np.where(is_unsplit, rest, 0))
+        rest_bytes = np.minimum(limit, next_begin) - end
+        is_unsplit = ~self.is_small[self.segment_of_block] & (rest_bytes <= SMALL_BYTES)
+        return replace(self, block_bytes=self.block_bytes + np.where(is_unsplit, rest_bytes, 0))
 
     def requests_at(self, address: Int64s) -> Rows:
-        """Request of the block at each address, or -1. Shape of ``address``."""
+        """Return the request of the block at each address, or -1. Shape of ``address``."""
         if not len(self.block_address):
             return np.full(len(address), NO_ROW, dtype=np.intp)
         at = np.searchsorted(self.block_address, address)
@@ -141,18 +142,18 @@ class SimulatedRun:
     recovered: tuple[int, ...] = ()
 
     def after(self, place: Rows) -> Int64s:
-        """Reserved bytes after each of some entries. Shape of ``place``."""
+        """Return the reserved bytes after each entry. Shape of ``place``."""
         levels = self.begin_bytes + np.concatenate(([0], np.cumsum(self.change_bytes)))
         return np.asarray(levels[np.searchsorted(self.place, place, side="right")])
 
     @property
     def peak_bytes(self) -> int:
-        """Peak of reserved bytes."""
+        """Return the peak of reserved bytes."""
         return self.begin_bytes + max(0, int(np.cumsum(self.change_bytes).max(initial=0)))
 
 
-def combined(first: SimulatedRun, second: SimulatedRun) -> SimulatedRun:
-    """The sum of two simulations of independent pools."""
+def combine(first: SimulatedRun, second: SimulatedRun) -> SimulatedRun:
+    """Add two simulations of independent pools."""
     place = np.concatenate((first.place, second.place))
     order = np.argsort(place, kind="stable")
     return SimulatedRun(
@@ -169,22 +170,24 @@ def simulate(
     limit_bytes: int | None = None,
     pool_size: PoolSize = "all",
 ) -> SimulatedRun:
-    """Simulate all requests; capacity and limit are as for :class:`CachingAllocator`.
+    """Simulate all requests. Capacity and limit are described at :class:`CachingAllocator`.
 
     Args:
-        pool_size: Which requests. With unlimited capacity, those up to 1 MiB and the others do not
-            affect each other.
+        pool_size: Which requests. With unlimited capacity, requests up to 1 MiB and larger ones do
+            not affect each other.
     """
     allocator = CachingAllocator(settings, capacity_bytes, limit_bytes)
-    begin, n_bytes = requests.begin, _rounded(requests, settings)
-    small = n_bytes <= SMALL_BYTES
-    small[: len(begin.segment_of_block)] = begin.is_small[begin.segment_of_block]
+    begin, n_bytes = requests.begin, _round(requests, settings)
+    is_small = n_bytes <= SMALL_BYTES
+    is_small[: len(begin.segment_of_block)] = begin.is_small[begin.segment_of_block]
+
     is_simulated, is_adopted = np.ones(len(requests.kind), np.bool_), np.ones(len(begin), np.bool_)
     if pool_size != "all":
         is_adopted = begin.is_small == (pool_size == "small")
-        is_simulated = (small[requests.which] == (pool_size == "small")) | (
+        is_simulated = (is_small[requests.which] == (pool_size == "small")) | (
             requests.kind == RequestKind.EMPTY
         )
+
     live = _adopt(allocator, requests, is_adopted)
     failed_at, recovered = _run(
         allocator,
@@ -192,8 +195,9 @@ def simulate(
         is_simulated,
         live,
         n_bytes.tolist(),
-        _pools(allocator, requests, small),
+        _find_pools(allocator, requests, is_small),
     )
+
     changes = [(place, n) for place, n, private in allocator.changes if private == COMMON]
     place, change = np.array(changes, dtype=np.int64).reshape(-1, 2).T
     return SimulatedRun(
@@ -213,7 +217,7 @@ def _run(
     n_bytes: list[int],
     pools: list[StreamPool],
 ) -> tuple[int, tuple[int, ...]]:
-    """Run the simulation; returns ``failed_at`` and ``recovered``."""
+    """Run the simulation, and return ``failed_at`` and ``recovered``."""
     recovered: list[int] = []
     actions = zip(
         requests.place[is_simulated].tolist(),
@@ -221,6 +225,7 @@ def _run(
         requests.which[is_simulated].tolist(),
         strict=True,
     )
+
     for place, kind, which in actions:
         allocator.place = place
         if kind == _FREE:
@@ -247,35 +252,39 @@ def _run(
     return NEVER, tuple(recovered)
 
 
-def _rounded(requests: Requests, settings: AllocatorSettings) -> Int64s:
-    """Block size that each request needs. Shape ``(r,)``."""
+def _round(requests: Requests, settings: AllocatorSettings) -> Int64s:
+    """Return the block size that each request needs. Shape ``(r,)``."""
     if not settings.divisions:
         return np.maximum(BLOCK_BYTES, -(-requests.n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
     lengths, which = np.unique(requests.n_bytes, return_inverse=True)
-    rounded = np.array([settings.rounded(each) for each in lengths.tolist()], dtype=np.int64)
+    rounded = np.array([settings.round(length) for length in lengths.tolist()], dtype=np.int64)
     return np.asarray(rounded[which])
 
 
-def _pools(allocator: CachingAllocator, requests: Requests, small: Mask) -> list[StreamPool]:
-    """The pool of each request."""
-    # One number for each combination of the three.
+def _find_pools(
+    allocator: CachingAllocator, requests: Requests, is_small: Mask
+) -> list[StreamPool]:
+    """Find the pool of each request."""
+    # One number for each combination of stream, private pool and size.
     streams, stream = np.unique(requests.stream, return_inverse=True)
     n_private = int(requests.private.max(initial=0)) + 1
-    key = (stream.reshape(-1) * n_private + requests.private) * 2 + small
+    key = (stream.reshape(-1) * n_private + requests.private) * 2 + is_small
     kinds, which = np.unique(key, return_inverse=True)
+
     pools = []
     for kind in kinds.tolist():
         number, private = divmod(kind // 2, n_private)
         pools.append(allocator.pool(int(streams[number]), is_small=bool(kind % 2), private=private))
-    return [pools[each] for each in which.tolist()]
+    return [pools[place] for place in which.tolist()]
 
 
 def _adopt(allocator: CachingAllocator, requests: Requests, is_adopted: Mask) -> list[Block | None]:
-    """Blocks of the initial state by request, and None for other requests."""
+    """Adopt the initial state, and return its blocks by request, None for other requests."""
     begin = requests.begin
     live: list[Block | None] = [None] * len(requests.n_bytes)
     bounds = np.searchsorted(begin.segment_of_block, np.arange(len(begin) + 1)).tolist()
     blocks = list(zip(begin.block_address.tolist(), begin.block_bytes.tolist(), strict=True))
+
     for row in np.flatnonzero(is_adopted).tolist():
         pool = allocator.pool(
             int(begin.stream[row]),

@@ -2,7 +2,11 @@
 
 import pytest
 
-from profkit.index.snapshot.allocator.settings import AllocatorSettings, segment_bytes, settings_of
+from profkit.index.snapshot.allocator.settings import (
+    AllocatorSettings,
+    parse_settings,
+    segment_bytes,
+)
 from profkit.testing import reference_allocator
 from profkit.testing.reference_allocator import MIB
 
@@ -11,7 +15,7 @@ from profkit.testing.reference_allocator import MIB
     ("asked", "given"), [(1, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
 )
 def test_a_request_is_rounded_to_blocks_of_512_bytes(asked: int, given: int) -> None:
-    assert AllocatorSettings().rounded(asked) == given
+    assert AllocatorSettings().round(asked) == given
 
 
 @pytest.mark.parametrize(
@@ -30,22 +34,22 @@ def test_a_request_is_rounded_to_blocks_of_512_bytes(asked: int, given: int) -> 
 )
 def test_sizes_can_be_rounded_to_divisions_of_powers_of_two(asked: int, given: int) -> None:
     settings = AllocatorSettings(divisions=(4,) * 16)
-    assert settings.rounded(asked) == (1536 if asked == 1200 else given)
+    assert settings.round(asked) == (1536 if asked == 1200 else given)
 
 
 def test_each_power_of_two_can_have_its_own_divisions() -> None:
     settings = AllocatorSettings(divisions=(0, 0, 8, 1, 2, *([0] * 11)))
-    assert settings.rounded(3 * MIB + 1) == 3 * MIB + 512
-    assert settings.rounded(4 * MIB + 1) == 4 * MIB + MIB // 2
-    assert settings.rounded(9 * MIB + 1) == 9 * MIB + 512
-    assert settings.rounded(17 * MIB) == 24 * MIB
+    assert settings.round(3 * MIB + 1) == 3 * MIB + 512
+    assert settings.round(4 * MIB + 1) == 4 * MIB + MIB // 2
+    assert settings.round(9 * MIB + 1) == 9 * MIB + 512
+    assert settings.round(17 * MIB) == 24 * MIB
     # The last one is for all that is longer.
     beyond = AllocatorSettings(divisions=(*([0] * 15), 2))
-    assert beyond.rounded((1 << 40) + 1) == (1 << 40) + (1 << 39)
+    assert beyond.round((1 << 40) + 1) == (1 << 40) + (1 << 39)
 
 
 def test_the_settings_of_a_snapshot_are_parsed() -> None:
-    settings = settings_of(
+    settings = parse_settings(
         {
             "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64, max_non_split_rounding_mb:40,"
             "large_segment_size_mb:32,roundup_power2_divisions:[4:8,>:2]",
@@ -76,23 +80,23 @@ def test_the_settings_of_a_snapshot_are_parsed() -> None:
     ids=["int64", "zero", "max", "size_t", "text"],
 )
 def test_no_limit_has_several_encodings(value: int | str) -> None:
-    settings = settings_of({"max_split_size": value, "roundup_power2_divisions": "1:0 2:1"})
+    settings = parse_settings({"max_split_size": value, "roundup_power2_divisions": "1:0 2:1"})
     assert settings == AllocatorSettings()
 
 
 def test_snapshots_of_other_devices_call_the_variable_by_its_general_name() -> None:
-    settings = settings_of({"PYTORCH_ALLOC_CONF": "large_segment_size_mb:32"})
+    settings = parse_settings({"PYTORCH_ALLOC_CONF": "large_segment_size_mb:32"})
     assert settings.large_segment_bytes == 32 * MIB
 
 
 def test_a_setting_that_is_none_is_left_out_of_what_is_advised() -> None:
     written = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native,$(reboot):1,`x`,expandable_segments:True"}
-    assert settings_of(written).others == ("backend:native",)
-    assert settings_of(written).alloc_conf == "backend:native"
+    assert parse_settings(written).others == ("backend:native",)
+    assert parse_settings(written).alloc_conf == "backend:native"
 
 
 def test_without_settings_torchs_defaults_apply() -> None:
-    assert settings_of({}) == AllocatorSettings()
+    assert parse_settings({}) == AllocatorSettings()
 
 
 @pytest.mark.parametrize(
