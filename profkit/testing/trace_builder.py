@@ -256,7 +256,7 @@ class TraceBuilder(EventRecorder):
         """Record the operators and calls of ``Tensor.to`` between the host and a device."""
         with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
             self.copy(kind, n_bytes, copy_ns, blocking=blocking)
-            # torch synchronizes once more after a copy of pageable memory.
+            # torch synchronizes the stream after each copy that may not be asynchronous.
             if blocking:
                 self.call("StreamSynchronize", CALL_NS)
 
