@@ -128,18 +128,19 @@ class ProcessEnd:
 
     @property
     def last_ns(self) -> int:
-        """The last moment that is known of."""
-        times = [each.last_ns for each in self.stacks] + [each.time_ns for each in self.memory]
-        times += [each.end_ns for each in self.steps[-1:]]
+        """Return the last moment of which something was recorded."""
+        times = [stack.last_ns for stack in self.stacks]
+        times += [memory.time_ns for memory in self.memory]
+        times += [step.end_ns for step in self.steps[-1:]]
         times += [self.error.time_ns] if self.error is not None else []
         return max(times, default=self.began_ns)
 
     @property
     def last_stacks(self) -> tuple[ThreadStack, ...]:
-        """The stack that each thread had in the last sample; the main thread's first."""
-        last_ns = max((each.last_ns for each in self.stacks), default=0)
-        found = [each for each in self.stacks if each.last_ns == last_ns]
-        return tuple(sorted(found, key=lambda each: each.thread != MAIN_THREAD))
+        """Return the stack of each thread in the last sample, the main thread's first."""
+        last_ns = max((stack.last_ns for stack in self.stacks), default=0)
+        stacks = [stack for stack in self.stacks if stack.last_ns == last_ns]
+        return tuple(sorted(stacks, key=lambda stack: stack.thread != MAIN_THREAD))
 
 
 MAIN_THREAD = "MainThread"
