@@ -41,18 +41,19 @@ class ProgramChange:
 
 
 def together(changes: Iterable[ProgramChange]) -> ProgramChange:
-    """All of some changes at once."""
+    """Return one change with the effects of all."""
     changes = tuple(changes)
     return ProgramChange(
-        calls=_united(each.calls for each in changes),
-        scaled=tuple(pair for each in changes for pair in each.scaled),
-        host_time=tuple(pair for each in changes for pair in each.host_time),
-        captured=_united(each.captured for each in changes),
+        calls=_unite(change.calls for change in changes),
+        scaled=tuple(pair for change in changes for pair in change.scaled),
+        host_time=tuple(pair for change in changes for pair in change.host_time),
+        captured=_unite(change.captured for change in changes),
     )
 
 
-def _united(rows: Iterable[Rows]) -> Rows:
+def _unite(rows: Iterable[Rows]) -> Rows:
     import numpy as np
 
     ordered = np.sort(np.concatenate((no_rows(), *rows)))
-    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    return np.asarray(ordered[is_first])

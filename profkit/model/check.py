@@ -31,7 +31,7 @@ class BudgetResult:
         error: Three standard errors of a time's median, from its median absolute deviation; None
             for other figures, and with fewer than three measurements.
         n: Number of measurements: steps, or with three or more recordings recordings.
-        limit: What the figure may be at most, or None where it is not known.
+        limit: The maximum of the figure, or None where it is not known.
         baseline: The same figure of the baseline, for limits that are relative to it.
         outcome: ``ok``: within the limit. ``over``: beyond it. ``noisy``: beyond it by less than
             the error of the two figures, or than other programs have delayed the steps.
@@ -39,8 +39,9 @@ class BudgetResult:
             ``unknown``: the figure or its baseline is missing.
         reason: Why the outcome is none of ``ok`` and ``over``; else empty.
         causes: Findings that explain a figure beyond its limit, those with the highest cost first.
-        sites: Of peak memory beyond its limit, the lines with most of it.
-        sync_lines: Of syncs beyond their limit, the lines with most of them that are in no finding.
+        sites: The lines with most of the peak memory, if that is beyond its limit.
+        sync_lines: The lines with most syncs, if these are beyond their limit, without those of
+            findings.
     """
 
     name: str
@@ -59,16 +60,16 @@ class BudgetResult:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it fails the check: a figure beyond its limit, or one that is not known."""
+        """Return whether the figure is beyond its limit, or not known."""
         return self.outcome in {"over", "unknown"}
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """The source lines that explain a figure beyond its limit, the most important first."""
+        """Return the source lines that explain a figure beyond its limit, most important first."""
         places = [site.location for site in self.sites]
         places += [line.location for line in self.sync_lines]
         places += [where for cause in self.causes for where in cause.locations]
-        return tuple(each for each in places if each.file)
+        return tuple(place for place in places if place.file)
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ class Check(Renderable):
 
     @property
     def failed(self) -> tuple[BudgetResult, ...]:
-        """The budgets that fail the check."""
-        return tuple(each for each in self.results if each.has_failed)
+        """Return the budgets that fail the check."""
+        return tuple(result for result in self.results if result.has_failed)
 
     @property
     def is_ok(self) -> bool:
-        """Whether no budget fails."""
+        """Return whether no budget fails."""
         return not self.failed

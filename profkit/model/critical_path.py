@@ -48,7 +48,7 @@ class PathKind(IntEnum):
 
     @property
     def report_name(self) -> PathKindName:
-        """The kind in the report, such as ``data-wait``."""
+        """Return the kind's name in the report, such as ``data-wait``."""
         return _NAMES[self]
 
 

@@ -39,7 +39,7 @@ class Figure:
 
     @property
     def delta(self) -> int | None:
-        """``after`` minus ``before``, or None where one of them is not known."""
+        """Return ``after`` minus ``before``, or None where one of them is not known."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
@@ -84,7 +84,7 @@ class Change:
 
     @property
     def delta(self) -> int:
-        """``after`` minus ``before``; 0 where they are not known."""
+        """Return ``after`` minus ``before``; 0 where they are not known."""
         return (self.after or 0) - (self.before or 0)
 
 
@@ -149,5 +149,5 @@ class Difference(Renderable):
     schema: str = SCHEMA
 
     def of_kind(self, kind: ChangeKind) -> tuple[Change, ...]:
-        """The changes of one kind, largest first."""
-        return tuple(each for each in self.changes if each.kind == kind)
+        """Return the changes of one kind, largest first."""
+        return tuple(change for change in self.changes if change.kind == kind)

@@ -235,29 +235,29 @@ class EventTable:
 
     @cached_property
     def rows_by_category(self) -> tuple[Int32s, ...]:
-        """The rows of each category, ascending."""
+        """Return the rows of each category, ascending."""
         order = np.argsort(self.category, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(self.category, minlength=max(Category) + 1))
         return tuple(np.split(order, ends[:-1]))
 
     @cached_property
     def has_name(self) -> npt.NDArray[np.bool_]:
-        """Whether an event of a category has a name. Shape ``(categories, names)``."""
-        found = np.zeros((max(Category) + 1, len(self.names)), dtype=np.bool_)
-        found[self.category, self.name] = True
-        return found
+        """Return which names the events of each category have. Shape ``(categories, names)``."""
+        is_used = np.zeros((max(Category) + 1, len(self.names)), dtype=np.bool_)
+        is_used[self.category, self.name] = True
+        return is_used
 
     @cached_property
     def matches(self) -> "dict[tuple[re.Pattern[str], tuple[Category, ...]], Mask]":
-        """The names that were searched already: see ``index.runtime_calls.names_matching``."""
+        """Return the cache of searched names, filled by ``index.runtime_calls.names_matching``."""
         return {}
 
     def name_of(self, row: int) -> str:
-        """The name of one event."""
+        """Return the name of one event."""
         return str(self.names[self.name[row]])
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The events as a DataFrame, one row per event, in file order.
+        """Return the events as a DataFrame, one row per event, in file order.
 
         Columns are ``position``, ``category``, ``name``, ``pid``, ``tid``, ``ts_ns``, ``dur_ns``
         and, with ``<NA>`` where an event has none, ``correlation``, ``external_id``, ``device``,
@@ -269,6 +269,7 @@ class EventTable:
         pids = np.array([lane.pid for lane in self.lanes], dtype=object)
         tids = np.array([lane.tid for lane in self.lanes], dtype=object)
         rows = np.arange(len(self))
+
         columns: dict[str, Any] = {
             "position": self.position,
             "category": categories[self.category],
@@ -323,15 +324,15 @@ class MemoryTable:
 
 
 def is_within(column: Any, low: int, high: int) -> bool:  # noqa: ANN401  (an array of integers)
-    """Whether all values are at least ``low`` and at most ``high``."""
+    """Return whether all values are at least ``low`` and at most ``high``."""
     return not len(column) or (low <= int(column.min()) and int(column.max()) <= high)
 
 
 def is_ascending(column: Any, step: int) -> bool:  # noqa: ANN401  (an array of integers)
-    """Whether each value is at least by ``step`` larger than the one before."""
+    """Return whether each value exceeds the one before by at least ``step``."""
     return not len(column) or bool((column[1:] >= column[:-1] + step).all())
 
 
 def are_equally_long(*columns: Any) -> bool:  # noqa: ANN401  (arrays)
-    """Whether columns have the same length."""
+    """Return whether columns have the same length."""
     return len({len(column) for column in columns}) == 1

@@ -83,7 +83,7 @@ class Flame:
 
     @property
     def title(self) -> str:
-        """The flame graph's title."""
+        """Return the flame graph's title."""
         return FLAMES[self.name]
 
     @property
@@ -98,27 +98,29 @@ class Flame:
 
     @cached_property
     def by_depth(self) -> list[Rows]:
-        """The nodes of each depth."""
+        """Return the nodes of each depth."""
         order = np.argsort(self.depth, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.depth[order])) + 1)
 
     def stack(self, node: int) -> tuple[FlameSite, ...]:
-        """The sites from the root to a node, inclusive."""
-        found = []
+        """Return the sites from the root to a node, inclusive."""
+        sites = []
         while node != NO_ROW:
-            found.append(self.sites[self.site[node]])
+            sites.append(self.sites[self.site[node]])
             node = int(self.parent[node])
-        return tuple(reversed(found))
+        return tuple(reversed(sites))
 
 
 def depths(parent: Int32s) -> Int32s:
-    """Number of ancestors of each node; parents precede their children. Shape of ``parent``."""
-    found = np.zeros(len(parent), dtype=np.int32)
-    here = np.flatnonzero(parent != NO_ROW)
-    above = parent[here]
-    while len(here):
-        found[here] += 1
-        above = parent[above]
-        more = above != NO_ROW
-        here, above = here[more], above[more]
-    return found
+    """Count the ancestors of each node; parents precede their children. Shape of ``parent``."""
+    depth = np.zeros(len(parent), dtype=np.int32)
+    nodes = np.flatnonzero(parent != NO_ROW)
+    ancestors = parent[nodes]
+
+    # One level of ancestors at a time, for all nodes that have one.
+    while len(nodes):
+        depth[nodes] += 1
+        ancestors = parent[ancestors]
+        has_ancestor = ancestors != NO_ROW
+        nodes, ancestors = nodes[has_ancestor], ancestors[has_ancestor]
+    return depth

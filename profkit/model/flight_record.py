@@ -58,7 +58,7 @@ class RecordedCall:
 
     @property
     def has_timed_out(self) -> bool:
-        """Whether torch has given up waiting for it."""
+        """Return whether torch has given up waiting for the call."""
         return self.is_retired and self.progress != "completed"
 
     @property
@@ -73,7 +73,7 @@ class RecordedCall:
 
     @property
     def element_type(self) -> str:
-        """The element type of its first tensor, or empty."""
+        """Return the element type of the first tensor, or empty."""
         return next(iter((*self.input_types, *self.output_types)), "")
 
 
@@ -118,8 +118,8 @@ class FlightRecord:
     n_skipped: int = 0
 
     def group_of(self, call: RecordedCall) -> ProcessGroup:
-        """The process group of a call."""
-        known = self.groups.get(call.group)
-        if known is not None and known.ranks:
-            return ProcessGroup(call.group, known.ranks, len(known.ranks), call.description)
+        """Return the process group of a call."""
+        group = self.groups.get(call.group)
+        if group is not None and group.ranks:
+            return ProcessGroup(call.group, group.ranks, len(group.ranks), call.description)
         return ProcessGroup(call.group, description=call.description)

@@ -1,4 +1,4 @@
-"""Memory that grows, as it was measured over the steps."""
+"""Memory that grows, measured over the steps."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from profkit.dataclass import dataclass
 
 MAX_POINTS: Final = 60
-"""More steps are thinned out."""
+"""A growth with more points is thinned out."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What grows, at some steps, ascending.
+    """The size of growing memory at some steps, ascending.
 
     Attributes:
         steps: The steps, from 1.
@@ -28,30 +28,33 @@ class Growth:
 def growth(
     steps: Iterable[float], n_bytes: Iterable[float], n: Iterable[float] = ()
 ) -> Growth | None:
-    """Measured values, thinned out evenly with the first and the last; None if there is only one.
+    """Return measured values, thinned out evenly; None if there is only one.
 
     Args:
-        n: As many values, or none.
+        steps: The steps, ascending. The first and the last are kept.
+        n_bytes: The bytes at the end of each.
+        n: The number of objects at the end of each, or empty.
     """
-    columns = [tuple(map(round, each)) for each in (steps, n_bytes, n)]
+    columns = [tuple(map(round, values)) for values in (steps, n_bytes, n)]
     last = len(columns[0]) - 1
     if last < 1:
         return None
+
     rows = range(last + 1)
     if last >= MAX_POINTS:
         rows = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})  # type: ignore[assignment]
-    return Growth(*(tuple(each[i] for i in rows) if each else () for each in columns))
+    return Growth(*(tuple(column[i] for i in rows) if column else () for column in columns))
 
 
-def together(every: Iterable[Growth | None]) -> Growth | None:
-    """The sum of what was measured at the same steps as the first; None if nothing was."""
-    known = [each for each in every if each is not None]
-    if not known:
+def together(growths: Iterable[Growth | None]) -> Growth | None:
+    """Sum the growths that were measured at the same steps as the first; None if none was."""
+    measured = [growth for growth in growths if growth is not None]
+    if not measured:
         return None
-    same = [each for each in known if each.steps == known[0].steps]
-    counted = all(each.n for each in same)
-    return Growth(
-        known[0].steps,
-        tuple(map(sum, zip(*(each.bytes for each in same), strict=True))),
-        tuple(map(sum, zip(*(each.n for each in same), strict=True))) if counted else (),
-    )
+
+    steps = measured[0].steps
+    addends = [growth for growth in measured if growth.steps == steps]
+    n_bytes = tuple(map(sum, zip(*(growth.bytes for growth in addends), strict=True)))
+    if not all(growth.n for growth in addends):
+        return Growth(steps, n_bytes)
+    return Growth(steps, n_bytes, tuple(map(sum, zip(*(g.n for g in addends), strict=True))))

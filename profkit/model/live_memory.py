@@ -96,7 +96,7 @@ class TensorShape:
     element_bytes: int
 
     def __str__(self) -> str:
-        """Such as ``(120, 3) float32``."""
+        """Return text such as ``(120, 3) float32``."""
         return self.dtype if self.dims is None else f"{self.dims} {self.dtype}"
 
     @property
@@ -106,7 +106,7 @@ class TensorShape:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is known to have one element in at most one dimension."""
+        """Return whether it is known to have one element in at most one dimension."""
         return self.dims in {(), (1,)}
 
 
@@ -172,7 +172,7 @@ class Leak:
 
 
 def limit_together(leaks: Iterable[Leak]) -> int | None:
-    """What several leaks retain at most together; None if one of them has no limit."""
+    """Sum the maximum sizes of several leaks; None if one of them has no limit."""
     limits = [leak.limit_bytes for leak in leaks]
     return None if None in limits else sum(filter(None, limits))
 
@@ -274,7 +274,7 @@ class LiveMemory:
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The samples as a DataFrame, one row each; ``<NA>`` where a value was not measured.
+        """Return the samples as a DataFrame, one row each, with ``<NA>`` for values not measured.
 
         ``tensor_bytes`` is the sum over all devices.
         """
@@ -282,8 +282,8 @@ class LiveMemory:
 
         table = pd.DataFrame([asdict(sample) for sample in self.samples], columns=_SAMPLE_COLUMNS)
         by_device = table["tensor_bytes"]
-        table["tensor_bytes"] = [sum(each.values()) if each else None for each in by_device]
+        table["tensor_bytes"] = [sum(sizes.values()) if sizes else None for sizes in by_device]
         return table.astype("Int64")
 
 
-_SAMPLE_COLUMNS: Final = [each.name for each in fields(MemorySample)]
+_SAMPLE_COLUMNS: Final = [field.name for field in fields(MemorySample)]

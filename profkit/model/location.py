@@ -12,7 +12,7 @@ MODULE_LEVEL: Final = "<module>"
 
 
 def numbered_line(file: str, line: int | None) -> str:
-    """``train.py:12``, or the file alone if the line is not known."""
+    """Return ``train.py:12``, or the file alone if the line is not known."""
     return file if line is None else f"{file}:{line}"
 
 
@@ -36,7 +36,7 @@ class Frame:
 
     @property
     def location(self) -> "Location":
-        """The frame as the location of a finding."""
+        """Return the frame as the location of a finding."""
         return Location(self.file, self.line, self.function, precision=self.precision)
 
 
@@ -64,7 +64,7 @@ class Location:
 
     @property
     def place(self) -> str:
-        """``train.py:12``, ``main (train.py:10)``; the operator or :data:`NO_SOURCE_LINE`.
+        """Return ``train.py:12``, or else the operator, or else :data:`NO_SOURCE_LINE`.
 
         Where only the function is known, ``main (train.py)``, at the top level ``train.py``.
         """

@@ -80,5 +80,5 @@ class MemorySeries:
 
     @property
     def highest(self) -> int:
-        """Index of the peak of the allocated bytes."""
+        """Return the index of the peak of the allocated bytes."""
         return int(np.argmax(self.allocated_bytes))

@@ -241,7 +241,7 @@ class SnapshotDevice:
 
     @property
     def has_peak(self) -> bool:
-        """Whether the history has a peak: one entry only tells two moments apart."""
+        """Return whether the history has a peak, which takes two entries."""
         return self.n_trace_events > 1
 
     @property

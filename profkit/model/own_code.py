@@ -1,7 +1,7 @@
-"""Which calls of a recording are profkit's own, by the name of their event.
+"""Recognizes profkit's own calls in a recording, by the name of their event.
 
-What started the program (click, runpy) and what a wrapper calls is decided by where they are: see
-:mod:`profkit.readers.kineto.own_work`.
+The launcher of the program (click, runpy) and the calls within a wrapper are recognized by their
+place: see :mod:`profkit.readers.kineto.own_work`.
 """
 
 import re
@@ -14,10 +14,10 @@ from profkit.model.torch_names import MODULE_PREFIX, OWN_WORK_PREFIX
 from profkit.patterns import regex
 
 THREAD_PREFIX: Final = "profkit"
-"""Begin of the names of profkit's threads."""
+"""Start of the names of profkit's threads."""
 
 IMPORT_PREFIX: Final = "<frozen importlib"
-"""Begin of the calls of Python's import system, which calls hooks of installed packages."""
+"""Start of the calls of Python's import system, which calls hooks of installed packages."""
 _FILE: Final = regex(r"^(?P<file>.+)\(\d{1,9}\): ", re.DOTALL)
 _OWN: Final = regex(
     r"^profkit[/\\]|(site|dist)-packages[/\\]profkit[/\\]"
@@ -32,7 +32,7 @@ _NOT_A_PROGRAMS: Final = frozenset(
         "pytest", "pluggy", "typing_extensions", "packaging", "pynvml", "fsspec", "zstandard",
     }
 )  # fmt: skip
-"""Libraries that profkit calls, or that call it, of which a call shows nothing of the program."""
+"""Libraries that profkit calls, or that call it: their calls do not show that the program runs."""
 _STARTS_PROFILER: Final = regex(
     r"(^|[/\\])torch[/\\](profiler[/\\]profiler|autograd[/\\]profiler)\.py\(\d+\): "
     r"(start|start_trace|_start_trace|prepare_trace|_transit_action|__enter__)$"
@@ -51,12 +51,12 @@ def _file_of(name: str) -> str:
 
 
 def is_own_mark(name: str) -> bool:
-    """Whether an annotation with this name is around profkit's own work."""
+    """Return whether an annotation with this name is around profkit's own work."""
     return name.startswith(OWN_WORK_PREFIX)
 
 
 def is_own_call(name: str, users_files: Container[str] = ()) -> bool:
-    """Whether a Python call with this name is one of profkit.
+    """Return whether a Python call with this name is a call of profkit.
 
     Args:
         users_files: Files of the program as they are named in the recording.
@@ -66,27 +66,27 @@ def is_own_call(name: str, users_files: Container[str] = ()) -> bool:
 
 
 def is_monitoring_call(name: str) -> bool:
-    """Whether it is one of profkit's below which nothing of the program runs in any case."""
+    """Return whether a call of profkit with this name never calls the program."""
     return _MONITORING.search(_file_of(name)) is not None
 
 
 def waits_for_own_thread(name: str) -> bool:
-    """Whether it is the call of profkit that runs its work in a new thread and waits for it."""
+    """Return whether profkit runs work in a new thread in this call, and waits for it."""
     return is_own_call(name) and name.endswith(": in_new_thread")
 
 
 def starts_profiler(name: str) -> bool:
-    """Whether a Python call with this name is one with which torch's profiler starts."""
+    """Return whether a Python call with this name is part of the start of torch's profiler."""
     return _STARTS_PROFILER.search(name) is not None
 
 
 def is_users_call(name: str, users_files: Container[str]) -> bool:
-    """Whether a Python call with this name is in a file that is known to be the program's."""
+    """Return whether a Python call with this name is in a file that is known to be the user's."""
     return _file_of(name) in users_files
 
 
 def is_program_call(name: str, users_files: Container[str] = ()) -> bool:
-    """Whether a Python call with this name shows that the program runs.
+    """Return whether a Python call with this name shows that the program runs.
 
     These are functions of the user, calls of modules, and functions of libraries that profkit does
     not call: neither builtins nor functions of torch or the standard library.
@@ -103,11 +103,12 @@ def is_program_call(name: str, users_files: Container[str] = ()) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_of_program(file: str) -> bool:
-    """Whether a file is not of profkit, the standard library, or a library that profkit uses."""
+    """Return whether a file is not of profkit, the standard library, or a library that it uses."""
     if _OF_A_PROGRAM.search(file):
         return True
     if _OWN.search(file) or _STANDARD_LIBRARY.search(file):
         return False
+
     installed = re.split(r"(?:site|dist)-packages[/\\]", file)[-1]
     first = re.split(r"[/\\]", installed, maxsplit=1)[0].removesuffix(".py")
     return first not in _NOT_A_PROGRAMS and first not in sys.stdlib_module_names

@@ -23,12 +23,12 @@ class ProcessGroup:
 
 
 def ranks_of(written: object) -> tuple[int, ...] | None:
-    """The ranks of a group as torch writes them, or None if it left some out.
+    """Read the ranks of a group as torch writes them; None if it left some out.
 
     Args:
-        written: A list, or one as JSON or as a JSON string of that; after the 30th rank torch
-            writes ``...``.
+        written: A list, a list as JSON, or that as a JSON string.
     """
+    # After the 30th rank torch writes ``...``, which is not JSON.
     for _ in range(2):
         if isinstance(written, str):
             try:

@@ -44,8 +44,8 @@ class RankClock:
     """The clock of a rank, compared with that of the first one.
 
     Attributes:
-        offset_ns: What it shows too much at ``origin_ns``.
-        drift: What it gains per nanosecond of the common clock.
+        offset_ns: How far it is ahead at ``origin_ns``.
+        drift: Nanoseconds that it gains per nanosecond of the common clock.
         origin_ns: The moment of the offset, in nanoseconds since 1970.
     """
 
@@ -54,14 +54,14 @@ class RankClock:
     origin_ns: int = 0
 
     def corrected(self, at_ns: int) -> int:
-        """A moment of this clock on the common one, both in nanoseconds since 1970."""
+        """Convert a moment to the common clock, both in nanoseconds since 1970."""
         since_ns = at_ns - self.origin_ns - self.offset_ns
         return at_ns - self.offset_ns - round(since_ns * (self.drift / (1 + self.drift)))
 
 
 @dataclass(frozen=True)
 class RankLane:
-    """What one rank did when. Times are nanoseconds from the start of :class:`JobLanes`.
+    """The work of one rank over time. Times are nanoseconds from the start of :class:`JobLanes`.
 
     Attributes:
         clock: From which its times were corrected.

@@ -186,19 +186,19 @@ class Throughput:
 
     @property
     def tflops_per_s(self) -> float:
-        """10^12 floating-point operations per second."""
+        """Return 10^12 floating-point operations per second."""
         return self.flops / self.time_ns / 1e3
 
     @property
     def gb_per_s(self) -> float | None:
-        """10^9 bytes per second."""
+        """Return 10^9 bytes per second."""
         return None if self.bytes is None else self.bytes / self.time_ns
 
     @property
     def peak_share(self) -> float | None:
-        """The larger of the two shares: how near the calls are to what the device can do."""
-        shares = [each for each in (self.flops_share, self.bandwidth_share) if each is not None]
-        return max(shares, default=None)
+        """Return the larger of the two shares: how near the calls are to the device's limits."""
+        shares = (self.flops_share, self.bandwidth_share)
+        return max((share for share in shares if share is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class KernelSummary:
 
     @property
     def matmul_units(self) -> str | None:
-        """What the kernel's name shows to multiply matrices: ``tensor cores``, ``CUDA cores``."""
+        """Return ``tensor cores`` or ``CUDA cores`` for a kernel of matrix products, else None."""
         if self.tensor_cores:
             return "tensor cores"
         return "CUDA cores" if self.cuda_cores else None
@@ -444,7 +444,7 @@ class FlopSummary:
 
     @property
     def tflops_per_s(self) -> float:
-        """10^12 floating-point operations per second of step time."""
+        """Return 10^12 floating-point operations per second of step time."""
         return self.flops / self.time_ns / 1e3 if self.time_ns else 0.0
 
 
@@ -647,7 +647,7 @@ class Breakdown:
 
     @property
     def busy_share(self) -> float | None:
-        """The share in which any device ran recorded work; None if the parts are of the host."""
+        """Return the share in which any device ran recorded work; None for parts of the host."""
         if not self.on_device:
             return None
         without_work = ("idle-", "unrecorded")

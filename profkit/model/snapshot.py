@@ -169,13 +169,11 @@ class Stacks:
         return len(self.start) - 1
 
     def of(self, stack: int) -> tuple[Frame, ...]:
-        """The frames of a stack, innermost first; none for :data:`NO_STACK`."""
+        """Return the frames of a stack, innermost first; none for :data:`NO_STACK`."""
         if stack == NO_STACK:
             return ()
-        return tuple(
-            self.frames[each]
-            for each in self.frame[self.start[stack] : self.start[stack + 1]].tolist()
-        )
+        frames = self.frame[self.start[stack] : self.start[stack + 1]].tolist()
+        return tuple(self.frames[frame] for frame in frames)
 
 
 @dataclass(frozen=True)
@@ -238,7 +236,7 @@ class MemorySnapshot:
     notes: SnapshotNotes = field(default_factory=SnapshotNotes)
 
     def to_pandas(self, table: Literal["blocks", "history"] = "blocks") -> "pd.DataFrame":
-        """The live and free blocks, or the history, as a DataFrame.
+        """Return the live and free blocks, or the history, as a DataFrame.
 
         Args:
             table: ``blocks``: ``device``, ``segment``, ``address``, ``n_bytes``,
@@ -252,16 +250,18 @@ class MemorySnapshot:
         columns: dict[str, Any] = {}
         if table == "blocks":
             columns["device"] = self.segments.device[self.blocks.segment]
-        for each in fields(rows):
-            values = getattr(rows, each.name)
-            if each.name in _LABELS:
-                columns[each.name] = np.array(_LABELS[each.name], dtype=object)[values]
+        for name in (column.name for column in fields(rows)):
+            values = getattr(rows, name)
+            if name in _LABELS:
+                columns[name] = np.array(_LABELS[name], dtype=object)[values]
             elif isinstance(values, np.ndarray):
-                columns[each.name] = pd.arrays.IntegerArray(values, values == MISSING)
+                columns[name] = pd.arrays.IntegerArray(values, values == MISSING)
+
+        # The number of no stack is -1, which indexes the None at the end.
         innermost = [self.stacks.of(stack)[:1] for stack in range(len(self.stacks))]
         for name in ("file", "line", "function"):
-            known = [getattr(frames[0], name) if frames else None for frames in innermost]
-            columns[name] = np.array([*known, None], dtype=object)[rows.stack]
+            by_stack = [getattr(frames[0], name) if frames else None for frames in innermost]
+            columns[name] = np.array([*by_stack, None], dtype=object)[rows.stack]
         return pd.DataFrame(columns).astype({"line": "Int64"})
 
 

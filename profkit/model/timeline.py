@@ -97,7 +97,7 @@ class Slices:
         return len(self.row)
 
     def of(self, places: Rows) -> "Slices":
-        """The slices at some places, in that order."""
+        """Return the slices at some places, in that order."""
         return Slices(
             self.row[places], self.start_ns[places], self.end_ns[places], self.busy_ns[places],
             self.n[places], self.longest_ns[places], self.site[places], self.event[places],

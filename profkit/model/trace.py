@@ -131,7 +131,7 @@ class Trace:
     notes: LoadNotes
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The trace's complete events, see :meth:`EventTable.to_pandas`."""
+        """Return the trace's complete events, see :meth:`EventTable.to_pandas`."""
         return self.events.to_pandas()
 
 

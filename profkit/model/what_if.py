@@ -68,7 +68,7 @@ class Prediction:
 
     @property
     def is_upper_bound(self) -> bool:
-        """Whether the savings are only an upper bound."""
+        """Return whether the savings are only an upper bound."""
         return self.basis == "upper-bound"
 
 
