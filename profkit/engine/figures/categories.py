@@ -12,7 +12,7 @@ from profkit.model.torch_names import FRAMING
 
 
 def category_times(ctx: Context) -> tuple[CategorySummary, ...]:
-    """The time of each category that has any, the longest first."""
+    """Sum the time of each category that has any, the longest first."""
     events = ctx.events
     if ctx.has_device_work:
         rows, spent_ns = events.rows_of(Category.KERNEL), events.dur_ns
@@ -20,15 +20,18 @@ def category_times(ctx: Context) -> tuple[CategorySummary, ...]:
         is_op: Mask = events.category == Category.OP
         rows = np.flatnonzero(is_op & ~names_matching(events, FRAMING)[events.name])
         spent_ns = ctx.op_self_ns
-    here, time_ns = ctx.work_categories[rows], spent_ns[rows]
+
+    category, time_ns = ctx.work_categories[rows], spent_ns[rows]
     in_steps = device_work_in_steps(ctx, rows)
     elementwise = elementwise_rows(events, rows)
+
     n = len(WORK_CATEGORIES)
-    counts = np.bincount(here, minlength=n)
+    counts = np.bincount(category, minlength=n)
     total, of_steps, in_elementwise = (
-        _sums(n, here[each], time_ns[each])
-        for each in (slice(None), np.flatnonzero(in_steps), np.flatnonzero(elementwise))
+        _sums(n, category[selection], time_ns[selection])
+        for selection in (slice(None), np.flatnonzero(in_steps), np.flatnonzero(elementwise))
     )
+
     all_ns = int(total.sum())
     return tuple(
         CategorySummary(

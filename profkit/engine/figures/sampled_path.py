@@ -14,10 +14,10 @@ from profkit.model.events import NO_ROW, Category, Int64s, Mask
 
 @dataclass(frozen=True)
 class SampledPath:
-    """The time of a critical path, with that of sampled functions apart.
+    """The time of a critical path, with the time of sampled functions apart.
 
     Attributes:
-        ns_by_group: Time of each group of segments without that of the functions. Shape ``(g,)``.
+        ns_by_group: Time of each group of segments without the functions. Shape ``(g,)``.
         places: The functions, and their time on the path.
     """
 
@@ -26,10 +26,10 @@ class SampledPath:
 
 
 def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
-    """Return the time of each group of segments, and that of the sampled functions.
+    """Return the time of each group of segments, and of the sampled functions.
 
-    Where the path is on a device for a part of the Python time, each function has the same share of
-    what is left.
+    If the path is on a device for a part of the Python time, each function has the same share of
+    the remaining time.
     """
     places = named_places(ctx)
     is_python = _is_unnamed(ctx, path, segments)
@@ -53,7 +53,7 @@ def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> Sa
 
 
 def _is_unnamed(ctx: Context, path: CriticalPath, segments: PathSegments) -> Mask:
-    """Which segments are Python of the steps, in no recorded function. Shape ``(p,)``.
+    """Return which segments are Python of the steps in no recorded function. Shape ``(p,)``.
 
     Regions that the program or torch marks say less than a function and its line.
     """

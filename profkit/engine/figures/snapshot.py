@@ -40,26 +40,28 @@ MAX_POINTS: Final = 120
 
 
 def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
-    """The figures of each device."""
+    """Summarize each device."""
     return tuple(map(_device, ctx.device_memories))
 
 
 def _device(memory: DeviceMemory) -> SnapshotDevice:
     snapshot, replay, lines = memory.snapshot, memory.replay, memory.lines
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
-    here = segments.device == replay.device
-    of_device = here[blocks.segment]
+
+    is_segment = segments.device == replay.device
+    of_device = is_segment[blocks.segment]
     state = blocks.state[of_device]
     n_bytes = blocks.n_bytes[of_device]
     free = n_bytes[state == State.INACTIVE]
+
     layout = memory.segment_map
     return SnapshotDevice(
         device=memory.label,
-        n_segments=int(here.sum()),
+        n_segments=int(is_segment.sum()),
         n_blocks=len(state),
-        reserved_bytes=int(segments.total_bytes[here].sum()),
-        allocated_bytes=int(segments.allocated_bytes[here].sum()),
-        active_bytes=int(segments.active_bytes[here].sum()),
+        reserved_bytes=int(segments.total_bytes[is_segment].sum()),
+        allocated_bytes=int(segments.allocated_bytes[is_segment].sum()),
+        active_bytes=int(segments.active_bytes[is_segment].sum()),
         inactive_bytes=int(free.sum()),
         largest_free_block_bytes=int(free.max(initial=0)),
         n_trace_events=len(replay.rows),
@@ -70,7 +72,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         n_frees_of_earlier=len(replay.earlier_frees),
         top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
         peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
-        oom=tuple(_oom(memory, each) for each in memory.allocation_failures),
+        oom=tuple(_oom(memory, failure) for failure in memory.allocation_failures),
         peak_uses=_uses(memory.sites_at(replay.peak)),
         rounding_bytes=memory.rounding_bytes,
         releasable_bytes=layout.releasable_bytes,
@@ -87,7 +89,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
 def allocation_sites(
     sites: LiveBlockSites, lines: StackLines, limit: int
 ) -> tuple[AllocationSite, ...]:
-    """The first sites, up to a limit, in the form of the report."""
+    """Describe the first sites, up to a limit, as the report does."""
     return tuple(
         AllocationSite(
             location=lines.location(int(sites.line[i])),
@@ -111,7 +113,7 @@ def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
 
 
 def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
-    """The sites that cause fragmentation, in the form of the report."""
+    """Describe the sites that cause fragmentation, as the report does."""
     sites = fragmentation_sites(layout, lines)
     return tuple(
         FragmentationSite(
@@ -139,20 +141,23 @@ def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
 
 
 def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
-    """The state before and after the history, and the maximum of each interval between."""
+    """Yield the state before and after the history, and the maximum of each interval between."""
     n = replay.end
     if not n:
         return
+
     times = snapshot.history.time_us[replay.rows]
-    known = int(times.min()) != MISSING
+    has_times = int(times.min()) != MISSING
     bounds = distinct(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
     starts = np.array([0, *bounds[:-1].tolist(), n])
+
     active = np.maximum.reduceat(replay.active_bytes, starts)
     reserved = np.maximum.reduceat(replay.reserved_bytes, starts)
+
     for i, entry in enumerate([0, *(bounds[1:] - 1).tolist(), n]):
         yield MemoryPoint(
             entry=entry,
-            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if known else None,
+            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if has_times else None,
             active_bytes=int(active[i]),
             reserved_bytes=int(reserved[i]),
         )

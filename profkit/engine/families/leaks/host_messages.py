@@ -22,7 +22,7 @@ _ALL: Final = format_share(1.0)
 
 
 def host_message(leak: Leak) -> str:
-    """The rate, and what is known of the cause."""
+    """Describe the rate, and what is known of the cause."""
     if leak.kind == "workers":
         return _workers_message(leak)
     if leak.kind == "native":
@@ -34,6 +34,7 @@ def host_message(leak: Leak) -> str:
         text = sentences(f"{growth_text(leak)}: Python objects, {place}.", limit_sentence(leak))
     else:
         text = f"{growth_text(leak)}, and no Python object that holds it was found."
+
     view = f"Each entry is a view that retains an array {ratio} times as large."
     return sentences(text, view if ratio else "")
 
@@ -59,6 +60,7 @@ def _workers_message(leak: Leak) -> str:
     whose = counted(leak.n, "loader worker")
     sampled = " (one was sampled)" if leak.n > 1 else ""
     text = f"The memory of {whose}{sampled} grows by {amount} per step (steps {first} to {last})"
+
     if leak.copied_share >= MAIN_SHARE:
         share = format_share(leak.copied_share)
         share = "all" if share == _ALL else f"at least {share}"
