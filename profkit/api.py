@@ -43,17 +43,17 @@ from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.registry import chosen, rules
+from profkit.engine.registry import choose_rules, rules
 from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.engine.what_if import (
-    checked_factors,
-    in_graphs,
+    check_factors,
     predict,
-    removed,
-    scaled,
+    remove_findings,
+    scale_matches,
+    use_graphs,
     without_data_waits,
 )
-from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict_job
+from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth, predict_job
 from profkit.errors import (
     LoadError,
     MissingFileError,
@@ -354,24 +354,24 @@ def what_if(
         recording=recording, scale=scale, graph=graph, data_wait=data_wait, thresholds=thresholds,
         limit_bytes=limit_bytes, on_progress=on_progress,
     )  # fmt: skip
-    factors = tuple(checked_factors(scale or {}))
+    factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
         hint = "Give what to remove or to scale, a graph, or no wait for data."
         raise UsageError("No change is given.", hint)
-    wanted = [(word, chosen(rules(), [word.partition("@")[0]], ())) for word in words]
+    wanted = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
         ctx = context_of([recording], limit_bytes, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
-    changes = [*(scaled(ctx, pattern, factor) for pattern, factor in factors)]
+    changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
     for word, found in wanted:
         results = run_rules(ctx, found, thresholds or {}, on_stage=no_stage)
         skipped = results.unchecked[0] if len(results.unchecked) == len(found) else None
-        changes.append(removed(ctx, word, results.findings, skipped))
-    changes += [in_graphs(ctx)] if graph else []
+        changes.append(remove_findings(ctx, word, results.findings, skipped))
+    changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
 
@@ -421,7 +421,7 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
         even=even,
         waiting=waiting,
-        bandwidth=checked_bandwidth(bandwidth),
+        bandwidth=check_bandwidth(bandwidth),
     )
     recordings = find_recordings(paths_in(path))
     scale = Scale(workers, client)

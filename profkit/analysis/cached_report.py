@@ -15,7 +15,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.figures.summary import describe_source, summarize
 from profkit.engine.runner import Overrides, RuleResults, recoverable_ns, report_on
 from profkit.model.change import ProgramChange
 from profkit.model.report import Report, Source, Summary
@@ -62,7 +62,7 @@ class Results:
         The results of a rule that crashed are not: after a retry it may not.
         """
         if self.figures is None:
-            self.figures = source_of(ctx), summarize(ctx)
+            self.figures = describe_source(ctx), summarize(ctx)
             self.n_rows = len(ctx.events)
         together = RuleResults.joined(found)
         saved_ns = self.recoverable_ns.get(set_key(keys))

@@ -249,12 +249,12 @@ def job_in(
         LoadError: Nothing could be read, or a path that was given does not exist.
         UsageError: They are of no job, or of several.
     """
-    from profkit.engine.job import jobs_of
+    from profkit.engine.job import group_by_job
 
     order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
     found = [result for _, result in _results(recordings, order, scale, listener)]
     ranks = (each.rank for each in found if isinstance(each, _Result) and each.rank is not None)
-    jobs = [ctx for ctx in map(JobContext.of, jobs_of(ranks)) if len(ctx.ranks) > 1]
+    jobs = [ctx for ctx in map(JobContext.of, group_by_job(ranks)) if len(ctx.ranks) > 1]
     jobs = [ctx for ctx in jobs if ctx.ranks[0].has_trace]
     if len(jobs) == 1:
         return jobs[0]
@@ -416,7 +416,7 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         raise
     if item.root:
         found = _named(found, paths)
-    rank = None if item.is_alone else found.rank_report()
+    rank = None if item.is_alone else found.build_rank_report()
     product = None
     if item.order.format and (rank is None or not item.may_be_rank):
         product = _rendered(found, item.order)
@@ -458,12 +458,12 @@ def _joined(
             yield Analyzed(recording.paths, result.report.value, result.product)
         return
 
-    from profkit.engine.job import job_report, jobs_of
+    from profkit.engine.job import group_by_job, merge_reports
 
     by_rank = {id(result.rank): (recording, result) for recording, result in found}
     job_of = {
         id(rank): job
-        for job in jobs_of(result.rank for _, result in found if result.rank is not None)
+        for job in group_by_job(result.rank for _, result in found if result.rank is not None)
         for rank in job
     }
     joined: set[int] = set()
@@ -476,7 +476,7 @@ def _joined(
             paths = [path for rank in job for path in by_rank[id(rank)][0].paths]
             folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120  (also of a URL)
             shown = replace(job[0], whole=by_rank[id(job[0])][1].report.value)
-            report = job_report([shown, *job[1:]])
+            report = merge_reports([shown, *job[1:]])
             lost = tuple(
                 UnreadFile(each.paths[0], error.message)
                 for each, error in unread

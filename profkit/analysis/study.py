@@ -25,7 +25,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.kept import KeptRelations
-from profkit.engine.registry import chosen, rules
+from profkit.engine.registry import choose_rules, rules
 from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
@@ -72,11 +72,11 @@ class Study:
     recording: LoadedRecording
     choice: RuleChoice
 
-    def rank_report(self) -> RankReport | None:
+    def build_rank_report(self) -> RankReport | None:
         """The report with what joins it to those of other ranks; None if its rank is not known."""
-        from profkit.engine.job import rank_report
+        from profkit.engine.job import build_rank_report
 
-        return rank_report(self.recording.context, self.report, self.choice)
+        return build_rank_report(self.recording.context, self.report, self.choice)
 
 
 def study(  # noqa: PLR0913  (options, by name)
@@ -133,10 +133,10 @@ def study(  # noqa: PLR0913  (options, by name)
         ctx, wanted, choice.thresholds, strict=strict, on_stage=on_stage, results=results
     )
     if report.source.kind == "flight-recorder":
-        from profkit.engine.job import job_report, rank_report
+        from profkit.engine.job import build_rank_report, merge_reports
 
-        dump = rank_report(ctx, report, choice)
-        report = report if dump is None else job_report([dump])
+        dump = build_rank_report(ctx, report, choice)
+        report = report if dump is None else merge_reports([dump])
     elif key is not None:
         cache.store(key, lambda: entry_of(results.bounded()), stages)
         for stage, ns in stages.ns.items():
@@ -222,7 +222,7 @@ def chosen_rules(function: str, select: Iterable[str], ignore: Iterable[str]) ->
     Raises:
         UsageError: A word selects no rule, or is no string.
     """
-    return chosen(
+    return choose_rules(
         rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
     )
 

@@ -120,14 +120,14 @@ def command(  # noqa: PLR0913  (one argument per option)
     PATH may also be the folder with the traces of the ranks of a job, which are replayed together.
     The options of a job are for that; without any of them, the output has each usual change alone.
     """
-    from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth
+    from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth
     from profkit.errors import SeveralTracesError, UsageError
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
     thresholds = chosen_rules(no_cache=no_cache)["thresholds"]
     of_job = RanksChoice(
-        ranks, stages, even, not no_waiting, checked_bandwidth(_by_pattern("bandwidth", bandwidth))
+        ranks, stages, even, not no_waiting, check_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
     changes = {
         "remove": remove,

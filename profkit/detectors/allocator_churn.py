@@ -57,12 +57,12 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import (
     driver_calls,
-    growth_by_shapes,
-    uncached_calls,
+    find_growth_by_shapes,
+    find_uncached_calls,
 )
-from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
+from profkit.engine.families.device_memory.oom_messages import describe_flushes, suggest_flush_fix
 from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
+from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, find_costly_waits
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_flushes import FlushCause
@@ -128,9 +128,9 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if len(distinct(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
-    if uncached_calls(ctx) is not None or growth_by_shapes(ctx) is not None:
+    if find_uncached_calls(ctx) is not None or find_growth_by_shapes(ctx) is not None:
         return
-    (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
+    (judged,) = find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if judged is None:
         return
     main_calls = calls[is_free] if n_frees else calls
@@ -169,8 +169,8 @@ def _flushed_cache(memory: DeviceMemory, full: Rows) -> Finding:
     following = np.minimum(flushes.last[full] + 1, replay.end - 1)
     return INFO.finding(
         confidence="high",
-        message=flush_message(memory, full, again),
-        fix=flush_fix(memory),
+        message=describe_flushes(memory, full, again),
+        fix=suggest_flush_fix(memory),
         locations=memory.locations(memory.snapshot.history.stack[replay.rows[following]].tolist())[
             :MAX_LINES
         ],

@@ -53,7 +53,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.messages import distributed_program
+from profkit.engine.families.collectives.messages import describe_program
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, complement, covered_by, unite
@@ -108,7 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         confidence="high",
         message=_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
-        fix=_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
+        fix=_fix(wrapper.n_devices, trains=describe_program(ctx).trains),
         locations=known_locations(*lines),
         n=len(calls),
         cost=cost,

@@ -65,18 +65,18 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.gathers import late_gathers, without_overlapping
+from profkit.engine.families.collectives.gathers import find_late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
-    collective_fix,
-    distributed_program,
+    describe_program,
+    suggest_collective_fix,
 )
 from profkit.engine.families.collectives.waits import (
     CollectiveSite,
     CollectiveWaits,
-    collective_sites,
-    waits_of_devices,
-    waits_of_host,
+    find_collective_sites,
+    find_device_waits,
+    find_host_waits,
 )
 from profkit.engine.job_context import JobContext
 from profkit.engine.needs import Need
@@ -145,15 +145,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if ctx.trace.world_size == 1:
         return
     # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
-    by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
-    for waits in (by_devices, waits_of_host(ctx)):
+    by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else find_device_waits(ctx)
+    for waits in (by_devices, find_host_waits(ctx)):
         if waits is None:
             continue
         # What is gathered too late is reported by unprefetched-gather.
-        late = late_gathers(ctx, waits) if waits.device is not None else None
+        late = find_late_gathers(ctx, waits) if waits.device is not None else None
         rest, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
         if _is_frequent(ctx, rest, thresholds):
-            yield _finding(ctx, rest, overlapping, distributed_program(ctx), thresholds)
+            yield _finding(ctx, rest, overlapping, describe_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
@@ -185,7 +185,7 @@ def _finding(
     Args:
         overlapping: The change to collectives a part of which is another rule's.
     """
-    sites = collective_sites(ctx, waits)
+    sites = find_collective_sites(ctx, waits)
     counted = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
@@ -208,7 +208,7 @@ def _finding(
         severity="warning" if program.trains and is_costly else "note",
         confidence=confidence,
         message=_message(ctx, waits, _mostly(sites, waits.waited.total_ns), len(counted)),
-        fix=collective_fix(ctx, waits, program),
+        fix=suggest_collective_fix(ctx, waits, program),
         locations=known_locations(
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),

@@ -67,7 +67,7 @@ from profkit.engine.families.device_memory.messages import (
 from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_cost,
     fragmentation_evidence,
-    fragmentation_fix,
+    suggest_fragmentation_fix,
 )
 from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -147,7 +147,7 @@ def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bo
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=_message(memory, reserved, excess, largest, sites),
-        fix=fragmentation_fix(memory),
+        fix=suggest_fragmentation_fix(memory),
         locations=tuple(
             dict.fromkeys((*site_locations(main_fragmentation_sites(sites)), *requesting))
         )[:MAX_LINES],

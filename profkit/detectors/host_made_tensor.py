@@ -56,7 +56,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import (
     CostlyWait,
     WaitThresholds,
-    costly_waits,
+    find_costly_waits,
     in_windows,
     windows_ns,
 )
@@ -123,7 +123,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ProgramChange(calls=waits.rows[own], scaled=((made_by, 0.0),))
         for (*_, own), made_by in zip(lines, makers, strict=True)
     ]
-    costs = costly_waits(ctx, changes, thresholds)
+    costs = find_costly_waits(ctx, changes, thresholds)
     for (location, owners, own), made_by, found in zip(lines, makers, costs, strict=True):
         if found is None:
             continue

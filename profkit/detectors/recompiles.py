@@ -63,15 +63,15 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
     Compilation,
     CompiledCode,
-    backward_rows,
+    find_recompilations,
     first_line,
     function_id,
+    group_backward_rows,
     is_limit,
     is_resumed,
     location_of,
     matching_fix,
     original,
-    recompilations,
     version_of,
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
@@ -161,8 +161,8 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that recompiles, and for each function given up on."""
     code = CompiledCode(ctx)
-    groups = recompilations(ctx, code)
-    for group, backward in zip(groups, backward_rows(ctx, groups), strict=True):
+    groups = find_recompilations(ctx, code)
+    for group, backward in zip(groups, group_backward_rows(ctx, groups), strict=True):
         yield _finding(ctx, group, backward, thresholds)
     for one in code.compiled:
         if is_limit(one.failure):

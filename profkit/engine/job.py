@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.extra_time import place_times
-from profkit.engine.figures.ranks import collectives_summary, rank_summaries
+from profkit.engine.families.collectives.extra_time import list_place_times
+from profkit.engine.figures.ranks import summarize_collectives, summarize_ranks
 from profkit.engine.job_context import JobContext, RankReport, RuleChoice
 from profkit.engine.needs import is_over_ranks
-from profkit.engine.rank_lanes import job_lanes, own_time
+from profkit.engine.rank_lanes import build_job_lanes, split_rank_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
 from profkit.index.ranks.activity import rank_activity
@@ -29,7 +29,7 @@ _MAX_RANKS: Final = 1 << 20
 """A file that states more ranks is wrong."""
 
 
-def rank_report(
+def build_rank_report(
     ctx: Context, report: Report, choice: RuleChoice | None = None
 ) -> RankReport | None:
     """Add the collectives of its trace or dump to a report; None if its rank is not known.
@@ -39,7 +39,7 @@ def rank_report(
     """
     trace, choice = ctx.trace, choice or RuleChoice()
     if not ctx.has_trace and ctx.flights:
-        return _dump_report(ctx.flights, report, choice)
+        return _build_dump_report(ctx.flights, report, choice)
 
     if trace.rank is None or not len(ctx.events):
         return None
@@ -65,17 +65,17 @@ def rank_report(
         trace.host,
         has_trace=True,
         packed_calls=Packed(calls),
-        packed_time=Packed(own_time(ctx, report.summary.steps)),
+        packed_time=Packed(split_rank_time(ctx, report.summary.steps)),
         packed_activity=Packed(activity),
-        packed_places=Packed(place_times(report)),
-        packed_report=Packed(_reduced(report)),
+        packed_places=Packed(list_place_times(report)),
+        packed_report=Packed(_drop_details(report)),
         whole=report,
         choice=choice,
         flights=tuple(map(PackedRecord.of, ctx.flights)),
     )
 
 
-def _dump_report(
+def _build_dump_report(
     flights: tuple[FlightRecord, ...], report: Report, choice: RuleChoice
 ) -> RankReport | None:
     """Build the report on dumps of a rank without a trace."""
@@ -98,14 +98,14 @@ def _dump_report(
         packed_time=Packed(None),
         packed_activity=Packed(None),
         packed_places=Packed(()),
-        packed_report=Packed(_reduced(report)),
+        packed_report=Packed(_drop_details(report)),
         whole=report,
         choice=choice,
         flights=tuple(map(PackedRecord.of, flights)),
     )
 
 
-def _reduced(report: Report) -> Report:
+def _drop_details(report: Report) -> Report:
     """Drop what is only shown of the lowest rank of a job: this leaves a tenth."""
     with_spans = {rule.INFO.id for rule in rules() if hasattr(rule, "over_ranks")}
 
@@ -133,7 +133,7 @@ def _reduced(report: Report) -> Report:
     )
 
 
-def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
+def group_by_job(reports: Iterable[RankReport]) -> list[list[RankReport]]:
     """Group reports by job: with one number of ranks, each rank once, at the same time.
 
     A rank that was recorded several times has several windows, each in the job of the ranks that
@@ -150,7 +150,7 @@ def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
         reports, key=lambda report: (not report.has_trace, report.start_ns, report.rank)
     )
     for report in in_order:
-        job = next((job for job in open_jobs if _belongs(report, job)), None)
+        job = next((job for job in open_jobs if _is_in_job(report, job)), None)
         if job is None:
             open_jobs.append([report])
         else:
@@ -162,7 +162,7 @@ def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
     return [job for job in shown_first if len(job) > 1]
 
 
-def _belongs(report: RankReport, job: Sequence[RankReport]) -> bool:
+def _is_in_job(report: RankReport, job: Sequence[RankReport]) -> bool:
     """Return whether a report is of a job that others have opened."""
     slack_ns = 0 if report.has_trace else _DUMP_SLACK_NS
     overlaps = any(
@@ -191,7 +191,7 @@ def _may_be_one(dump: RankReport, member: RankReport) -> bool:
     return member.has_trace and is_at_once
 
 
-def job_report(job: Sequence[RankReport]) -> Report:
+def merge_reports(job: Sequence[RankReport]) -> Report:
     """Merge the reports on the ranks of a job, with the findings of the rules over ranks.
 
     Figures of a single recording, such as its steps and kernels, are the lowest rank's.
@@ -224,8 +224,8 @@ def job_report(job: Sequence[RankReport]) -> Report:
         devices=merged.devices,
     )
 
-    results = _checked(ctx)
-    summaries = rank_summaries(ctx) if traced else ()
+    results = _run_chosen_rules(ctx)
+    summaries = summarize_ranks(ctx) if traced else ()
     over_ranks = {rule.INFO.id for rule in rules() if is_over_ranks(rule.INFO.needs)}
     skipped = (check for check in whole.unchecked if check.rule not in over_ranks)
 
@@ -237,12 +237,12 @@ def job_report(job: Sequence[RankReport]) -> Report:
         health=ranked(merged.health),
         ranks=summaries,
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
-        collectives=collectives_summary(ctx) if traced else None,
-        lanes=job_lanes(ctx) if traced else None,
+        collectives=summarize_collectives(ctx) if traced else None,
+        lanes=build_job_lanes(ctx) if traced else None,
     )
 
 
-def _checked(ctx: JobContext) -> RuleResults:
+def _run_chosen_rules(ctx: JobContext) -> RuleResults:
     """Run the chosen rules over ranks."""
     choice = ctx.ranks[0].choice
     chosen = (

@@ -29,7 +29,7 @@ _STATES: Final[tuple[CallState, ...]] = get_args(CallState)
 _WHY: Final[tuple[Lateness, ...]] = get_args(Lateness)
 
 
-def own_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
+def split_rank_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
     """Split a rank's time over its whole recording into parts, except for communication."""
     events = ctx.events
     whole = union(events.ts_ns.min(keepdims=True), events.end_ns.max(keepdims=True))
@@ -76,7 +76,7 @@ def bounded(slices: Slices, n: int) -> Slices:
     return slices
 
 
-def job_lanes(job: JobContext) -> JobLanes:
+def build_job_lanes(job: JobContext) -> JobLanes:
     """Build the lanes of all ranks, of which one at a time is in memory."""
     calls, clocks = job.matches.calls, job.matches.clocks
     kinds: Counter[str] = Counter()

@@ -43,7 +43,7 @@ def matches(info: RuleInfo, word: str) -> bool:
     return word == info.name or info.id.upper().startswith(word.upper())
 
 
-def chosen(
+def choose_rules(
     known: tuple[Rule, ...], select: Iterable[str], ignore: Iterable[str]
 ) -> tuple[Rule, ...]:
     """Return the rules that are selected and not ignored; all if nothing is selected.

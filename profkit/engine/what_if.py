@@ -35,7 +35,7 @@ _NOUNS: Final = {
 _N_EXAMPLES: Final = 3
 _MAX_NAME: Final = 60
 MAX_SWITCHES: Final = 12
-"""Findings that :func:`combinations` combines: more than a reader compares."""
+"""Findings that :func:`predict_combinations` combines: more than a reader compares."""
 _PAIR: Final = 2
 _MAX_NODES: Final = 3_000_000
 """What can be replayed within about a second."""
@@ -52,7 +52,7 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     changes = tuple(changes)
     change, n = together(change for _, change in changes), max(1, len(ctx.steps))
 
-    before, (predicted,) = ctx.critical_path, _predicted(ctx, [change])
+    before, (predicted,) = ctx.critical_path, _predict(ctx, [change])
     after = critical_path(ctx.replay, ctx.path_activity, change)
     before_ns = round(ctx.replay.recorded_ns / n)
 
@@ -72,7 +72,7 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     )
 
 
-def _predicted(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTime]:
+def _predict(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTime]:
     """Predict the time per step with each of some changes, or of the recording without steps."""
     replay, n = ctx.replay, max(1, len(ctx.steps))
     predictions = []
@@ -89,7 +89,7 @@ def _predicted(ctx: Context, changes: Sequence[ProgramChange]) -> list[Predicted
     return predictions
 
 
-def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
+def predict_combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
     """Predict the time with any combination of some changes.
 
     If all of them would take too long to replay, the result has the combinations of no, one,
@@ -111,11 +111,11 @@ def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations
     combined = [
         together(change for i, change in enumerate(changes) if number >> i & 1) for number in chosen
     ]
-    times = _predicted(ctx, combined)
+    times = _predict(ctx, combined)
     return Combinations(len(changes), dict(zip(chosen, times, strict=True)))
 
 
-def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:
+def scale_matches(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:
     """Scale the time of everything that a pattern matches.
 
     Kernels, copies and fills change alone. Operators, regions and Python functions change with all
@@ -137,21 +137,23 @@ def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, Pr
             "It is what the time is multiplied by: 0 or more, such as 0.5 for half.",
         )
 
-    named = _matching(ctx, pattern)
+    named = _match_names(ctx, pattern)
 
     category = ctx.events.category
     rows = np.flatnonzero(named & np.isin(category, DEVICE_WORK))
     if not len(rows):
         rows = np.flatnonzero(named & np.isin(category, [*_NOUNS]))
     if not len(rows):
-        raise UsageError(f"Nothing in {ctx.path} is named {pattern!r}.", _hint(ctx, pattern))
+        raise UsageError(
+            f"Nothing in {ctx.path} is named {pattern!r}.", _suggest_names(ctx, pattern)
+        )
 
     counts = Counter(category[rows].tolist())
     matched: Counter[str] = Counter()
     for code, n in counts.items():
         matched[_NOUNS[Category(code)]] += n
 
-    calls, work = _during(ctx, rows)
+    calls, work = _find_during(ctx, rows)
     change = ProgramChange(
         calls=calls if factor == 0 else calls[:0],
         scaled=((united(rows, work), factor),),
@@ -159,7 +161,7 @@ def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, Pr
     return AppliedChange("scale", pattern, factor, dict(matched)), change
 
 
-def _matching(ctx: Context, pattern: str) -> Mask:
+def _match_names(ctx: Context, pattern: str) -> Mask:
     """Return which rows have a name that a pattern matches as a whole. Shape ``(n,)``.
 
     Kernels also have the short name under which reports show them.
@@ -180,7 +182,7 @@ def _matching(ctx: Context, pattern: str) -> Mask:
     return np.asarray(is_match[ctx.events.name])
 
 
-def _hint(ctx: Context, pattern: str) -> str:
+def _suggest_names(ctx: Context, pattern: str) -> str:
     """Suggest names that contain what the pattern does, else those that take the longest."""
     events = ctx.events
     literal = max(re.split(r"[*?]", pattern), key=len).lower()
@@ -201,7 +203,7 @@ def _hint(ctx: Context, pattern: str) -> str:
     return f"Names are those of the trace, such as {longest}." if longest else "It has no events."
 
 
-def _during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
+def _find_during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
     """Return blocking calls during host events, and device work launched during them.
 
     Calls of the runtime count without the work that they launch.
@@ -219,7 +221,7 @@ def _during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
     return calls.astype(np.intp), launches.work[is_within]
 
 
-def removed(
+def remove_findings(
     ctx: Context, word: str, findings: Sequence[Finding], skipped: Unchecked | None
 ) -> tuple[AppliedChange, ProgramChange]:
     """Build the change that fixes findings.
@@ -288,7 +290,7 @@ def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     return applied, ProgramChange(scaled=((waits, 0.0),))
 
 
-def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
+def use_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     """Build the change to a program that launches the work of each step as one graph.
 
     From the end of the first launch of a step to the end of its last one, host threads spend time
@@ -328,7 +330,7 @@ def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
         yield of_pairs(((start, end),))
 
 
-def checked_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+def check_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """Yield patterns and factors.
 
     Raises:

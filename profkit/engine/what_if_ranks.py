@@ -57,7 +57,7 @@ def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
         raise UsageError(f"{job.path}: {unmet.reason}", unmet.remedy)
 
     what_if = job.what_if
-    chosen = [_changes(job, choice)] if choice.is_any else _usual(job)
+    chosen = [_build_changes(job, choice)] if choice.is_any else _build_usual_changes(job)
     lengths = what_if.replay.lengths_ns([change for _, change in chosen]).tolist()
 
     n = max(1, what_if.replay.n_steps)
@@ -85,7 +85,7 @@ def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
     )
 
 
-def checked_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  # noqa: ANN401  (checked here)
+def check_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  # noqa: ANN401  (checked here)
     """Return factors by pattern; a number is for all collectives, None for none.
 
     Raises:
@@ -108,7 +108,7 @@ def _numbers(job: JobContext) -> list[int]:
     return [report.rank for report in job.ranks]
 
 
-def _usual(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
+def _build_usual_changes(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
     """Build each usual change: of one rank, of a stage, of all, of the transfers."""
     numbers = _numbers(job)
     choices = [
@@ -118,10 +118,10 @@ def _usual(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
         RanksChoice(waiting=False),
         RanksChoice(bandwidth={"": 2.0}),
     ]
-    return [_changes(job, choice) for choice in choices]
+    return [_build_changes(job, choice) for choice in choices]
 
 
-def _changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], RankChange]:
+def _build_changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], RankChange]:
     """Return changes by name, and for the replay."""
     numbers, stages = _numbers(job), job.what_if.stages
     medians = _places(

@@ -182,7 +182,7 @@ class WaitThresholds:
     warning_share: float = 0.01
 
 
-def costly_waits(
+def find_costly_waits(
     ctx: Context, changes: Sequence[ProgramChange], thresholds: WaitThresholds
 ) -> list[CostlyWait | None]:
     """Return the costs of blocking calls; None if they block the host for too short a time.

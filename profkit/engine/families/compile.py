@@ -245,7 +245,7 @@ class Compilation:
         return bool(self.compile_id) or self.record is not None
 
 
-def recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilation]]:
+def find_recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilation]]:
     """Return the recompilations in steps by the line that causes them, in the order of time."""
     compilations = ctx.compilations
     places = np.flatnonzero(compilations.is_function & (ctx.step_of(compilations.rows) >= 0))
@@ -324,7 +324,7 @@ def _by_line(compilations: Iterable[Compilation]) -> list[list[Compilation]]:
     return list(groups.values())
 
 
-def backward_rows(ctx: Context, groups: list[list[Compilation]]) -> list[list[int]]:
+def group_backward_rows(ctx: Context, groups: list[list[Compilation]]) -> list[list[int]]:
     """Group the compilations of backward passes by line, else by step."""
     backward: list[list[int]] = [[] for _ in groups]
     compilations = ctx.compilations
@@ -356,9 +356,9 @@ def compile_times(ctx: Context) -> dict[str, Intervals]:
     Source: ``torch/csrc/jit/runtime/profiling_graph_executor_impl.cpp`` (``fallback_function``).
     """
     events, compilations = ctx.events, ctx.compilations
-    groups = recompilations(ctx, CompiledCode(ctx))
+    groups = find_recompilations(ctx, CompiledCode(ctx))
     repeated_rows = [compilation.row for group in groups for compilation in group]
-    repeated_rows += [row for rows in backward_rows(ctx, groups) for row in rows]
+    repeated_rows += [row for rows in group_backward_rows(ctx, groups) for row in rows]
     first_rows = compilations.rows[
         ~marked(np.array(repeated_rows, dtype=np.intp), len(events))[compilations.rows]
     ]
@@ -370,7 +370,7 @@ def compile_times(ctx: Context) -> dict[str, Intervals]:
         rows = np.flatnonzero(rows_named(events, pattern, Category.PYTHON))
         times[name] = subtract(covered_by(events, rows), covered)
         covered = unite(covered, times[name])
-    times["TorchScript"] = unite(times["TorchScript"], _before_fallbacks(ctx))
+    times["TorchScript"] = unite(times["TorchScript"], _find_fallback_pauses(ctx))
 
     if len(ctx.steps):
         steps = union(ctx.steps.starts_ns, ctx.steps.ends_ns)
@@ -378,7 +378,7 @@ def compile_times(ctx: Context) -> dict[str, Intervals]:
     return {name: time for name, time in times.items() if len(time)}
 
 
-def _before_fallbacks(ctx: Context) -> Intervals:
+def _find_fallback_pauses(ctx: Context) -> Intervals:
     """Return the time without host events before calls of TorchScript that were just compiled.
 
     It precedes the first call of a function with a fallback, and is much longer than the time

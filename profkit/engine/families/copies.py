@@ -7,8 +7,8 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
-from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
+from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
+from profkit.engine.windows import CostlyWait, WaitThresholds, find_costly_waits, in_windows
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -74,18 +74,18 @@ def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
     return waits.select(is_pageable(ctx.events, waits.copy))
 
 
-def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
+def find_copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
     """Yield the source lines whose copies block the host for longer than a threshold."""
     lines = list(ctx.by_line(distinct(waits.owner)))
     waits_of_lines = [waits.select(np.isin(waits.owner, owners)) for _, owners in lines]
-    costs = costly_waits(
+    costs = find_costly_waits(
         ctx, [ProgramChange(calls=site_waits.rows) for site_waits in waits_of_lines], thresholds
     )
 
     for (location, owners), site_waits, wait in zip(lines, waits_of_lines, costs, strict=True):
         if wait is not None:
             copies = distinct(site_waits.copy)
-            caller = library_function(ctx, owners)
+            caller = find_library_function(ctx, owners)
             # The program calls a function of torch itself.
             caller = "" if may_be_torchs(caller) else caller
             yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)

@@ -125,7 +125,7 @@ def are_within(ctx: Context, rows: Rows | Int32s, pattern: re.Pattern[str]) -> b
     return bool((ctx.tree.nearest(calls)[rows] != NO_ROW).all())
 
 
-def library_function(ctx: Context, rows: Rows | Int32s) -> str:
+def find_library_function(ctx: Context, rows: Rows | Int32s) -> str:
     """Find the function of a library in which some rows run, as :func:`function_name`.
 
     :data:`A_LIBRARY` if no Python calls were recorded that say which one. Empty if the program
@@ -152,7 +152,7 @@ def library_function(ctx: Context, rows: Rows | Int32s) -> str:
 
 
 def may_be_torchs(caller: str) -> bool:
-    """Return whether a :func:`library_function` is, or may be, one of torch (``Module.to()``)."""
+    """Return whether a library's function is, or may be, one of torch, such as ``Module.to()``."""
     return caller == A_LIBRARY or caller.endswith(" of torch")
 
 
@@ -165,7 +165,7 @@ def place_of_call(caller: str, location: Location) -> str:
     return f" in {caller}, called{at(location)}," if caller else at(location)
 
 
-def innermost_callee(
+def find_innermost_callee(
     ctx: Context, callers: Rows, among: Rows, within: Intervals, total_ns: int
 ) -> str:
     """Name the innermost function in which some calls spend most of their time.

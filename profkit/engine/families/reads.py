@@ -13,10 +13,16 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
-    library_function,
+    find_library_function,
     place_of_call,
 )
-from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
+from profkit.engine.windows import (
+    WaitThresholds,
+    event_ids,
+    find_costly_waits,
+    in_windows,
+    uses_device,
+)
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, user_reads
 from profkit.index.distinct import common, distinct
@@ -82,13 +88,13 @@ def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
     kinds = np.where(is_value, ReadKind.VALUE, ReadKind.SIZE).astype(np.uint8)
 
     # The later kinds are special uses of values and replace the first.
-    kinds[np.isin(rows, _reads_of_scalers(ctx))] = ReadKind.SCALER
-    kinds[np.isin(rows, _reads_of_norms(ctx))] = ReadKind.NORM
-    kinds[np.isin(rows, anomaly_checks(ctx))] = ReadKind.ANOMALY
+    kinds[np.isin(rows, _find_reads_of_scalers(ctx))] = ReadKind.SCALER
+    kinds[np.isin(rows, _find_reads_of_norms(ctx))] = ReadKind.NORM
+    kinds[np.isin(rows, find_anomaly_checks(ctx))] = ReadKind.ANOMALY
     return kinds
 
 
-def anomaly_checks(ctx: Context) -> Rows:
+def find_anomaly_checks(ctx: Context) -> Rows:
     """Return the operators with which anomaly detection tests each gradient, ascending.
 
     Autograd calls them itself, outside its nodes: three for each gradient.
@@ -106,7 +112,7 @@ def anomaly_checks(ctx: Context) -> Rows:
     return np.asarray(rows[np.isin(caller[rows], nodes)])
 
 
-def _reads_of_norms(ctx: Context) -> Rows:
+def _find_reads_of_norms(ctx: Context) -> Rows:
     """Find the conditions on whether a norm is finite, by the operators that compute it.
 
     Source: ``torch/nn/utils/clip_grad.py`` (``error_if_nonfinite``).
@@ -137,7 +143,7 @@ def _called(ctx: Context, among: Mask) -> Rows:
     return rows[np.lexsort((events.ts_ns[rows], events.lane[rows]))]
 
 
-def _reads_of_scalers(ctx: Context) -> Rows:
+def _find_reads_of_scalers(ctx: Context) -> Rows:
     """Find the reads with which gradient scalers decide whether an optimizer steps.
 
     Such a read is the last thing that the thread does before the step, and gradients have been
@@ -165,7 +171,7 @@ def _reads_of_scalers(ctx: Context) -> Rows:
     return np.asarray(rows[read_places[is_read & is_same_thread]])
 
 
-def read_rows(ctx: Context) -> Rows:
+def find_reads(ctx: Context) -> Rows:
     """Find the operators that read in the steps, as the program calls them."""
     if uses_device(ctx):
         return distinct(_waits(ctx).owner).astype(np.intp)
@@ -193,12 +199,12 @@ def read_findings(
     Args:
         texts: What reads, as the subject of a sentence, and the fix, by the operators of a line.
     """
-    rows = read_rows(ctx)
+    rows = find_reads(ctx)
     rows = rows[read_kinds(ctx, rows) == kind]
 
     lines = list(ctx.by_line(rows))
     if not uses_device(ctx):
-        yield from _on_cpu(ctx, info, thresholds, lines, texts)
+        yield from _report_on_cpu(ctx, info, thresholds, lines, texts)
         return
 
     waits = _waits(ctx)
@@ -209,13 +215,13 @@ def read_findings(
         for _, line_rows in lines
     ]
 
-    costs = costly_waits(ctx, changes, thresholds)
+    costs = find_costly_waits(ctx, changes, thresholds)
     for (location, line_rows), wait in zip(lines, costs, strict=True):
         if wait is not None:
             read, fix = texts(line_rows)
             place = at(location)
             if kind in {ReadKind.VALUE, ReadKind.SIZE} and (
-                caller := library_function(ctx, line_rows)
+                caller := find_library_function(ctx, line_rows)
             ):
                 # A library's reads are not the program's to change.
                 place, fix = place_of_call(caller, location), _library_fix(ctx, line_rows)
@@ -240,7 +246,7 @@ def _library_fix(ctx: Context, rows: Rows) -> str:
     return _LIBRARY_FIX
 
 
-def _on_cpu(
+def _report_on_cpu(
     ctx: Context,
     info: RuleInfo,
     thresholds: ReadThresholds,

@@ -92,7 +92,7 @@ def python_time(ctx: Context) -> Intervals:
     return subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), accounted)
 
 
-def sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
+def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     """Return where the steps spend Python time, most first; none without samples of the steps.
 
     Their shares add up to at most the share of :func:`python_time`.
@@ -114,13 +114,13 @@ def sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     return tuple(sorted(scaled, key=lambda place: -place.share))
 
 
-def named_places(ctx: Context) -> tuple[SampledPlace, ...]:
-    """Return the :func:`sampled_places` that take a share of note, beyond chance."""
+def find_named_places(ctx: Context) -> tuple[SampledPlace, ...]:
+    """Return the :func:`find_sampled_places` that take a share of note, beyond chance."""
     sampled = step_samples(ctx)
     n_samples = 0 if sampled is None else sampled.n_samples
     return tuple(
         place
-        for place in sampled_places(ctx)
+        for place in find_sampled_places(ctx)
         if place.location.file and place.is_certain(n_samples)
     )
 

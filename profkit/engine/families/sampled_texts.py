@@ -49,7 +49,7 @@ def call_text(callee: str, location: Location, quote: str = "") -> str:
     return f"{quote}{function}{quote} ({line})" if function else line
 
 
-def sampled_message(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
+def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
     """Return ``The program spends 612 ms per step (87%) in `f` (train.py:18).``, or waits."""
     time = f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))})"
     where = call_text(place.callee, place.location, "`")
@@ -57,7 +57,7 @@ def sampled_message(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
     return f"The program {'waits' if waits(place) else 'spends'} {time} in {where}{gpu}."
 
 
-def sampled_fix(place: SampledPlace) -> str:
+def suggest_sampled_fix(place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     callee, function = place.callee, place.location.function or ""
     if _COLLECT.search(callee) and not place.library:

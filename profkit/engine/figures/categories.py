@@ -11,7 +11,7 @@ from profkit.model.report import CategorySummary
 from profkit.model.torch_names import FRAMING
 
 
-def category_times(ctx: Context) -> tuple[CategorySummary, ...]:
+def summarize_categories(ctx: Context) -> tuple[CategorySummary, ...]:
     """Sum the time of each category that has any, the longest first."""
     events = ctx.events
     if ctx.has_device_work:

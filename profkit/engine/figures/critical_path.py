@@ -8,9 +8,9 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import SampledPlace
-from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
-from profkit.engine.figures.path_steps import path_steps
-from profkit.engine.figures.sampled_path import SampledPath, sampled_path
+from profkit.engine.figures.path_segments import PathSegments, group_path_segments, name_of_segment
+from profkit.engine.figures.path_steps import build_path_steps
+from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
@@ -34,7 +34,7 @@ MAX_ENTRIES: Final = 50
 MAX_BLOCKING: Final = 20
 
 
-def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
+def summarize_critical_path(ctx: Context) -> CriticalPathSummary | None:
     """Summarize the critical path of all steps, or return None if the program takes no time."""
     if not ctx.has_program:
         return None
@@ -45,32 +45,35 @@ def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
 
     n_steps = len(ctx.steps)
     times = _Times(n_steps, total_ns)
-    segments = path_segments(ctx, path)
+    segments = group_path_segments(ctx, path)
     unexplained = path.unexplained_ns / total_ns
-    sampled = sampled_path(ctx, path, segments)
+    sampled = build_sampled_path(ctx, path, segments)
 
     return CriticalPathSummary(
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=times.per_step(total_ns),
-        parts=tuple(_parts(path, segments, times)),
+        parts=tuple(_summarize_parts(path, segments, times)),
         lines=_longest(
-            (*_lines(ctx, segments, sampled.ns_by_group, times), *_sampled_lines(sampled, times)),
+            (
+                *_summarize_lines(ctx, segments, sampled.ns_by_group, times),
+                *_sampled_lines(sampled, times),
+            ),
             MAX_LINES,
         ),
         entries=_longest(
             (
-                *_entries(ctx, segments, sampled.ns_by_group, times),
+                *_summarize_entries(ctx, segments, sampled.ns_by_group, times),
                 *_sampled_entries(sampled, times),
             ),
             MAX_ENTRIES,
         ),
-        blocking=tuple(_blocking(ctx, path, times)),
+        blocking=tuple(_summarize_blocking_calls(ctx, path, times)),
         unexplained_ns=path.unexplained_ns,
         unexplained_share=unexplained,
         is_explained=unexplained <= MAX_UNEXPLAINED_SHARE,
         cold_start_ns=_cold_start_ns(ctx, path),
-        steps=tuple(path_steps(ctx, path, segments)),
+        steps=tuple(build_path_steps(ctx, path, segments)),
     )
 
 
@@ -95,7 +98,9 @@ class _Times:
         return ns, self.per_step(ns), ns / self.total_ns
 
 
-def _parts(path: CriticalPath, segments: PathSegments, times: _Times) -> Iterator[PathPart]:
+def _summarize_parts(
+    path: CriticalPath, segments: PathSegments, times: _Times
+) -> Iterator[PathPart]:
     per_step = per_step_by_kind(path, times.n_steps)
     kinds, of = numbered(segments.kind)
     ns = _sums(of, segments.ns_by_group)
@@ -152,7 +157,7 @@ def _sampled_name(place: SampledPlace) -> str:
     return f"{place.callee}()" if place.callee else place.location.place
 
 
-def _lines(
+def _summarize_lines(
     ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
 ) -> Iterator[PathLine]:
     """Yield the recorded lines of the path.
@@ -180,7 +185,7 @@ def _lines(
         )
 
 
-def _entries(
+def _summarize_entries(
     ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
 ) -> Iterator[PathEntry]:
     most_ns, longest = np.zeros((2, len(segments.kind)), dtype=np.int64)
@@ -203,7 +208,9 @@ def _entries(
         )
 
 
-def _blocking(ctx: Context, path: CriticalPath, times: _Times) -> Iterator[BlockingCall]:
+def _summarize_blocking_calls(
+    ctx: Context, path: CriticalPath, times: _Times
+) -> Iterator[BlockingCall]:
     """Yield the calls that block the host while the path is on a device."""
     events, frames = ctx.events, ctx.source.frames
     on_device = path.lane == NO_ROW

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.snapshot import snapshot_devices
+from profkit.engine.figures.snapshot import summarize_snapshot
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.snapshot.annotated_regions import peaks_between
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
@@ -19,11 +19,11 @@ _NS_PER_US: Final = 1000
 MAX_PEAK_SITES: Final = 5
 
 
-def memory_summary(ctx: Context) -> MemorySummary | None:
+def summarize_memory(ctx: Context) -> MemorySummary | None:
     """Compute all figures on memory, or return None if the recording has none."""
     summary = _of_trace(ctx)
     if ctx.snapshot is not None:
-        summary = replace(summary or MemorySummary(), devices=snapshot_devices(ctx))
+        summary = replace(summary or MemorySummary(), devices=summarize_snapshot(ctx))
     if ctx.live is not None:
         summary = _with_steps(summary or MemorySummary(), ctx.live, _step_peaks(ctx, ctx.live))
     return summary

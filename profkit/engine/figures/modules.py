@@ -34,7 +34,7 @@ class _Row:
     places: list[Int64s] = field(default_factory=list)
 
 
-def module_times(
+def summarize_modules(
     ctx: Context, work_rows: Rows, throughput: Callable[[Int64s], Throughput | None]
 ) -> tuple[ModuleSummary, ...]:
     """Summarize the tree of modules, depth first, of siblings the one with the most time first.
@@ -57,7 +57,7 @@ def module_times(
         return per_step(ctx, int(of_nodes[row.nodes].sum()))
 
     spent_ns = total.device_ns if on_device else total.host_ns
-    rows = _bounded(_collapsed(modules, spent_ns), spent_ns)
+    rows = _limit_rows(_collapse(modules, spent_ns), spent_ns)
     row_of = _rows_of_nodes(modules, rows)
     of_work = np.append(row_of, NO_ROW)[modules.node[work_rows]]
     all_ns = int(ctx.events.dur_ns[ctx.launches.work].sum()) if on_device else ctx.window_ns
@@ -173,7 +173,7 @@ def _with_children(modules: ModuleTree, values: Int64s) -> Int64s:
     return np.array(total, dtype=np.int64)
 
 
-def _collapsed(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
+def _collapse(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
     """List the tree in depth-first order, with the layers of one structure as one row.
 
     Modules of one class, with the same modules within, below one module are repeated layers; below
@@ -217,7 +217,7 @@ def _collapsed(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
     return rows
 
 
-def _bounded(rows: list[_Row], spent_ns: Int64s) -> list[_Row]:
+def _limit_rows(rows: list[_Row], spent_ns: Int64s) -> list[_Row]:
     """Keep the rows with the most time, and one row for the others of each module."""
     if len(rows) <= MAX_MODULES:
         return rows

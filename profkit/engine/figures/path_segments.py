@@ -52,7 +52,7 @@ class PathSegments:
         return total_ns
 
 
-def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
+def group_path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
     """Group the segments of a path by kind, name and source line."""
     events, launches = ctx.events, ctx.launches
     row = path.row

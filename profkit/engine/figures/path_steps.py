@@ -19,7 +19,9 @@ MAX_SEGMENTS: Final = 300
 """Segments of all steps together: a path may have a hundred thousand, and people read reports."""
 
 
-def path_steps(ctx: Context, path: CriticalPath, segments: PathSegments) -> Iterator[PathStep]:
+def build_path_steps(
+    ctx: Context, path: CriticalPath, segments: PathSegments
+) -> Iterator[PathStep]:
     """Yield the critical path of each step, or of the whole recording without steps."""
     keys = _keys(ctx, segments)
     first = _starts(path.step, keys, path.lengths_ns)

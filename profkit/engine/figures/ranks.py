@@ -30,7 +30,7 @@ _REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
 _COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
 
 
-def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
+def summarize_ranks(job: JobContext) -> tuple[RankSummary, ...]:
     """Compute the figures of each rank, ascending."""
     matches, delays = job.matches, job.delays
     calls, clocks = matches.calls, matches.clocks
@@ -97,7 +97,7 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
     return tuple(summaries)
 
 
-def collectives_summary(job: JobContext) -> CollectivesSummary:
+def summarize_collectives(job: JobContext) -> CollectivesSummary:
     """Summarize the collectives between the ranks."""
     matches, delays = job.matches, job.delays
     reasons = Counter(matches.unmatched[matches.unmatched != 0].tolist())
@@ -109,12 +109,12 @@ def collectives_summary(job: JobContext) -> CollectivesSummary:
         n=len(matches.first),
         matched_share=matches.matched_share,
         unmatched=tuple(unmatched),
-        groups=tuple(_groups(matches, delays)),
+        groups=tuple(_summarize_groups(matches, delays)),
         slowdown=job.what_if.summary(),
     )
 
 
-def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
+def _summarize_groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
     calls = matches.calls
     if not len(matches.first):
         return []

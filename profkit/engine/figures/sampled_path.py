@@ -4,7 +4,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.sampled_python import SampledPlace, named_places, python_time
+from profkit.engine.families.sampled_python import SampledPlace, find_named_places, python_time
 from profkit.engine.figures.path_segments import PathSegments
 from profkit.index.intervals import covered_within
 from profkit.index.replay.critical_path import CriticalPath
@@ -25,13 +25,13 @@ class SampledPath:
     places: tuple[tuple[SampledPlace, int], ...] = ()
 
 
-def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
+def build_sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
     """Return the time of each group of segments, and of the sampled functions.
 
     If the path is on a device for a part of the Python time, each function has the same share of
     the remaining time.
     """
-    places = named_places(ctx)
+    places = find_named_places(ctx)
     is_python = _is_unnamed(ctx, path, segments)
     python_ns = int(path.lengths_ns[is_python].sum())
     if not places or not python_ns:

@@ -39,12 +39,12 @@ MAX_POINTS: Final = 120
 """More points than a terminal has columns."""
 
 
-def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
+def summarize_snapshot(ctx: Context) -> tuple[SnapshotDevice, ...]:
     """Summarize each device."""
-    return tuple(map(_device, ctx.device_memories))
+    return tuple(map(_summarize_device, ctx.device_memories))
 
 
-def _device(memory: DeviceMemory) -> SnapshotDevice:
+def _summarize_device(memory: DeviceMemory) -> SnapshotDevice:
     snapshot, replay, lines = memory.snapshot, memory.replay, memory.lines
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
 
@@ -72,14 +72,14 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         n_frees_of_earlier=len(replay.earlier_frees),
         top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
         peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
-        oom=tuple(_oom(memory, failure) for failure in memory.allocation_failures),
-        peak_uses=_uses(memory.sites_at(replay.peak)),
+        oom=tuple(_summarize_oom(memory, failure) for failure in memory.allocation_failures),
+        peak_uses=_summarize_uses(memory.sites_at(replay.peak)),
         rounding_bytes=memory.rounding_bytes,
         releasable_bytes=layout.releasable_bytes,
         unreleasable_bytes=layout.unreleasable_bytes,
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
         fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_FRAGMENTATION_SITES],
-        timeline=tuple(_timeline(snapshot, replay)),
+        timeline=tuple(_sample_timeline(snapshot, replay)),
         regions=annotated_regions(snapshot, replay)[:MAX_REGIONS],
         peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
         driver=memory.driver,
@@ -104,7 +104,7 @@ def allocation_sites(
     )
 
 
-def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
+def _summarize_uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
     n, n_bytes = np.zeros((2, len(USES)), dtype=np.int64)
     np.add.at(n, sites.use, sites.n)
     np.add.at(n_bytes, sites.use, sites.n_bytes)
@@ -126,7 +126,7 @@ def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[Fragme
     )
 
 
-def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
+def _summarize_oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
     return OomSummary(
         bytes=failure.requested_bytes,
         device_free_bytes=failure.device_free_bytes,
@@ -140,7 +140,7 @@ def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
     )
 
 
-def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
+def _sample_timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
     """Yield the state before and after the history, and the maximum of each interval between."""
     n = replay.end
     if not n:

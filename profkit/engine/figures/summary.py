@@ -7,24 +7,24 @@ from typing import TypeVar
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.waits import waits_of_host
-from profkit.engine.families.sampled_python import sampled_places, step_samples
-from profkit.engine.figures.categories import category_times
-from profkit.engine.figures.critical_path import critical_path_summary
-from profkit.engine.figures.memory import memory_summary
-from profkit.engine.figures.modules import module_times
+from profkit.engine.families.collectives.waits import find_host_waits
+from profkit.engine.families.sampled_python import find_sampled_places, step_samples
+from profkit.engine.figures.categories import summarize_categories
+from profkit.engine.figures.critical_path import summarize_critical_path
+from profkit.engine.figures.memory import summarize_memory
+from profkit.engine.figures.modules import summarize_modules
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
-from profkit.engine.figures.throughput import throughput, timed_work
+from profkit.engine.figures.throughput import compute_throughput, select_timed_work
 from profkit.engine.figures.top import (
-    by_name,
+    group_by_name,
     occupancy_share,
-    regions,
+    summarize_kernels,
+    summarize_lines,
+    summarize_ops,
+    summarize_regions,
     tensor_core_share,
-    top_kernels,
-    top_lines,
-    top_ops,
 )
-from profkit.engine.figures.utilization import flop_summary
+from profkit.engine.figures.utilization import summarize_flops
 from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
     breakdown,
@@ -78,10 +78,10 @@ _UNIX_NS = 10**18
 """Clocks before 2001 begin with the machine."""
 
 
-def source_of(ctx: Context) -> Source:
+def describe_source(ctx: Context) -> Source:
     """Describe the analyzed recording."""
     if not ctx.has_trace:
-        return _source_of_memory(ctx)
+        return _describe_memory_source(ctx)
 
     trace = ctx.trace
     worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
@@ -117,7 +117,7 @@ def _step_definition(ctx: Context) -> str:
     return "profiler steps" if capture is None else step_label(capture.steps)
 
 
-def _source_of_memory(ctx: Context) -> Source:
+def _describe_memory_source(ctx: Context) -> Source:
     """Describe the analyzed recording, if it has no trace."""
     live, snapshot = ctx.live, ctx.snapshot
     flight = ctx.flights[0] if ctx.flights else None
@@ -153,38 +153,42 @@ def step_label(kind: str) -> str:
 def summarize(ctx: Context) -> Summary:
     """Compute all figures, except for the time that findings together claim."""
     if not ctx.has_trace:
-        return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
+        return Summary(
+            window_ns=0, memory=summarize_memory(ctx), sync_sites=_summarize_sync_sites(ctx)
+        )
 
     # The rules have left memory that their relations no longer need.
     release_free_memory()
-    path = _released(critical_path_summary(ctx))
+    path = _released(summarize_critical_path(ctx))
     window = subtract(union(*windows(ctx)), ctx.own_time)
-    parts, work = _released(time_parts(ctx, window)), timed_work(ctx)
+    parts, work = _released(time_parts(ctx, window)), select_timed_work(ctx)
 
     return Summary(
         window_ns=ctx.window_ns,
-        devices=_devices(ctx, window),
-        steps=_steps(ctx, parts),
-        top_kernels=top_kernels(ctx, work),
-        top_ops=_released(top_ops(ctx, work)),
-        categories=_released(category_times(ctx)),
-        modules=module_times(ctx, work.rows, lambda places: throughput(ctx, work, places)),
-        lines=top_lines(ctx, work),
-        flops=flop_summary(ctx, work),
-        regions=regions(ctx),
-        syncs=_syncs(ctx),
-        sync_sites=_sync_sites(ctx),
-        sync_lines=_sync_lines(ctx),
-        copies=_copies(ctx),
+        devices=_summarize_devices(ctx, window),
+        steps=_summarize_steps(ctx, parts),
+        top_kernels=summarize_kernels(ctx, work),
+        top_ops=_released(summarize_ops(ctx, work)),
+        categories=_released(summarize_categories(ctx)),
+        modules=summarize_modules(
+            ctx, work.rows, lambda places: compute_throughput(ctx, work, places)
+        ),
+        lines=summarize_lines(ctx, work),
+        flops=summarize_flops(ctx, work),
+        regions=summarize_regions(ctx),
+        syncs=_summarize_syncs(ctx),
+        sync_sites=_summarize_sync_sites(ctx),
+        sync_lines=_summarize_sync_lines(ctx),
+        copies=_summarize_copies(ctx),
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
-        memory=memory_summary(ctx),
+        memory=summarize_memory(ctx),
         breakdown=breakdown(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
         if len(ctx.events)
         else None,
         critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
-        sampled=_sampled(ctx),
+        sampled=_summarize_sampled(ctx),
     )
 
 
@@ -197,14 +201,14 @@ def _released(figures: _T) -> _T:
     return figures
 
 
-def _sampled(ctx: Context) -> SampledSummary | None:
+def _summarize_sampled(ctx: Context) -> SampledSummary | None:
     """Summarize the sampled functions; of steps, without the time in their operators."""
     sampled = None if ctx.trace.capture is None else ctx.trace.capture.sampled
     if sampled is None:
         return None
 
     if sampled.n_steps:
-        return _sampled_steps(ctx)
+        return _summarize_sampled_steps(ctx)
 
     functions = (
         FunctionSummary(
@@ -220,7 +224,7 @@ def _sampled(ctx: Context) -> SampledSummary | None:
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
 
 
-def _sampled_steps(ctx: Context) -> SampledSummary | None:
+def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
     sampled = step_samples(ctx)
     if sampled is None:
         return None
@@ -236,13 +240,13 @@ def _sampled_steps(ctx: Context) -> SampledSummary | None:
             callee=place.callee,
             waiting_share=place.waiting_share,
         )
-        for place in sampled_places(ctx)
+        for place in find_sampled_places(ctx)
     )
 
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions), sampled.n_steps)
 
 
-def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
+def _summarize_devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
     described = ctx.trace.devices
     return tuple(
         DeviceSummary(
@@ -262,13 +266,13 @@ def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
             idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
             occupancy_share=occupancy_share(ctx, device.rows),
             tensor_core_share=tensor_core_share(ctx, device.rows),
-            in_steps=_in_steps(ctx, device, window) if len(ctx.steps) else None,
+            in_steps=_summarize_in_steps(ctx, device, window) if len(ctx.steps) else None,
         )
         for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
     )
 
 
-def _in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> DeviceSteps:
+def _summarize_in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> DeviceSteps:
     """Return the activity of a device in the time of the steps."""
     busy = intersect(device.busy, window)
     unrecorded = subtract(intersect(ctx.unrecorded, window), busy)
@@ -290,7 +294,7 @@ def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
     return tuple(sorted(times, key=lambda idle: (-idle.ns, idle.cause)))
 
 
-def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
+def _summarize_steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
     steps, host = ctx.steps, ctx.host_activity
     if not len(steps):
         return ()
@@ -347,7 +351,7 @@ def _sync_rows(ctx: Context) -> Rows:
     return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
 
 
-def _sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
+def _summarize_sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
     rows = _sync_rows(ctx)
     sync_lines = []
     for location, sync_rows in ctx.by_line(rows[ctx.step_of(rows) != NO_STEP]):
@@ -373,7 +377,7 @@ def _host_per_step_ns(ctx: Context) -> int | None:
     return round(int((steps.ends_ns - steps.starts_ns).sum()) / len(steps))
 
 
-def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
+def _summarize_syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
     named = united(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events))
     rows = outermost_calls(events, ctx.tree, named)
@@ -386,11 +390,11 @@ def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
             total_ns=group.total_ns,
             per_step_ns=per_step(ctx, int(in_steps_ns[group.places].sum())),
         )
-        for group in sorted(by_name(ctx, rows), key=lambda group: group.name)
+        for group in sorted(group_by_name(ctx, rows), key=lambda group: group.name)
     )
 
 
-def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
+def _summarize_sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
     sites = None if ctx.live is None else ctx.live.sync_sites
     if sites is None:
         return None
@@ -405,13 +409,13 @@ def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
     )
 
 
-def _copies(ctx: Context) -> tuple[CopySummary, ...]:
+def _summarize_copies(ctx: Context) -> tuple[CopySummary, ...]:
     events = ctx.events
     rows = events.rows_of(Category.MEMCPY)
     in_steps_ns = events.dur_ns[rows] * device_work_in_steps(ctx, rows)
     copies = []
 
-    for group in by_name(ctx, rows):
+    for group in group_by_name(ctx, rows):
         n_bytes = events.n_bytes.at(rows[group.places])
         is_known = n_bytes != MISSING
         copies.append(
@@ -434,6 +438,6 @@ def time_parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
             window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded)
         )
 
-    waits = waits_of_host(ctx)
+    waits = find_host_waits(ctx)
     waited = {"communication": waits.waited} if waits else {}
     return partition_time(window, waited | host_parts(ctx.events))

@@ -42,7 +42,7 @@ class TimedWork:
     main_kernel: Int32s
 
 
-def timed_work(ctx: Context) -> TimedWork:
+def select_timed_work(ctx: Context) -> TimedWork:
     """Return the work of the trace's operators, with the time that it took."""
     work, events = ctx.op_work, ctx.events
     time_ns = np.zeros(len(events), dtype=np.int64)
@@ -85,7 +85,7 @@ def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:
     return kernels[owners != NO_ROW], owners[owners != NO_ROW]
 
 
-def throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None:
+def compute_throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None:
     """Compute the throughput of some calls, such as all of one operator; None without any.
 
     Args:

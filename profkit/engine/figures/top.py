@@ -7,7 +7,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
-from profkit.engine.figures.throughput import TimedWork, throughput
+from profkit.engine.figures.throughput import TimedWork, compute_throughput
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.device.occupancy import (
     mean_by_time,
@@ -43,7 +43,7 @@ class NameGroup:
     total_ns: int
 
 
-def by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -> list[NameGroup]:
+def group_by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -> list[NameGroup]:
     """Group rows by name, the longest total duration first.
 
     Args:
@@ -88,7 +88,7 @@ def _heaviest_place(key: Int32s | Int64s, weights: Int64s) -> int:
     return int(first[np.argmax(totals)])
 
 
-def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
+def summarize_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
     """Summarize the kernels by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_kernel = events.category[launches.work] == Category.KERNEL
@@ -103,7 +103,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
     by_kernel = _places_by_name(ctx, work.kernel)
 
     summaries = []
-    for group in by_name(ctx, rows, MAX_ENTRIES):
+    for group in group_by_name(ctx, rows, MAX_ENTRIES):
         kernel_rows = rows[group.places]
 
         categories = ctx.work_categories[kernel_rows]
@@ -134,7 +134,7 @@ def top_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
                 category=WORK_CATEGORIES[
                     categories[_heaviest_place(categories, events.dur_ns[kernel_rows])]
                 ],
-                throughput=throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
+                throughput=compute_throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
                 per_step_ns=per_step(
                     ctx, int(events.dur_ns[kernel_rows][in_steps[group.places]].sum())
                 ),
@@ -173,11 +173,11 @@ def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
 def _places_by_name(ctx: Context, rows: Rows | Int32s) -> dict[str, Rows]:
     """Return the indices of some rows by their events' name, without those that are NO_ROW."""
     places = np.flatnonzero(rows != NO_ROW)
-    groups = by_name(ctx, rows[places].astype(np.intp))
+    groups = group_by_name(ctx, rows[places].astype(np.intp))
     return {group.name: places[group.places] for group in groups}
 
 
-def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
+def summarize_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     """Summarize the operators by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
@@ -192,7 +192,7 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
 
     by_op = _places_by_name(ctx, timed.rows)
     summaries = []
-    for group in by_name(ctx, op_rows, MAX_ENTRIES):
+    for group in group_by_name(ctx, op_rows, MAX_ENTRIES):
         group_rows = op_rows[group.places]
         in_steps = group_rows[calls_in_steps(ctx, group_rows)]
         heaviest = _heaviest(group_rows, ctx.source.frame[group_rows], events.dur_ns[group_rows])
@@ -205,7 +205,7 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
                 self_ns=int(ctx.op_self_ns[group_rows].sum()),
                 device_ns=int(device_ns[events.name[group_rows[0]]]),
                 location=ctx.location(heaviest),
-                throughput=throughput(ctx, timed, by_op.get(group.name, _NOWHERE)),
+                throughput=compute_throughput(ctx, timed, by_op.get(group.name, _NOWHERE)),
                 per_step_ns=per_step(ctx, int(events.dur_ns[in_steps].sum())),
                 self_per_step_ns=per_step(ctx, int(ctx.op_self_ns[in_steps].sum())),
                 device_per_step_ns=per_step(
@@ -217,7 +217,7 @@ def top_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     return tuple(summaries)
 
 
-def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
+def summarize_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
     """Summarize lines by the device time of their operators, or without devices by host time."""
     events, launches, frame = ctx.events, ctx.launches, ctx.source.frame
     n = len(ctx.source.frames)
@@ -245,7 +245,7 @@ def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
             n_ops=int(n_ops[number]),
             host_ns=int(host_ns[number]),
             device_ns=int(device_ns[number]) if ctx.has_device_work else None,
-            throughput=throughput(ctx, timed, np.flatnonzero(of_work == number)),
+            throughput=compute_throughput(ctx, timed, np.flatnonzero(of_work == number)),
             host_per_step_ns=per_step(ctx, int(host_in_steps[number])),
             device_per_step_ns=per_step(ctx, int(device_in_steps[number]))
             if ctx.has_device_work
@@ -256,7 +256,7 @@ def top_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
     )
 
 
-def regions(ctx: Context) -> tuple[RegionSummary, ...]:
+def summarize_regions(ctx: Context) -> tuple[RegionSummary, ...]:
     """Summarize the user's named regions by total time, then name."""
     events = ctx.events
     # Steps and torch's own annotations are not regions of the user.
@@ -276,7 +276,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
             device_ns=int(device[group.places].sum()),
             per_step_ns=per_step(ctx, int((events.dur_ns[rows] * in_steps)[group.places].sum())),
         )
-        for group in by_name(ctx, rows, MAX_ENTRIES)
+        for group in group_by_name(ctx, rows, MAX_ENTRIES)
     )
 
 

@@ -29,7 +29,7 @@ Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), 2.1.
 _PRODUCTS: Final = [WORK_CATEGORIES.index(name) for name in ("matmul", "convolution", "attention")]
 
 
-def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
+def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
     """Sum the FLOPs of the steps; None if neither shapes nor tokens are known."""
     names = ctx.events.name[work.rows]
     kinds = {name: is_product(ctx.events.names[name]) for name in distinct(names).tolist()}

@@ -1,6 +1,6 @@
 """The findings as switches, and the step time that a replay predicts without the chosen ones."""
 
-from profkit.engine.what_if import MAX_SWITCHES, combinations
+from profkit.engine.what_if import MAX_SWITCHES, predict_combinations
 from profkit.model.report import Report
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -20,7 +20,7 @@ def section(report: Report, options: Options) -> Section | None:
     if not numbered:
         return None
     ctx = options.recording.context
-    known = combinations(ctx, [finding.change for _, finding in numbered if finding.change])
+    known = predict_combinations(ctx, [finding.change for _, finding in numbered if finding.change])
     before_ns = known.times[0].after_ns
     switches = [
         {

@@ -12,7 +12,7 @@ from profkit.engine.figures.critical_path import (
     MAX_BLOCKING,
     MAX_ENTRIES,
     MAX_LINES,
-    critical_path_summary,
+    summarize_critical_path,
 )
 from profkit.engine.figures.path_segments import name_of_segment
 from profkit.engine.figures.path_steps import MAX_SEGMENTS
@@ -27,7 +27,7 @@ from tests.traces import load_trace
 
 
 def summary_of(builder: TraceBuilder, folder: Path) -> CriticalPathSummary:
-    found = critical_path_summary(Context(trace=load_trace(builder.write(folder / "t.json"))))
+    found = summarize_critical_path(Context(trace=load_trace(builder.write(folder / "t.json"))))
     assert found is not None
     return found
 
@@ -218,7 +218,7 @@ def test_a_recording_without_events_has_none(tmp_path: Path) -> None:
 @each_recording
 def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
     ctx = context_of(path)
-    found = critical_path_summary(ctx)
+    found = summarize_critical_path(ctx)
     starts, ends = ctx.replay.windows
     lengths = (ends - starts).tolist()
     if found is None:
@@ -241,7 +241,7 @@ def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
 @each_recording
 def test_segments_tile_each_step(path: Path) -> None:
     ctx = context_of(path)
-    found = critical_path_summary(ctx)
+    found = summarize_critical_path(ctx)
     if found is None:
         return
     starts, ends = ctx.replay.windows
@@ -266,7 +266,7 @@ def test_segments_tile_each_step(path: Path) -> None:
 @each_recording
 def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
     ctx = context_of(path)
-    found, critical = critical_path_summary(ctx), ctx.critical_path
+    found, critical = summarize_critical_path(ctx), ctx.critical_path
     if found is None:
         return
     launch = dict(zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True))
@@ -321,7 +321,7 @@ def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> N
 @each_recording
 def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
     ctx = context_of(path)
-    found, critical, events = critical_path_summary(ctx), ctx.critical_path, ctx.events
+    found, critical, events = summarize_critical_path(ctx), ctx.critical_path, ctx.events
     expected: dict[str, int] = defaultdict(int)
     on_device = np.flatnonzero(critical.lane == NO_ROW)
     starts, ends = critical.starts_ns[on_device], critical.ends_ns[on_device]

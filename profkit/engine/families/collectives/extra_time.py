@@ -12,7 +12,7 @@ _MAX_PLACES: Final = 64
 """Places with the most time: what takes longer on a rank is among them."""
 
 
-def extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | None:
+def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | None:
     """Find the source line, else the region, that takes longer on a rank by at least so much.
 
     Findings with a line count with their cost, regions and lines with their time, lines of Python
@@ -39,7 +39,7 @@ def extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | None:
     return max(slower, key=lambda place: (place.location is not None, place.ns), default=None)
 
 
-def place_times(report: Report) -> tuple[PlaceTime, ...]:
+def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
     """Return times per step by place, the longest first."""
     summary = report.summary
     n = max(1, len(summary.steps))

@@ -47,7 +47,7 @@ class LateGathers:
     modules: tuple[str, ...]
 
 
-def late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
+def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
     """Find the all-gathers that would overlap if they were issued one module earlier.
 
     Computation waits for them and starts when they end, and no other work that runs meanwhile was
@@ -58,7 +58,7 @@ def late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
     Returns:
         None where they could overlap for less than :data:`MIN_HIDDEN_SHARE` of the steps.
     """
-    is_gather, above = _of_parameters(ctx, waits)
+    is_gather, above = _find_parameter_gathers(ctx, waits)
     gathers = np.flatnonzero(is_gather)
     if not len(gathers):
         return None
@@ -94,7 +94,7 @@ def late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
     )
 
 
-def _of_parameters(ctx: Context, waits: CollectiveWaits) -> tuple[Mask, Int32s]:
+def _find_parameter_gathers(ctx: Context, waits: CollectiveWaits) -> tuple[Mask, Int32s]:
     """Return which collectives gather parameters, and their FSDP event, or :data:`NO_ROW`.
 
     Returns:

@@ -83,7 +83,7 @@ class DistributedProgram:
     n_updates: int
 
 
-def distributed_program(ctx: Context) -> DistributedProgram:
+def describe_program(ctx: Context) -> DistributedProgram:
     """Describe the kind of program.
 
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
@@ -99,15 +99,17 @@ def distributed_program(ctx: Context) -> DistributedProgram:
     )
 
 
-def collective_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+def suggest_collective_fix(
+    ctx: Context, waits: CollectiveWaits, program: DistributedProgram
+) -> str:
     """Return the fix for waits on collectives."""
-    advice = _fix_by_origin(ctx, waits, program)
+    advice = _choose_fix(ctx, waits, program)
     if waits.device is None and _moves_device_tensors(ctx):
         return f"{_NCCL} {advice}"
     return advice
 
 
-def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+def _choose_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
     for kinds, advice in _BY_KIND.items():
         if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
             return advice

@@ -65,17 +65,19 @@ class CollectiveWaits:
         return dict(sorted(total_ns.items(), key=lambda pair: -pair[1]))
 
 
-def waits_of_devices(ctx: Context) -> CollectiveWaits | None:
+def find_device_waits(ctx: Context) -> CollectiveWaits | None:
     """Return the waits of the device that waits longest; None without collectives on devices.
 
     A device that computes nothing during a collective does not wait for it if the host has not
     launched further compute kernels, unless the device blocks the host.
     """
-    waits = [_of_device(ctx, device) for device in ctx.devices if len(device.communication)]
+    waits = [
+        _find_waits_of_device(ctx, device) for device in ctx.devices if len(device.communication)
+    ]
     return max(waits, key=lambda device_waits: device_waits.waited.total_ns, default=None)
 
 
-def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
+def _find_waits_of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
 
@@ -98,14 +100,14 @@ def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
         device=device.device,
         rows=rows,
         starter=starter,
-        kinds=_kinds_of_kernels(ctx, rows, launch, starter),
+        kinds=_classify_kernels(ctx, rows, launch, starter),
         exposed_ns=alone.total_ns,
         waited=waited,
         share_ns=wait_by_collective(events, rows, waited),
     )
 
 
-def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
+def _classify_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
     """Return the kind of each kernel's collective, from the first name that has one.
 
     The names are, in this order, of the operator that the program called, the collective in the
@@ -137,7 +139,7 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
     return kernel_kinds
 
 
-def waits_of_host(ctx: Context) -> CollectiveWaits | None:
+def find_host_waits(ctx: Context) -> CollectiveWaits | None:
     """Return the waits for collectives that host threads run; None without such collectives."""
     events = ctx.events
     rows = host_collectives(events)
@@ -181,14 +183,14 @@ class CollectiveSite:
     ns: int
 
 
-def collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
+def find_collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
     """List the lines that started collectives with waited time, the longest first.
 
     Collectives whose start was not recorded have no line.
     """
     places = np.flatnonzero((waits.share_ns > 0) & (waits.starter != NO_ROW))
     places = places[np.argsort(-waits.share_ns[places], kind="stable")]
-    ns, rows = waits.share_ns[places], _rows_with_line(ctx, waits.starter[places])
+    ns, rows = waits.share_ns[places], _find_rows_with_line(ctx, waits.starter[places])
     regions = ctx.tree.nearest(_regions(ctx))[waits.starter[places]]
 
     sites = []
@@ -225,7 +227,7 @@ def _regions(ctx: Context) -> Mask:
     return np.asarray(is_region & ~names_matching(ctx.events, FRAMING)[ctx.events.name])
 
 
-def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
+def _find_rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
     """Return for each operator the row whose source line it belongs to.
 
     An operator on autograd's thread has no source line. It belongs to the call of ``backward()``

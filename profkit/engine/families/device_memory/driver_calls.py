@@ -62,8 +62,8 @@ def driver_calls(ctx: Context) -> DriverCalls:
     return DriverCalls(rows, names_matching(ctx.events, _FREE)[ctx.events.name[rows]])
 
 
-def uncached_calls(ctx: Context) -> DriverCalls | None:
-    """Return the calls in the windows, if the driver keeps allocating and freeing single tensors."""
+def find_uncached_calls(ctx: Context) -> DriverCalls | None:
+    """Find the calls in the windows, if the driver keeps allocating and freeing single tensors."""
     calls = driver_calls(ctx)
     calls = calls.select(in_windows(ctx, calls.rows))
     n_allocations = len(calls.rows) - calls.n_frees
@@ -111,8 +111,8 @@ class ShapeGrowth:
     n_shapes: int
 
 
-def growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
-    """Find allocations in later steps, if nothing is freed and most of the steps have new shapes."""
+def find_growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
+    """Find allocations in later steps, if nothing is freed and most steps have new shapes."""
     later = driver_calls(ctx)
     later = later.select(ctx.step_of(later.rows) > 0)
     if not len(later.rows) or later.n_frees or not len(ctx.events.input_dims.rows):

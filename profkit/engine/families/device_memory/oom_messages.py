@@ -34,7 +34,7 @@ _ADVICE: Final = {
 }
 
 
-def oom_message(
+def describe_oom(
     memory: DeviceMemory,
     line: Location,
     failure: AllocationFailure,
@@ -79,7 +79,7 @@ def oom_message(
     if sites:
         largest = listed([site_text(site) for site in sites[:MAX_LINES]])
         parts.append(f"Largest allocation sites: {largest}.")
-    parts.append(_outside(failure))
+    parts.append(_describe_outside(failure))
     return " ".join(filter(None, parts))
 
 
@@ -95,7 +95,7 @@ def _fragmented(memory: DeviceMemory, failure: AllocationFailure) -> str:
     return f"{text}. As one block they would have been enough{but}."
 
 
-def _outside(failure: AllocationFailure) -> str:
+def _describe_outside(failure: AllocationFailure) -> str:
     """Describe the device memory outside this allocator, as far as it is known."""
     if failure.outside_bytes is None or failure.driver is None:
         if failure.device_free_bytes is None:
@@ -115,7 +115,7 @@ def _outside(failure: AllocationFailure) -> str:
     )
 
 
-def oom_fix(
+def suggest_oom_fix(
     memory: DeviceMemory,
     line: Location,
     failure: AllocationFailure,
@@ -163,7 +163,7 @@ def oom_fix(
     return f"{first}{'Otherwise, by' if first else 'By'} bytes: {named}."
 
 
-def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
+def describe_flushes(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     """Describe how often requests made the allocator release its cache and reserve it again.
 
     Args:
@@ -181,7 +181,7 @@ def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     )
 
 
-def flush_fix(memory: DeviceMemory) -> str:
+def suggest_flush_fix(memory: DeviceMemory) -> str:
     """Return the fix for such flushes."""
     if _threshold(memory) is not None:
         return (

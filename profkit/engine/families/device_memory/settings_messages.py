@@ -45,7 +45,7 @@ def fragmentation_cost(memory: DeviceMemory, excess_bytes: int) -> Cost:
     return Cost(bytes=what_if.recorded.peak_bytes - useful[0].peak_bytes, basis="estimate")
 
 
-def fragmentation_fix(memory: DeviceMemory) -> str:
+def suggest_fragmentation_fix(memory: DeviceMemory) -> str:
     """Suggest a fix for fragmentation, with its peak in a simulation of the history."""
     what_if = memory.what_if
     if not what_if.is_reproduced:

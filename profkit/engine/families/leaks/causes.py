@@ -32,7 +32,7 @@ _WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = regex(r"(?<!\w)(\w+)\W*$")
 
 
-def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
+def find_leaks(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
     """Return the leaks of one cause by holder, the most bytes per step first.
 
     Args:
@@ -57,7 +57,7 @@ def _holder(leak: Leak) -> object:
     return leak.kind, leak.device, container_name(chain), chain.scope
 
 
-def merged(group: tuple[Leak, ...]) -> Leak:
+def merge_leaks(group: tuple[Leak, ...]) -> Leak:
     """Merge the leaks of one holder, with the allocation site that has most of it.
 
     Args:

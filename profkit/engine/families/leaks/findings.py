@@ -8,10 +8,10 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
     container_name,
+    find_leaks,
     is_estimate,
-    leaks_of_cause,
     main_chain,
-    merged,
+    merge_leaks,
     total_bytes,
     total_per_step_bytes,
 )
@@ -79,11 +79,11 @@ def leak_findings(
         info: The rule; its name is the cause of the leaks.
         limits: The rule's thresholds.
     """
-    for group in leaks_of_cause(ctx, info.name):
-        yield from _finding(info, ctx, group, limits, message=message, fix=fix)
+    for group in find_leaks(ctx, info.name):
+        yield from _build_finding(info, ctx, group, limits, message=message, fix=fix)
 
 
-def _finding(
+def _build_finding(
     info: RuleInfo,
     ctx: Context,
     group: tuple[Leak, ...],
@@ -93,7 +93,7 @@ def _finding(
     fix: LeakText,
 ) -> Iterator[Finding]:
     """Yield the finding on the leaks of one holder, or none if they grow too little."""
-    leak = merged(group)
+    leak = merge_leaks(group)
     if (
         total_per_step_bytes(leak) < limits.min_step_bytes
         and total_bytes(leak) < limits.min_total_bytes
@@ -125,7 +125,7 @@ def _finding(
             basis="estimate" if is_approximate else "measured",
         ),
         holders=tuple(chains)[:_MAX_CHAINS],
-        evidence=_evidence(leak, n_steps),
+        evidence=_collect_evidence(leak, n_steps),
         growth=leak.growth,
     )
 
@@ -148,7 +148,7 @@ def _severity(leak: Leak, sure: Confidence, limits: LeakThresholds) -> Severity:
     return "warning" if grown >= limits.warning_step_bytes else "note"
 
 
-def _evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
+def _collect_evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
     chain, graph = main_chain(leak), leak.graph
     facts: dict[str, EvidenceValue] = {
         "device": leak.device,

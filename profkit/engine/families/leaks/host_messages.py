@@ -24,7 +24,7 @@ _ALL: Final = format_share(1.0)
 def host_message(leak: Leak) -> str:
     """Describe the rate, and what is known of the cause."""
     if leak.kind == "workers":
-        return _workers_message(leak)
+        return _describe_workers(leak)
     if leak.kind == "native":
         return _native_message(leak)
     place, ratio = allocation_and_holder(leak), storage_ratio(leak)
@@ -54,7 +54,7 @@ def _native_message(leak: Leak) -> str:
     )
 
 
-def _workers_message(leak: Leak) -> str:
+def _describe_workers(leak: Leak) -> str:
     first, last = format_count(leak.first_step), format_count(leak.last_step)
     amount = f"{'about ' if leak.n > 1 else ''}{format_bytes(leak.per_step_bytes)}"
     whose = counted(leak.n, "loader worker")
