@@ -46,7 +46,7 @@ class Side:
 
     @property
     def source(self) -> Source:
-        """The recording, with its path."""
+        """Source of the recording, with its path."""
         source = self.report.source
         return source if source.path or not self.path else replace(source, path=self.path)
 
@@ -64,11 +64,14 @@ def compare(before: Side, after: Side) -> Difference:
             f"{after.source.path or 'the second'} {_KINDS[new.source.kind]}.",
             "Compare two recordings of one kind.",
         )
+
     not_compared = tuple(_one_sided(old, new))
-    found = match_findings(old, new, {each.rule for each in not_compared})
-    changes = finding_changes(old, new, found)
+    matched = match_findings(old, new, {rule.rule for rule in not_compared})
+    changes = finding_changes(old, new, matched)
+
     if before.snapshot is not None and after.snapshot is not None:
         changes = memory_changes(before.snapshot, after.snapshot) + changes
+
     return Difference(
         profkit=__version__,
         before=before.source,
@@ -77,14 +80,15 @@ def compare(before: Side, after: Side) -> Difference:
         changes=(*changes, *call_changes(old, new)),
         not_compared=not_compared,
         notes=tuple(_notes(before, after)),
-        fixes=fix_result(old, new, found.fixed),
+        fixes=fix_result(old, new, matched.fixed),
     )
 
 
 def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
-    """Rules that were skipped on one side only."""
-    left = {each.rule: each.reason for each in old.unchecked}
-    right = {each.rule: each.reason for each in new.unchecked}
+    """Yield the rules that were skipped on one side only."""
+    left = {check.rule: check.reason for check in old.unchecked}
+    right = {check.rule: check.reason for check in new.unchecked}
+
     for rule in sorted(left.keys() - right.keys()):
         yield NotCompared(rule, "before", left[rule])
     for rule in sorted(right.keys() - left.keys()):
@@ -95,15 +99,18 @@ def _notes(before: Side, after: Side) -> Iterator[str]:
     old, new = before.report, after.report
     for was, now in renamed_devices(old, new).items():
         yield f"{was} before and {now} after are compared as one device."
-    overheads = [each.source.overhead_ratio or 0.0 for each in (old, new)]
+
+    overheads = [report.source.overhead_ratio or 0.0 for report in (old, new)]
     if abs(overheads[0] - overheads[1]) > _MAX_OVERHEAD_DIFFERENCE:
         yield "The overhead of recording differs: times are hard to compare."
     if bool(old.summary.steps) != bool(new.summary.steps):
         yield "One of them has no steps, so times are those of the whole recordings."
+
     sides: tuple[tuple[Literal["before", "after"], Side], ...] = (
         ("before", before),
         ("after", after),
     )
+
     for name, side in sides:
         if side.snapshot is not None and not len(side.snapshot.stacks):
             yield f"The snapshot {name} was recorded without stacks."
