@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 from profkit._version import __version__
-from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
+from profkit.analysis.several import Order, Scale, analyze_all, find_job, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
     COMMON,
@@ -13,7 +13,7 @@ from profkit.analysis.study import (
     Peaks,
     Study,
     chosen_rules,
-    context_of,
+    load_context,
     no_stage,
     paths_in,
     plain,
@@ -37,7 +37,7 @@ from profkit.arguments import (
 )
 from profkit.budgets.baseline import read_baseline
 from profkit.budgets.check import check as checked
-from profkit.budgets.history import history_of
+from profkit.budgets.history import build_history
 from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
@@ -274,7 +274,7 @@ def compare(
         found = find_recordings([os.fspath(recording)])
         try:
             files = found[0].paths if len(found) == 1 else [recording]
-            ctx = context_of(files, limit_bytes, no_stage, on_progress)
+            ctx = load_context(files, limit_bytes, no_stage, on_progress)
         except SeveralTracesError:
             report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
                              limit_bytes=limit_bytes)  # fmt: skip
@@ -307,7 +307,7 @@ def compared_flames(
         if len(found) != 1 or is_report(place_of(path)):
             return ()
         try:
-            contexts.append(context_of(found[0].paths, limit_bytes, no_stage, None))
+            contexts.append(load_context(found[0].paths, limit_bytes, no_stage, None))
         except SeveralTracesError:
             return ()
     return flame_differences(*contexts)
@@ -363,7 +363,7 @@ def what_if(
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
-        ctx = context_of([recording], limit_bytes, no_stage, on_progress)
+        ctx = load_context([recording], limit_bytes, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
@@ -425,7 +425,7 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
     )
     recordings = find_recordings(paths_in(path))
     scale = Scale(workers, client)
-    return predict_job(job_in(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
+    return predict_job(find_job(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
 
 
 def check(
@@ -495,7 +495,7 @@ def history(
         recordings = find_recordings(files)
         found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
         reports += [each.report for each in found.reports]
-    return history_of(reports)
+    return build_history(reports)
 
 
 def last_steps(paths: Path | Iterable[Path]) -> LastSteps:

@@ -44,7 +44,7 @@ class Config:
     file: str = ""
 
     def chosen(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the arguments of :func:`~profkit.analysis.study.study` that choose rules and peaks.
+        """Return the arguments of :func:`~profkit.analysis.study.study` that choose rules.
 
         Args:
             select: Rules that replace both lists of the file; empty for the file's own.
@@ -71,7 +71,7 @@ def read_config(folder: Path | None = None) -> Config:
     for parent in (folder, *folder.parents):
         file = parent / _FILE
         if file.is_file() and (table := _table(file)) is not None:
-            return _Reader(file).config(table)
+            return _Reader(file).build_config(table)
     return Config()
 
 
@@ -115,7 +115,7 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def config(self, table: Any) -> Config:  # noqa: ANN401  (any TOML value)
+    def build_config(self, table: Any) -> Config:  # noqa: ANN401  (any TOML value)
         from profkit.engine.registry import rules
 
         all_rules = rules()
@@ -126,26 +126,26 @@ class _Reader:
         self._check_keys(key, thresholds, [rule.INFO.name for rule in all_rules], "rule")
 
         return Config(
-            self._names(f"{_TABLE}.select", table.get("select", []), all_rules),
-            self._names(f"{_TABLE}.ignore", table.get("ignore", []), all_rules),
+            self._check_names(f"{_TABLE}.select", table.get("select", []), all_rules),
+            self._check_names(f"{_TABLE}.ignore", table.get("ignore", []), all_rules),
             {
-                rule.INFO.name: self._thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
+                rule.INFO.name: self._check_thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
                 for rule in all_rules
                 if rule.INFO.name in thresholds
             },
-            self._peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
-            self._budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
-            self._bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
+            self._check_peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
+            self._check_budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
+            self._check_bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
             str(self._file),
         )
 
-    def _budgets(self, key: str, table: object) -> dict[str, Any]:
+    def _check_budgets(self, key: str, table: object) -> dict[str, Any]:
         """Check the table of budgets, which ``profkit check`` reads."""
         if not isinstance(table, dict):
             raise self._error(key, "must be a table", f"Write [{key}].")
         return table
 
-    def _bytes(self, key: str, value: object) -> int | None:
+    def _check_bytes(self, key: str, value: object) -> int | None:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -153,7 +153,7 @@ class _Reader:
             raise self._error(key, problem, "0 turns the cache off.")
         return value
 
-    def _peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
+    def _check_peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
         from profkit.index.compute.peaks import PEAK_FIGURES
 
         if not isinstance(tables, dict):
@@ -171,7 +171,7 @@ class _Reader:
                     raise self._error(f'{key}."{device}".{name}', problem, hint)
         return tables
 
-    def _names(self, key: str, value: object, all_rules: Sequence["Rule"]) -> tuple[str, ...]:
+    def _check_names(self, key: str, value: object, all_rules: Sequence["Rule"]) -> tuple[str, ...]:
         from profkit.engine.registry import matches
 
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -185,7 +185,7 @@ class _Reader:
 
         return tuple(value)
 
-    def _thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
+    def _check_thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
         defaults = {threshold.name: threshold.default for threshold in fields(rule.Thresholds)}
         table: dict[str, float] = tables[rule.INFO.name]
         self._check_keys(key, table, list(defaults), "threshold")

@@ -37,8 +37,8 @@ from profkit.readers.recordings import Recording, grouped, may_be_ranks, stored_
 from profkit.readers.remote import is_url, url_n_bytes
 from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
-from profkit.scale.cluster import client_of_this_worker, on_cluster
-from profkit.scale.processes import can_start, in_processes
+from profkit.scale.cluster import call_on_cluster, client_of_this_worker
+from profkit.scale.processes import call_in_processes, can_start
 from profkit.scale.resources import n_cores, processes_for
 from profkit.scale.worker import outcome_of
 
@@ -190,7 +190,7 @@ def analyze_all(
     """
     analyzed: list[tuple[Recording, _Result]] = []
     failed: list[tuple[Recording, ProfkitError]] = []
-    for recording, result in _results(recordings, order, scale, listener):
+    for recording, result in _iterate_results(recordings, order, scale, listener):
         if isinstance(result, ProfkitError):
             failed.append((recording, result))
         else:
@@ -204,7 +204,7 @@ def analyze_all(
         raise (unread or failed)[0][1]
 
     return Analyses(
-        tuple(_joined(analyzed, unread)),
+        tuple(_join_ranks(analyzed, unread)),
         tuple((recording.paths[0], error) for recording, error in unread),
         tuple(error for _, error in failed if isinstance(error, NotATraceError)),
     )
@@ -245,7 +245,7 @@ def read_or_analyze(
     return replace(analyses, reports=(*saved, *analyses.reports))
 
 
-def job_in(
+def find_job(
     recordings: Sequence[Recording], limit_bytes: int | None, scale: Scale, listener: Listener
 ) -> JobContext:
     """Return the ranks of the job that contains some recordings, without findings.
@@ -260,7 +260,7 @@ def job_in(
     from profkit.engine.job import group_by_job
 
     order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
-    results = [result for _, result in _results(recordings, order, scale, listener)]
+    results = [result for _, result in _iterate_results(recordings, order, scale, listener)]
     ranks = (
         result.rank for result in results if isinstance(result, _Result) and result.rank is not None
     )
@@ -278,12 +278,12 @@ def job_in(
     raise UsageError(message, "Give the traces of all ranks of one job, recorded at once.")
 
 
-def _results(
+def _iterate_results(
     recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
 ) -> Iterator[tuple[Recording, _Result | ProfkitError]]:
     """Yield the result of each recording, and of each one in archives, in order."""
     results: list[Any] = [None] * len(recordings)
-    for index, result in _unordered(recordings, order, scale, listener):
+    for index, result in _iterate_unordered(recordings, order, scale, listener):
         if isinstance(result, ProfkitError):
             _raise_if_of_all(recordings[index], result, order)
         results[index] = result
@@ -291,7 +291,7 @@ def _results(
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
             members = grouped((member, True) for member in result.members)
-            yield from _results(members, order, scale, listener)
+            yield from _iterate_results(members, order, scale, listener)
         else:
             yield recording, result
 
@@ -309,7 +309,7 @@ def _raise_if_of_all(recording: Recording, error: ProfkitError, order: Order) ->
         raise error
 
 
-def _unordered(
+def _iterate_unordered(
     recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
 ) -> Iterator[tuple[int, _Result | ProfkitError]]:
     """Yield the result of each recording by index, wherever it is made."""
@@ -331,7 +331,7 @@ def _unordered(
 
     with client_of_this_worker() if scale.client is None else nullcontext(scale.client) as client:
         # Estimate before any process starts whether starting processes takes longer than it saves.
-        texts = _text_bytes(recordings)
+        texts = _estimate_text_bytes(recordings)
         shared = not any(
             p.startswith(_IN_MEMORY) for recording in recordings for p in recording.paths
         )
@@ -359,9 +359,9 @@ def _unordered(
         by_size = sorted(range(len(items)), key=lambda index: -texts[index])
         ordered = [items[index] for index in by_size]
         if client is not None:
-            made = on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
+            made = call_on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
         else:
-            made = in_processes(_FUNCTION, ordered, n)
+            made = call_in_processes(_FUNCTION, ordered, n)
 
         listener.finished(0, len(items), {})
         for done, (place, result) in enumerate(made, start=1):
@@ -370,7 +370,7 @@ def _unordered(
             yield by_size[place], result
 
 
-def _text_bytes(recordings: Sequence[Recording]) -> list[int]:
+def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     """Estimate the bytes of each recording when it is decompressed."""
     paths = [
         (number, path) for number, recording in enumerate(recordings) for path in recording.paths
@@ -451,12 +451,12 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         raise
 
     if item.root:
-        result = _named(result, paths)
+        result = _restore_paths(result, paths)
     rank = None if item.is_alone else result.build_rank_report()
 
     product = None
     if item.order.format and (rank is None or not item.may_be_rank):
-        product = _rendered(result, item.order)
+        product = _render(result, item.order)
 
     if rank is not None:
         rank = replace(rank, path=str(place_of(paths[0])), whole=None)
@@ -472,20 +472,20 @@ def _rename(error: LoadError, place: str, path: str) -> None:
         error.members = tuple(member.replace(place, path, 1) for member in error.members)
 
 
-def _named(result: Study, paths: tuple[str, ...]) -> Study:
+def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
     """Return a study of files with the paths as they were given, not absolute."""
     source = replace(result.report.source, path=str(place_of(paths[0])))
     recording = replace(result.recording, paths=paths)
     return replace(result, report=replace(result.report, source=source), recording=recording)
 
 
-def _rendered(result: Study, order: Order) -> bytes:
+def _render(result: Study, order: Order) -> bytes:
     module = renderer(order.format)
     options = {**order.options, "recording": result.recording}
     return module.render(result.report, module.Options(**accepted(module, options)))
 
 
-def _joined(
+def _join_ranks(
     analyzed: Sequence[tuple[Recording, _Result]], unread: Sequence[tuple[Recording, ProfkitError]]
 ) -> Iterator[Analyzed]:
     """Yield one report in place of the reports on a job's ranks, where the first of them was.

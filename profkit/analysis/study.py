@@ -113,7 +113,7 @@ def study(  # noqa: PLR0913  (options, by name)
 
     def read() -> Context:
         return replace(
-            context_of(paths, limit_bytes, on_stage, on_progress),
+            load_context(paths, limit_bytes, on_stage, on_progress),
             peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
             tokens_per_step=tokens_per_step,
             parameters=parameters,
@@ -150,7 +150,7 @@ def study(  # noqa: PLR0913  (options, by name)
     return Study(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
 
 
-def context_of(
+def load_context(
     paths: Iterable[Path],
     limit_bytes: int | None,
     on_stage: OnStage,

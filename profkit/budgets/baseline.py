@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measured, rule_ids
+from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measure, rule_ids
 from profkit.dataclass import dataclass
 from profkit.errors import DamagedFileError, MissingFileError
 from profkit.model.report import Report
@@ -72,11 +72,11 @@ class SuiteBaseline:
 Kept = TypeVar("Kept", Baseline, SuiteBaseline)
 
 
-def baseline_of(reports: Sequence[Report]) -> Baseline:
+def build_baseline(reports: Sequence[Report]) -> Baseline:
     """Build a baseline from the reports on recordings of one program."""
-    figures = {figure.name: measured(figure, reports) for figure in FIGURES}
+    figures = {figure.name: measure(figure, reports) for figure in FIGURES}
 
-    # Of several recordings the one with the most findings counts, as in measured().
+    # Of several recordings the one with the most findings counts, as in measure().
     most: dict[str, Counter[str]] = {}
     for report in reports:
         counts_of_report: dict[str, Counter[str]] = {}
@@ -119,7 +119,7 @@ def read_baseline(path: str) -> Baseline:
         error.hint = error.hint or "Add --update-baseline to write it."
         raise
     if report is not None:
-        return baseline_of([report])
+        return build_baseline([report])
     return _read(
         path, Baseline, SCHEMA, "baseline and no report", "profkit check --update-baseline"
     )

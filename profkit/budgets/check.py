@@ -13,9 +13,9 @@ from profkit.budgets.figures import (
     BudgetFigure,
     Measured,
     Unknown,
-    causes_of,
-    measured,
-    measured_without_delay,
+    find_causes,
+    measure,
+    measure_without_delay,
     peak_sites,
 )
 from profkit.budgets.limits import BudgetLimit
@@ -57,18 +57,18 @@ def check(
         devices=devices,
         torch=first(report.source.torch for report in reports),
         revision=first(report.source.revision for report in reports),
-        results=tuple(_result(budget, reports, devices, baseline) for budget in budgets),
+        results=tuple(_judge_budget(budget, reports, devices, baseline) for budget in budgets),
     )
 
 
-def _result(
+def _judge_budget(
     budget: BudgetLimit,
     reports: Sequence[Report],
     devices: tuple[str, ...],
     baseline: Baseline | None,
 ) -> BudgetResult:
     figure = budget.figure
-    now = measured(figure, reports)
+    now = measure(figure, reports)
     before = baseline.of(figure) if baseline is not None and budget.is_relative else None
     limit = budget.limit(None if before is None else before.value)
 
@@ -86,7 +86,7 @@ def _result(
             reason = _NOISY if outcome == "noisy" else ""
             if outcome == "over" and figure.name == STEP_TIME:
                 # Other programs may have delayed the steps: without that time the limit may hold.
-                undelayed = measured_without_delay(figure, reports)
+                undelayed = measure_without_delay(figure, reports)
                 if isinstance(undelayed, Measured) and _outcome(undelayed, before, limit) != "over":
                     outcome, reason = "noisy", _DELAYED
 
@@ -160,6 +160,6 @@ def _sync_lines(causes: Sequence[Finding], reports: Sequence[Report]) -> tuple[S
 def _causes(figure: BudgetFigure, reports: Sequence[Report]) -> tuple[Finding, ...]:
     """Return the first findings that explain a figure; a line of several recordings once."""
     causes: dict[object, Finding] = {}
-    for finding in causes_of(figure, reports):
+    for finding in find_causes(figure, reports):
         causes.setdefault((finding.rule, finding.locations[:1]), finding)
     return tuple(causes.values())[:_MAX_CAUSES]

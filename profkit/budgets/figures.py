@@ -91,7 +91,7 @@ class Measured:
     n: int
 
 
-def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+def measure(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
     """Measure a figure over all recordings that have it; unknown if none has."""
     by_report = [figure.of(report) for report in reports]
     recorded = [values for values in by_report if not isinstance(values, Unknown)]
@@ -115,7 +115,7 @@ def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unkn
     return Measured(round(middle), round(_CERTAIN * _OF_MEDIAN * sigma / n**0.5), n)
 
 
-def measured_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+def measure_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
     """Measure a time without the delay by other programs that had the machine's cores."""
 
     def of(report: Report) -> Values:
@@ -126,7 +126,7 @@ def measured_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> M
         share = _share_delayed_by_others(report)
         return [round(value * (1 - share)) for value in values]
 
-    return measured(replace(figure, of=of), reports)
+    return measure(replace(figure, of=of), reports)
 
 
 def _share_delayed_by_others(report: Report) -> float:
@@ -282,7 +282,7 @@ FIGURES: Final = (
 """All but the numbers of findings."""
 
 
-def findings_figure(word: str) -> BudgetFigure | None:
+def build_findings_figure(word: str) -> BudgetFigure | None:
     """Build the number of findings of at least a severity, or of some rules; None without rules.
 
     Args:
@@ -323,7 +323,7 @@ def _among(report: Report, ids: Container[str], severe: Container[str]) -> list[
     ]
 
 
-def causes_of(figure: BudgetFigure, reports: Sequence[Report]) -> list[Finding]:
+def find_causes(figure: BudgetFigure, reports: Sequence[Report]) -> list[Finding]:
     """Return the findings that explain a higher figure, the costliest of each report first."""
     ids = _of_growth() if figure.name == GROWTH else rule_ids(figure.causes)
     severe = figure.severities or SEVERITIES

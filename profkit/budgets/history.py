@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from profkit._version import __version__
-from profkit.budgets.baseline import baseline_of, devices_of
+from profkit.budgets.baseline import build_baseline, devices_of
 from profkit.budgets.figures import FIGURES
 from profkit.model.finding import SEVERITIES, Finding, Severity
 from profkit.model.history import (
@@ -23,7 +23,7 @@ _OWN_FILE: Final = regex(
 """A file that profkit has recorded; see ``profkit/capture/process/files.py``."""
 
 
-def history_of(reports: Iterable[Report]) -> History:
+def build_history(reports: Iterable[Report]) -> History:
     """Group figures and findings by commit, device and version of PyTorch."""
     groups: dict[Hashable, list[Report]] = {}
     for number, report in enumerate(reports):
@@ -33,8 +33,10 @@ def history_of(reports: Iterable[Report]) -> History:
         groups.setdefault(key, []).append(report)
 
     ordered = sorted(groups.values(), key=_time_ns)
-    entries = tuple(map(_entry, ordered))
-    return History(__version__, entries, tuple(_lines(entries)), _findings(ordered, entries))
+    entries = tuple(map(_build_entry, ordered))
+    return History(
+        __version__, entries, tuple(_build_lines(entries)), _track_findings(ordered, entries)
+    )
 
 
 def _program(report: Report) -> str:
@@ -52,8 +54,8 @@ def _time_ns(reports: Sequence[Report]) -> int:
     return min(times, default=0)
 
 
-def _entry(reports: Sequence[Report]) -> HistoryEntry:
-    baseline = baseline_of(reports)
+def _build_entry(reports: Sequence[Report]) -> HistoryEntry:
+    baseline = build_baseline(reports)
     counts = {severity: sum(rules.values()) for severity, rules in baseline.findings.items()}
     return HistoryEntry(
         program=_program(reports[0]),
@@ -73,7 +75,7 @@ def _entry(reports: Sequence[Report]) -> HistoryEntry:
     )
 
 
-def _lines(entries: Sequence[HistoryEntry]) -> Iterator[FigureLine]:
+def _build_lines(entries: Sequence[HistoryEntry]) -> Iterator[FigureLine]:
     """Yield each figure of each program and device: devices have times of their own."""
     series = dict.fromkeys((entry.program, entry.devices) for entry in entries)
     for figure in FIGURES:
@@ -96,7 +98,7 @@ def _identity(finding: Finding) -> Hashable:
     return finding.rule, location.file.replace("\\", "/").rpartition("/")[2], location.function
 
 
-def _findings(
+def _track_findings(
     groups: Sequence[Sequence[Report]], entries: Sequence[HistoryEntry]
 ) -> tuple[FindingHistory, ...]:
     places: dict[Hashable, list[int]] = {}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, findings_figure
+from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, build_findings_figure
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.patterns import regex
@@ -89,7 +89,7 @@ def _of_findings(value: object, where: str) -> Iterator[BudgetLimit]:
         raise UsageError(f"{where} must be a severity or a table, not {value!r}.", hint)
 
     for word, limit in value.items():
-        figure = findings_figure(str(word))
+        figure = build_findings_figure(str(word))
         if figure is None:
             hint = "See `profkit rules`; severities are note, warning and error."
             raise UsageError(f"{where}: there is no severity or rule {word!r}.", hint)

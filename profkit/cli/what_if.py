@@ -189,12 +189,12 @@ def _of_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "P
 def _of_job(
     recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
 ) -> "JobPrediction":
-    from profkit.analysis.several import job_in
+    from profkit.analysis.several import find_job
     from profkit.cli._progress import progress
     from profkit.engine.what_if_ranks import predict_job
 
     with place.scale() as scale, progress() as shown:
-        return predict_job(job_in(recordings, limit_bytes, scale, shown), choice)
+        return predict_job(find_job(recordings, limit_bytes, scale, shown), choice)
 
 
 def _product(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:

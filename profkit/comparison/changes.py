@@ -23,12 +23,12 @@ not reported."""
 T = TypeVar("T")
 
 
-def memory_changes(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
+def compare_memory(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
     """Compare the live memory of two snapshots by stack."""
-    return [_stack_change(change) for change in stack_changes(before, after)]
+    return [_build_stack_change(change) for change in stack_changes(before, after)]
 
 
-def _stack_change(change: StackChange) -> Change:
+def _build_stack_change(change: StackChange) -> Change:
     old, new, stack = change.before, change.after, change.present
     grew = (new.n_bytes, new.n) > (old.n_bytes, old.n) if old and new else False
 
@@ -89,7 +89,7 @@ def match_findings(old: Report, new: Report, one_sided: set[str]) -> MatchedFind
     return MatchedFindings(*match_items(left, right, keys, _lines_apart))
 
 
-def finding_changes(old: Report, new: Report, matched: MatchedFindings) -> list[Change]:
+def compare_findings(old: Report, new: Report, matched: MatchedFindings) -> list[Change]:
     """Compare costs: list findings on one side, and those whose cost differs by more than noise."""
     whole_ns = min(_total_ns(old), _total_ns(new))
     step_ns = min(_total_ns(report) / max(len(report.summary.steps), 1) for report in (old, new))
@@ -97,14 +97,14 @@ def finding_changes(old: Report, new: Report, matched: MatchedFindings) -> list[
     changes = [
         change
         for before, after in matched.pairs
-        if (change := _cost_change(before, after, whole_ns, step_ns)) is not None
+        if (change := _compare_costs(before, after, whole_ns, step_ns)) is not None
     ]
-    changes += [_one_sided_change(finding, is_new=False) for finding in matched.fixed]
-    changes += [_one_sided_change(finding, is_new=True) for finding in matched.added]
+    changes += [_build_one_sided_change(finding, is_new=False) for finding in matched.fixed]
+    changes += [_build_one_sided_change(finding, is_new=True) for finding in matched.added]
     return sorted(changes, key=_rank)
 
 
-def fix_result(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult | None:
+def judge_fixes(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult | None:
     """Compare the predicted saving of the fixed findings with the change of step time."""
     before, after = old.summary.steps, new.summary.steps
     if not (before and after) or old.source.devices != new.source.devices:
@@ -176,7 +176,7 @@ def _amounts(cost: Cost) -> Mapping[tuple[Unit, bool], _Amount]:
     }
 
 
-def _cost_change(old: Finding, new: Finding, whole_ns: float, step_ns: float) -> Change | None:
+def _compare_costs(old: Finding, new: Finding, whole_ns: float, step_ns: float) -> Change | None:
     """Compare a finding that both sides have; None if its change is within noise.
 
     Args:
@@ -197,18 +197,18 @@ def _cost_change(old: Finding, new: Finding, whole_ns: float, step_ns: float) ->
         return None
 
     status = _status(old, new, is_worse=after.n > before.n)
-    return _finding_change(new, status, before, after, (old.n, new.n), _place(old))
+    return _build_finding_change(new, status, before, after, (old.n, new.n), _place(old))
 
 
-def _one_sided_change(finding: Finding, *, is_new: bool) -> Change:
+def _build_one_sided_change(finding: Finding, *, is_new: bool) -> Change:
     amount = next(iter(_amounts(finding.cost).values()), None)
     zero = None if amount is None else _Amount(amount.unit, 0, amount.per_step)
     if is_new:
-        return _finding_change(finding, "new", zero, amount, (0, finding.n), _place(finding))
-    return _finding_change(finding, "fixed", amount, zero, (finding.n, 0), _place(finding))
+        return _build_finding_change(finding, "new", zero, amount, (0, finding.n), _place(finding))
+    return _build_finding_change(finding, "fixed", amount, zero, (finding.n, 0), _place(finding))
 
 
-def _finding_change(
+def _build_finding_change(
     finding: Finding,
     status: ChangeStatus,
     before: _Amount | None,
@@ -233,7 +233,7 @@ def _finding_change(
     )
 
 
-def call_changes(old: Report, new: Report) -> list[Change]:
+def compare_calls(old: Report, new: Report) -> list[Change]:
     """Compare kernels, or operators by self time if neither side has kernels.
 
     Times are per step, of work that begins in the time of the steps. If a side has no steps, they
@@ -245,14 +245,14 @@ def call_changes(old: Report, new: Report) -> list[Change]:
                    "per_step_ns", len(report.summary.steps))
             for report in (old, new)
         ]  # fmt: skip
-        return _changed_calls("kernel", old, new, *kernels)
+        return _compare_named_calls("kernel", old, new, *kernels)
 
     operators = [
         _Calls({op.name: op for op in report.summary.top_ops}, "self_ns",
                "self_per_step_ns", len(report.summary.steps))
         for report in (old, new)
     ]  # fmt: skip
-    return _changed_calls("operator", old, new, *operators)
+    return _compare_named_calls("operator", old, new, *operators)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _Calls:
         return round(total_ns / self.n_steps) if per_step else total_ns
 
 
-def _changed_calls(
+def _compare_named_calls(
     kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
 ) -> list[Change]:
     per_step = bool(left.n_steps and right.n_steps)

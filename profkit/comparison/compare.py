@@ -6,11 +6,11 @@ from typing import Final, Literal
 
 from profkit._version import __version__
 from profkit.comparison.changes import (
-    call_changes,
-    finding_changes,
-    fix_result,
+    compare_calls,
+    compare_findings,
+    compare_memory,
+    judge_fixes,
     match_findings,
-    memory_changes,
 )
 from profkit.comparison.figures import renamed_devices, side_by_side
 from profkit.dataclass import dataclass
@@ -65,26 +65,26 @@ def compare(before: Side, after: Side) -> Difference:
             "Compare two recordings of one kind.",
         )
 
-    not_compared = tuple(_one_sided(old, new))
+    not_compared = tuple(_find_one_sided(old, new))
     matched = match_findings(old, new, {rule.rule for rule in not_compared})
-    changes = finding_changes(old, new, matched)
+    changes = compare_findings(old, new, matched)
 
     if before.snapshot is not None and after.snapshot is not None:
-        changes = memory_changes(before.snapshot, after.snapshot) + changes
+        changes = compare_memory(before.snapshot, after.snapshot) + changes
 
     return Difference(
         profkit=__version__,
         before=before.source,
         after=after.source,
         figures=side_by_side(old, new),
-        changes=(*changes, *call_changes(old, new)),
+        changes=(*changes, *compare_calls(old, new)),
         not_compared=not_compared,
-        notes=tuple(_notes(before, after)),
-        fixes=fix_result(old, new, matched.fixed),
+        notes=tuple(_collect_notes(before, after)),
+        fixes=judge_fixes(old, new, matched.fixed),
     )
 
 
-def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
+def _find_one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
     """Yield the rules that were skipped on one side only."""
     left = {check.rule: check.reason for check in old.unchecked}
     right = {check.rule: check.reason for check in new.unchecked}
@@ -95,7 +95,7 @@ def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
         yield NotCompared(rule, "after", right[rule])
 
 
-def _notes(before: Side, after: Side) -> Iterator[str]:
+def _collect_notes(before: Side, after: Side) -> Iterator[str]:
     old, new = before.report, after.report
     for was, now in renamed_devices(old, new).items():
         yield f"{was} before and {now} after are compared as one device."

@@ -123,12 +123,12 @@ def _blocked(job: JobContext, known: Collection[str]) -> Iterator[Finding]:
         yield INFO.finding(
             severity="warning" if reason == "waiting" else "error",
             confidence="medium" if is_late and not has_timed_out else "high",
-            message=blocked.message(first, records),
+            message=blocked.describe(first, records),
             fix=blocked.FIXES[reason],
-            locations=blocked.locations(first),
+            locations=blocked.find_locations(first),
             n=1 + len(others),
             ranks=tuple(sorted({*first.called, *absent})),
-            evidence=blocked.evidence(first, others),
+            evidence=blocked.collect_evidence(first, others),
         )
 
 

@@ -305,7 +305,7 @@ def _uncompiled(code: CompiledCode) -> Iterator[Compiled]:
         is_failure = one.failure and not is_limit(one.failure)
         if not is_failure or not one.is_users or is_resumed(one.code[2]):
             continue
-        if one.code not in compiled and one.code not in done and code.runs_in_steps(one):
+        if one.code not in compiled and one.code not in done and code.is_run_in_steps(one):
             done[one.code] = one
     yield from done.values()
 

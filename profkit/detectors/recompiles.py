@@ -253,7 +253,7 @@ def _fix(reason: str) -> str:
 def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Finding]:
     """A finding for a function that runs uncompiled since, unless it no longer runs."""
     function = code.function(one.number) or one
-    in_steps = code.runs_in_steps(function)
+    in_steps = code.is_run_in_steps(function)
     if in_steps is False:
         return
     caller = function.caller or one.caller

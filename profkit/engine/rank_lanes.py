@@ -90,7 +90,7 @@ def build_job_lanes(job: JobContext) -> JobLanes:
         begins.append(time.start_ns)
 
     collectives = _Collectives(job.matches, job.delays)
-    sites = collectives.sites()
+    sites = collectives.count_sites()
     first_site = {code: i for i, code in enumerate(sites, start=len(kinds))}
     place = {kind: i for i, kind in enumerate(kinds)}
 
@@ -107,7 +107,7 @@ def build_job_lanes(job: JobContext) -> JobLanes:
             clock_of_each = np.full(len(times_ns), clock, dtype=np.int32)
             return clocks.corrected(clock_of_each, times_ns + start_ns) - origin_ns
 
-        call_slices = collectives.of_rank(number, origin_ns, first_site)
+        call_slices = collectives.build_slices(number, origin_ns, first_site)
         time_slices = replace(
             time.slices,
             start_ns=moved(time.slices.start_ns),
@@ -173,13 +173,13 @@ class _Collectives:
         self._shape = len(_STATES), len(calls.kinds), len(calls.groups), len(_WHY) + 1
         self.begins_ns: list[int] = []
 
-    def sites(self) -> dict[int, LaneSite]:
+    def count_sites(self) -> dict[int, LaneSite]:
         """Return what the slices of all ranks represent, by code."""
         n: Counter[int] = Counter()
         total: Counter[int] = Counter()
 
         for number in range(len(self._matches.calls.ranks)):
-            begins, until, code = self._slices(number)
+            begins, until, code = self._find_slices(number)
             self.begins_ns += [int(begins.min())] if len(begins) else []
 
             codes, place = np.unique(code, return_inverse=True)
@@ -203,7 +203,7 @@ class _Collectives:
             total_ns=total_ns,
         )
 
-    def _slices(self, number: int) -> tuple[Int64s, Int64s, Int64s]:
+    def _find_slices(self, number: int) -> tuple[Int64s, Int64s, Int64s]:
         """Return starts and ends of a rank's slices, and their codes. Shape ``(k,)`` each."""
         matches, calls = self._matches, self._matches.calls
         call_range = slice(calls.first[number], calls.first[number + 1])
@@ -236,13 +236,13 @@ class _Collectives:
         is_any = ends > begins
         return begins[is_any], ends[is_any], code[is_any]
 
-    def of_rank(self, number: int, origin_ns: int, site_of: Mapping[int, int]) -> Slices:
+    def build_slices(self, number: int, origin_ns: int, site_of: Mapping[int, int]) -> Slices:
         """Return the slices of one rank below the first row, without overlaps within a row.
 
         Args:
             site_of: Numbers of the sites by code.
         """
-        begins, ends, code = self._slices(number)
+        begins, ends, code = self._find_slices(number)
 
         site = np.array([site_of[slice_code] for slice_code in code.tolist()], dtype=np.int32)
         slices = _in_one_row(begins - origin_ns, ends - origin_ns, site)

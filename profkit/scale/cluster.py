@@ -86,7 +86,7 @@ def client_of_this_worker() -> Iterator[Any]:
         yield client
 
 
-def on_cluster(
+def call_on_cluster(
     function: str,
     items: Sequence[object],
     needs_bytes: Sequence[int],
@@ -121,14 +121,14 @@ def on_cluster(
 
     try:
         for future in as_completed(futures, loop=client.loop, raise_errors=False):
-            yield index_of[future.key], _result(future)
+            yield index_of[future.key], _get_result(future)
             future.release()
     finally:
         if client.status == "running":
             client.cancel([future for future in futures if not future.done()], force=True)
 
 
-def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
+def _get_result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
     """Return a task's result or error.
 
     Raises:

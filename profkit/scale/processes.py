@@ -87,7 +87,7 @@ def can_start() -> bool:
     return bool(sys.executable)
 
 
-def in_processes(
+def call_in_processes(
     function: str, items: Sequence[object], n_processes: int
 ) -> Generator[tuple[int, Any], None, None]:
     """Call a function for each item, in processes that carry out one call at a time.
@@ -164,14 +164,14 @@ class _Pool:
             while True:
                 index = self._waiting.popleft()
                 if process is None or not process.is_alive:
-                    process = self._started(process)
+                    process = self._start(process)
                 if process is None:
                     return
-                self._results.put((index, _called(process, self._items[index])))
+                self._results.put((index, _call(process, self._items[index])))
         if process is not None:
             process.end()
 
-    def _started(self, dead: WorkerProcess | None) -> WorkerProcess | None:
+    def _start(self, dead: WorkerProcess | None) -> WorkerProcess | None:
         """Start a process in place of one that died; None after the end."""
         with self._lock:
             if dead is not None:
@@ -183,7 +183,7 @@ class _Pool:
             return process
 
 
-def _called(process: WorkerProcess, item: object) -> Any:  # noqa: ANN401  (what the function returns)
+def _call(process: WorkerProcess, item: object) -> Any:  # noqa: ANN401  (what the function returns)
     try:
         return process.call(item)
     except Exception as error:  # noqa: BLE001  (whoever waits for a result gets one)

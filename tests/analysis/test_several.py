@@ -274,7 +274,7 @@ def test_processes_are_chosen_by_the_size_of_files(
         for index in reversed(range(len(items))):
             yield index, outcome_of(named(function), items[index])
 
-    monkeypatch.setattr(several, "in_processes", here)
+    monkeypatch.setattr(several, "call_in_processes", here)
     monkeypatch.setattr(several, "processes_for", lambda needs, _most: len(needs) - 1)
     silent = Silent()
     found = analyze_all(recordings, Order(), Scale(), silent)

@@ -19,7 +19,7 @@ from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.what_if import PredictedTime, Prediction
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from tests.index.replay.test_replay import context_of, each_recording
+from tests.index.replay.test_replay import each_recording, load_context
 from tests.traces import load_trace
 
 US = 1_000
@@ -356,7 +356,7 @@ def test_a_snapshot_cannot_be_replayed(tmp_path: Path) -> None:
 
 @each_recording
 def test_the_report_and_a_prediction_without_changes_have_the_same_path(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     summary, unchanged = summarize_critical_path(ctx), predict_with(ctx, ())
     if summary is None:
         assert unchanged.before_ns == 0 or not ctx.has_program
@@ -373,7 +373,7 @@ def test_the_report_and_a_prediction_without_changes_have_the_same_path(path: Pa
 
 @each_recording
 def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     replay, work = ctx.replay, ctx.launches.work
     waits = ProgramChange(scaled=((ctx.data_waits, 0.0),))
     for change in (

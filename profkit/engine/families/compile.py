@@ -199,7 +199,7 @@ class CompiledCode:
     def _has_calls(self) -> bool:
         return bool((self.ctx.events.category == Category.PYTHON).any())
 
-    def runs_in_steps(self, record: Compiled) -> bool | None:
+    def is_run_in_steps(self, record: Compiled) -> bool | None:
         """Return whether operators of a function ran in steps; None without source lines."""
         ctx = self.ctx
         if not ctx.has_lines:

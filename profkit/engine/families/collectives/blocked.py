@@ -24,7 +24,7 @@ FIXES = {
 }
 
 
-def message(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> str:
+def describe(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> str:
     """Return two sentences: which ranks wait in which collective, and what the others have done.
 
     Args:
@@ -57,7 +57,7 @@ def message(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> 
     return f"{text} until it timed out, although all have called it alike: {', '.join(told)}."
 
 
-def locations(blocked: BlockedCollective) -> tuple[Location, ...]:
+def find_locations(blocked: BlockedCollective) -> tuple[Location, ...]:
     """Return where ranks call it, and where ranks that do not have called the one before."""
     places: dict[Location, None] = {}
     for calls in (blocked.called, blocked.last):
@@ -68,7 +68,7 @@ def locations(blocked: BlockedCollective) -> tuple[Location, ...]:
     return tuple(places) or (Location(op=blocked.first_call.name),)
 
 
-def evidence(
+def collect_evidence(
     blocked: BlockedCollective, others: Sequence[BlockedCollective]
 ) -> dict[str, EvidenceValue]:
     """Return the facts that the finding is based on.
@@ -82,7 +82,7 @@ def evidence(
         "number": call.seq,
         "waited_ns": blocked.waited_ns,
         "absent": list(blocked.absent),
-        "other_groups": [other.group.name for other in others],
+        "other_groups": [waiting.group.name for waiting in others],
     }
 
     for progress in ("scheduled", "started", "completed"):
