@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 from profkit._version import __version__
-from profkit.analysis.several import Order, Scale, analyze_all, find_job, read_or_analyze
+from profkit.analysis.several import AnalysisRequest, Scale, analyze_all, find_job, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
     COMMON,
@@ -166,7 +166,7 @@ def analyze(  # noqa: PLR0913  (options, by name)
     paths = paths_in(path)
     recordings = _of_one_program(paths) or find_recordings(paths)
     found = analyze_all(
-        recordings, Order(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
+        recordings, AnalysisRequest(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
     )
     if len(found.reports) == 1 and (found.reports[0].is_job or not found.unread):
         return found.reports[0].report
@@ -194,7 +194,7 @@ def report_on_ranks(
         LoadError: No file can be read.
     """
     recordings = [Recording(tuple(own), is_member=True) for own in files]
-    found = analyze_all(recordings, Order(chosen), Scale(), _Stages(no_stage))
+    found = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
     jobs = [
         each.report for each in found.reports if each.is_job and (of is None or of in each.paths)
     ]
@@ -491,7 +491,7 @@ def history(
     reports = [each for each in every if isinstance(each, Report)]
     files = [os.fspath(each) for each in every if not isinstance(each, Report)]
     if files:
-        order = Order({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
+        order = AnalysisRequest({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
         recordings = find_recordings(files)
         found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
         reports += [each.report for each in found.reports]

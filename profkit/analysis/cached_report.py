@@ -131,6 +131,7 @@ def find_results(cache: Cache, key: Key) -> Results | None:
 
     try:
         results = value_of(Results, entry)
+        # The cache is input like any other: rows beyond the recording would break a replay.
         if all(_is_within(change, results.n_rows) for change in _changes(results)):
             return results
     except NotValidError:

@@ -82,6 +82,7 @@ def read_budgets(file: Path) -> Mapping[str, Any]:
         UsageError: The file cannot be read, or has none.
     """
     table = _toml(file)
+    # pyproject.toml has them in its table; a file of budgets alone may do without.
     budgets = (_profkit(table) or {}).get(BUDGETS) if "tool" in table else table.get(BUDGETS, table)
     if not isinstance(budgets, dict) or not budgets:
         raise UsageError(f"{file} has no budgets.", f"Write them under [{_TABLE}.{BUDGETS}].")

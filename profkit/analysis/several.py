@@ -76,7 +76,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class Order:
+class AnalysisRequest:
     """What to do with each recording. It is sent to other processes.
 
     Attributes:
@@ -152,7 +152,7 @@ class _Item:
     """
 
     recording: Recording
-    order: Order
+    request: AnalysisRequest
     may_be_rank: bool
     root: str
     n_readers: int | None
@@ -179,7 +179,7 @@ class _Result:
 
 
 def analyze_all(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Analyses:
     """Analyze some recordings, and join the ranks of a job.
 
@@ -190,7 +190,7 @@ def analyze_all(
     """
     analyzed: list[tuple[Recording, _Result]] = []
     failed: list[tuple[Recording, ProfkitError]] = []
-    for recording, result in _iterate_results(recordings, order, scale, listener):
+    for recording, result in _iterate_results(recordings, request, scale, listener):
         if isinstance(result, ProfkitError):
             failed.append((recording, result))
         else:
@@ -211,7 +211,7 @@ def analyze_all(
 
 
 def read_or_analyze(
-    recordings: Iterable[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Iterable[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Analyses:
     """Analyze recordings, but take reports that were saved as JSON as they are; they come first.
 
@@ -224,8 +224,11 @@ def read_or_analyze(
     for recording in recordings:
         report = None
         if len(recording.paths) == 1:
+            # Files that cannot be read as a report are left to the analysis, which says why.
             with suppress(MissingFileError, UnreadableFileError, NotATraceError):
-                report = read_report(place_of(recording.paths[0]), order.chosen.get("limit_bytes"))
+                report = read_report(
+                    place_of(recording.paths[0]), request.chosen.get("limit_bytes")
+                )
 
         if report is None:
             unsaved.append(recording)
@@ -236,7 +239,7 @@ def read_or_analyze(
         return Analyses(tuple(saved), (), ())
 
     try:
-        analyses = analyze_all(unsaved, order, scale, listener)
+        analyses = analyze_all(unsaved, request, scale, listener)
     except NotATraceError as error:
         if not saved:
             raise
@@ -259,12 +262,13 @@ def find_job(
     """
     from profkit.engine.job import group_by_job
 
-    order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
-    results = [result for _, result in _iterate_results(recordings, order, scale, listener)]
+    request = AnalysisRequest({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
+    results = [result for _, result in _iterate_results(recordings, request, scale, listener)]
     ranks = (
         result.rank for result in results if isinstance(result, _Result) and result.rank is not None
     )
     jobs = [ctx for ctx in map(JobContext.of, group_by_job(ranks)) if len(ctx.ranks) > 1]
+    # Dumps have no times that a replay could change.
     jobs = [ctx for ctx in jobs if ctx.ranks[0].has_trace]
 
     if len(jobs) == 1:
@@ -279,44 +283,46 @@ def find_job(
 
 
 def _iterate_results(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Iterator[tuple[Recording, _Result | ProfkitError]]:
     """Yield the result of each recording, and of each one in archives, in order."""
     results: list[Any] = [None] * len(recordings)
-    for index, result in _iterate_unordered(recordings, order, scale, listener):
+    for index, result in _iterate_unordered(recordings, request, scale, listener):
         if isinstance(result, ProfkitError):
-            _raise_if_of_all(recordings[index], result, order)
+            _raise_if_of_all(recordings[index], result, request)
         results[index] = result
 
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
             members = grouped((member, True) for member in result.members)
-            yield from _iterate_results(members, order, scale, listener)
+            yield from _iterate_results(members, request, scale, listener)
         else:
             yield recording, result
 
 
-def _raise_if_of_all(recording: Recording, error: ProfkitError, order: Order) -> None:
+def _raise_if_of_all(recording: Recording, error: ProfkitError, request: AnalysisRequest) -> None:
     """Raise an error that concerns more than one file among others."""
     is_of_member = recording.is_member and isinstance(error, NotATraceError | MissingFileError)
     is_archive = isinstance(error, SeveralTracesError)
     is_path = isinstance(error, NotATraceError | MissingFileError) and not is_archive
     is_bug = isinstance(error, InternalError)
 
+    # The user did not name the members of an archive: their faults are reported, not raised.
     if is_path and not is_of_member:
         raise error
-    if not isinstance(error, LoadError) and (not is_bug or order.chosen.get("strict")):
+    if not isinstance(error, LoadError) and (not is_bug or request.chosen.get("strict")):
         raise error
 
 
 def _iterate_unordered(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Iterator[tuple[int, _Result | ProfkitError]]:
     """Yield the result of each recording by index, wherever it is made."""
+    # Another process would not analyze a single recording any faster.
     if len(recordings) == 1 and scale.client is None:
         item = _Item(
             recordings[0],
-            order,
+            request,
             may_be_rank=False,
             root="",
             n_readers=None,
@@ -344,9 +350,9 @@ def _iterate_unordered(
             n_readers = max(1, n_cores() // n)
 
         root = os.getcwd() if client is not None else ""  # noqa: PTH109  (a text)
-        shows = may_be_ranks(recordings) if order.format else [True] * len(recordings)
+        shows = may_be_ranks(recordings) if request.format else [True] * len(recordings)
         items = [
-            _Item(recording, order, may_be_rank, root, n_readers, cache_limit())
+            _Item(recording, request, may_be_rank, root, n_readers, cache_limit())
             for recording, may_be_rank in zip(recordings, shows, strict=True)
         ]
 
@@ -431,7 +437,7 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         message = f"A worker has profkit {__version__}, and this program {item.version}."
         raise UsageError(message, "Install the same version.")
 
-    # These settings of this process are not a worker's own.
+    # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
     limit_cache(item.cache_bytes)
     stages = _Stages(listener)
@@ -443,9 +449,10 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
 
     try:
         result = study(
-            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.order.chosen
+            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.request.chosen
         )
     except LoadError as error:
+        # The file was read by its absolute path: name it as it was given.
         for place, path in zip(places, paths, strict=True):
             _rename(error, place.partition(MEMBER)[0], path.partition(MEMBER)[0])
         raise
@@ -454,9 +461,10 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         result = _restore_paths(result, paths)
     rank = None if item.is_alone else result.build_rank_report()
 
+    # The report on a rank becomes a part of the job's: rendering it alone may be in vain.
     product = None
-    if item.order.format and (rank is None or not item.may_be_rank):
-        product = _render(result, item.order)
+    if item.request.format and (rank is None or not item.may_be_rank):
+        product = _render(result, item.request)
 
     if rank is not None:
         rank = replace(rank, path=str(place_of(paths[0])), whole=None)
@@ -479,9 +487,9 @@ def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
     return replace(result, report=replace(result.report, source=source), recording=recording)
 
 
-def _render(result: Study, order: Order) -> bytes:
-    module = renderer(order.format)
-    options = {**order.options, "recording": result.recording}
+def _render(result: Study, request: AnalysisRequest) -> bytes:
+    module = renderer(request.format)
+    options = {**request.options, "recording": result.recording}
     return module.render(result.report, module.Options(**accepted(module, options)))
 
 
@@ -515,6 +523,8 @@ def _join_ranks(
             joined.add(id(job))
             paths = [path for rank in job for path in by_rank[id(rank)][0].paths]
             folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120  (also of a URL)
+            # Other processes return a rank's report without details: the shown rank needs all of
+            # it.
             shown = replace(job[0], whole=by_rank[id(job[0])][1].report.value)
 
             report = merge_reports([shown, *job[1:]])

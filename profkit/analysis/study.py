@@ -24,8 +24,8 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job_context import RankReport, RuleChoice
-from profkit.engine.kept import KeptRelations
 from profkit.engine.registry import choose_rules, rules
+from profkit.engine.relation_cache import RelationCache
 from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
@@ -162,7 +162,7 @@ def load_context(
         UsageError: There are two of one kind, or none.
     """
     paths = tuple(paths)
-    kept = KeptRelations.of(users_cache(), map(place_of, paths))
+    kept = RelationCache.of(users_cache(), map(place_of, paths))
     by_kind: dict[str, Any] = {}
     flights: list[FlightRecord] = []
 
@@ -215,6 +215,7 @@ def report_of(
     results = results or Results()
     keys = rule_keys(rules_to_run, thresholds)
 
+    # If all results are cached, no relation is needed.
     if results.figures is None or not results.of_rules.keys() >= set(keys):
         began = time.perf_counter_ns()
         ctx.relate()

@@ -170,6 +170,7 @@ def _number_of(rule: str, count: Callable[[Finding], int]) -> Callable[[Report],
     def of(report: Report) -> Values:
         ids = rule_ids([rule])
         skipped = [check for check in report.unchecked if check.rule in ids]
+        # A rule that was skipped has counted nothing, which does not mean 0.
         if skipped:
             return Unknown(skipped[0].reason)
         return [sum(count(finding) for finding in report.findings if finding.rule in ids)]
@@ -186,6 +187,8 @@ def _peak(report: Report) -> Values:
     in_trace = [peak_bytes(peak) for peak in _peaks(memory)]
     in_snapshot = [device.peak_active_bytes for device in memory.devices]
     in_steps = [step.allocated_bytes or step.tensor_bytes or 0 for step in memory.steps]
+
+    # Monitoring sees tensors at the ends of steps: a trace shows how many more a step has.
     within_step = _bytes_within_steps(memory)
     in_steps = [n_bytes + within_step for n_bytes in in_steps]
 

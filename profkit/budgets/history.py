@@ -28,6 +28,7 @@ def build_history(reports: Iterable[Report]) -> History:
     groups: dict[Hashable, list[Report]] = {}
     for number, report in enumerate(reports):
         source = report.source
+        # A report without a commit is an entry of its own.
         commit = source.revision or number
         key = _program(report), commit, source.torch, devices_of([report])
         groups.setdefault(key, []).append(report)
@@ -46,6 +47,7 @@ def _program(report: Report) -> str:
 
 def _recorded_ns(report: Report) -> int | None:
     file = _OWN_FILE.search(report.source.path)
+    # Earlier recordings state their time in the name of the file alone.
     return report.source.recorded_unix_ns or (int(file["ns"]) if file else None)
 
 

@@ -82,6 +82,7 @@ def budgets_of(table: Mapping[str, Any], where: str) -> tuple[BudgetLimit, ...]:
 
 
 def _of_findings(value: object, where: str) -> Iterator[BudgetLimit]:
+    # `findings = "warning"` is short for a table with none of them.
     if isinstance(value, str):
         value = {value: 0}
     if not isinstance(value, Mapping):
@@ -113,6 +114,7 @@ def budget_of(figure: BudgetFigure, value: object, where: str) -> BudgetLimit:
 
     number, unit, is_more = float(match["number"]), match["unit"], match["sign"] is not None
     if unit == "%":
+        # A share is relative to a baseline, which the sign states.
         if not is_more:
             raise _error(figure, value, where)
         return BudgetLimit(figure, more_share=number / 100)

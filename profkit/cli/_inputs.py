@@ -10,7 +10,7 @@ from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from profkit.analysis.several import Analyses, Order, Scale
+    from profkit.analysis.several import Analyses, AnalysisRequest, Scale
     from profkit.api import Study
     from profkit.errors import NotATraceError
     from profkit.model.report import Report
@@ -86,7 +86,7 @@ def read_jobs(
     Args:
         place: Where they are analyzed.
     """
-    from profkit.analysis.several import Order
+    from profkit.analysis.several import AnalysisRequest
     from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 
     recordings = find_recordings(paths)
@@ -99,7 +99,7 @@ def read_jobs(
     rest = [each for each, is_rank in zip(recordings, might, strict=True) if not is_rank]
     if ranks:
         with place.scale() as scale:
-            found = _analyzed(ranks, Order(chosen), scale, shown)
+            found = _analyzed(ranks, AnalysisRequest(chosen), scale, shown)
         for each in found.reports:
             if each.is_job:
                 path = each.report.source.path
@@ -195,14 +195,16 @@ def all_reports(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress
     Args:
         chosen: More arguments for :func:`profkit.analyze`.
     """
-    from profkit.analysis.several import Order, Scale, read_or_analyze
+    from profkit.analysis.several import AnalysisRequest, Scale, read_or_analyze
     from profkit.readers.recordings import find_recordings
 
-    found = read_or_analyze(find_recordings(paths), Order(chosen), Scale(), shown)
+    found = read_or_analyze(find_recordings(paths), AnalysisRequest(chosen), Scale(), shown)
     return [each.report for each in _with_notes(found).reports]
 
 
-def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress) -> "Analyses":
+def analyzed(
+    paths: Sequence[str], order: "AnalysisRequest", scale: "Scale", shown: Progress
+) -> "Analyses":
     """Analyze the recordings of some paths; those of the ranks of a job are one.
 
     What could not be read, and what is no recording, is said on stderr.
@@ -213,7 +215,7 @@ def analyzed(paths: Sequence[str], order: "Order", scale: "Scale", shown: Progre
 
 
 def _analyzed(
-    recordings: "Sequence[Recording]", order: "Order", scale: "Scale", shown: Progress
+    recordings: "Sequence[Recording]", order: "AnalysisRequest", scale: "Scale", shown: Progress
 ) -> "Analyses":
     from profkit.analysis.several import analyze_all
 

@@ -18,7 +18,7 @@ from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
-    from profkit.analysis.several import Analyzed, Order
+    from profkit.analysis.several import AnalysisRequest, Analyzed
     from profkit.present.renderer import Renderer
 
 
@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         return 0
     start_early(paths[0])
 
-    from profkit.analysis.several import Order
+    from profkit.analysis.several import AnalysisRequest
     from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
@@ -99,7 +99,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         "tokens_per_step": tokens_per_step,
         "parameters": parameters,
     }
-    order = Order(chosen, format_ if _draws(module) else "", options)
+    order = AnalysisRequest(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
         found = analyzed(paths, order, scale, shown)
         product = together(module, list(_products(found.reports, module, format_, order, shown)))
@@ -127,7 +127,7 @@ def _products(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
-    order: "Order",
+    order: "AnalysisRequest",
     shown: Progress,
 ) -> Iterator[bytes]:
     """Render the reports that the processes that read the recordings did not render."""

@@ -85,6 +85,7 @@ def match_findings(old: Report, new: Report, one_sided: set[str]) -> MatchedFind
     left = [finding for finding in old.findings if finding.rule not in one_sided]
     right = [finding for finding in new.findings if finding.rule not in one_sided]
 
+    # The most specific key first: findings that it matches are settled.
     keys = (_by_line, _by_function, _by_file_name)
     return MatchedFindings(*match_items(left, right, keys, _lines_apart))
 
@@ -184,6 +185,7 @@ def _compare_costs(old: Finding, new: Finding, whole_ns: float, step_ns: float) 
         step_ns: Mean length of a step, the shorter of both.
     """
     left, right = _amounts(old.cost), _amounts(new.cost)
+    # Reports of different versions may state costs in different units.
     common = next((key for key in left if key in right), None)
     if common is None:
         return None
@@ -332,6 +334,7 @@ def _total_ns(report: Report) -> int:
 
 
 def _is_significant(before: int, after: int, min_change: float = 0) -> bool:
+    # A change has to exceed the noise and be large enough to matter.
     return abs(after - before) > max(_NOISE_SHARE * max(before, after), min_change)
 
 

@@ -69,6 +69,7 @@ def compare(before: Side, after: Side) -> Difference:
     matched = match_findings(old, new, {rule.rule for rule in not_compared})
     changes = compare_findings(old, new, matched)
 
+    # Snapshots have every stack, reports only the sites with the most memory.
     if before.snapshot is not None and after.snapshot is not None:
         changes = compare_memory(before.snapshot, after.snapshot) + changes
 
@@ -116,6 +117,7 @@ def _collect_notes(before: Side, after: Side) -> Iterator[str]:
             yield f"The snapshot {name} was recorded without stacks."
         if side.snapshot is None and side.report.source.kind == "snapshot":
             yield f"The report {name} does not contain every stack: compare the snapshots instead."
+        # A fault of a recording makes all of its figures doubtful.
         for fault in side.report.health:
             if fault.severity != "note":
                 yield f"Figures {name} are less reliable: {fault.title}."

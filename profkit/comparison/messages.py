@@ -34,8 +34,9 @@ _MAX_RATIO: Final = 10
 """From this ratio on, a percentage adds nothing to the two figures."""
 
 
-def headline(difference: Difference) -> str:
+def summarize_difference(difference: Difference) -> str:
     """Write the change of step time or memory, and the number of changed findings."""
+    # Reversed, so that of several devices the first one stays.
     by_name = {figure.name: figure for figure in reversed(difference.figures)}
     sentences = []
 
@@ -61,12 +62,12 @@ def headline(difference: Difference) -> str:
     if counts:
         sentences.append(f"Findings: {', '.join(counts)}.")
     if difference.fixes is not None:
-        sentences.append(_predicted(difference.fixes))
+        sentences.append(_compare_prediction(difference.fixes))
 
     return " ".join(sentences) or "The recordings have no figures in common."
 
 
-def _predicted(fixes: FixResult) -> str:
+def _compare_prediction(fixes: FixResult) -> str:
     """Write what was predicted for the fixed findings, and whether the step time fell by it.
 
     Two recordings differ in more than the fixes, so time beyond the prediction has another cause.
@@ -76,6 +77,8 @@ def _predicted(fixes: FixResult) -> str:
     subject = "The fix was" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes were"
 
     outcome = ""
+
+    # Two recordings of one program differ: a small deviation is not worth a clause.
     if fixes.saved_ns <= 0:
         outcome = "; the step time did not fall"
     elif fixes.saved_ns < fixes.low_ns * (1 - _PREDICTION_TOLERANCE):

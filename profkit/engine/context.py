@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.engine.kept import KeptRelations, kept_relation
+from profkit.engine.relation_cache import RelationCache, cached_relation
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,
@@ -93,7 +93,7 @@ class Context:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     tokens_per_step: int | None = None
     parameters: int | None = None
-    kept: KeptRelations | None = None
+    kept: RelationCache | None = None
 
     @property
     def path(self) -> str:
@@ -114,7 +114,7 @@ class Context:
         """Complete events of the trace."""
         return self.trace.events
 
-    @kept_relation(lambda tree, ctx: tree.fits(ctx.events))
+    @cached_relation(lambda tree, ctx: tree.fits(ctx.events))
     def tree(self) -> CallTree:
         """Call trees of the host threads."""
         return call_tree(self.events)
@@ -137,7 +137,7 @@ class Context:
         """Device work and the calls that launched it."""
         return join_launches(self.events, self.innermost_op)
 
-    @kept_relation(lambda work, ctx: work.fits(ctx.events))
+    @cached_relation(lambda work, ctx: work.fits(ctx.events))
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
         return op_work(self.events, self.tree)
@@ -161,12 +161,12 @@ class Context:
         table = self.trace.memory
         return rows_open_at(self.events, self.tree, table.lane, table.ts_ns)
 
-    @kept_relation(lambda categories, ctx: are_categories(categories, ctx.events))
+    @cached_relation(lambda categories, ctx: are_categories(categories, ctx.events))
     def work_categories(self) -> Int64s:
         """Index of the category of each operator and device row. Shape ``(n,)``."""
         return work_categories(self.events, self.tree, self.launches, self.is_communication)
 
-    @kept_relation(lambda source, ctx: source.fits(ctx.events))
+    @cached_relation(lambda source, ctx: source.fits(ctx.events))
     def source(self) -> SourceMap:
         """Source line of every host event."""
         capture = self.trace.capture
@@ -177,7 +177,7 @@ class Context:
         """Forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
         return forward_of_backward(self.events, self.tree)
 
-    @kept_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
+    @cached_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
     def modules(self) -> ModuleTree | None:
         """Tree of modules, or None if no calls of modules were recorded."""
         return module_tree(self.events, self.tree, self.forward_ops)
@@ -205,13 +205,12 @@ class Context:
         No figure counts it. Without steps it is the thread with most operators.
         """
         events = self.events
-
         profkit_rows, op_rows = events.rows_of(Category.PROFKIT), events.rows_of(Category.OP)
         if not len(profkit_rows):
             return EMPTY
 
+        # Only the thread of the steps delays them: other threads of profkit do not count.
         lanes = distinct(events.lane[self.steps.rows]).tolist()
-
         if not lanes and len(op_rows):
             lanes = [int(np.bincount(events.lane[op_rows]).argmax())]
 
@@ -244,7 +243,7 @@ class Context:
             for device in self.devices
         )
 
-    @kept_relation(lambda syncs, ctx: syncs.fits(ctx.events))
+    @cached_relation(lambda syncs, ctx: syncs.fits(ctx.events))
     def syncs(self) -> Syncs:
         """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
@@ -254,7 +253,7 @@ class Context:
         """Calls of the runtime that first load code or a library, or create a context."""
         return cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
 
-    @kept_relation(lambda graph, ctx: graph.fits(ctx.events))
+    @cached_relation(lambda graph, ctx: graph.fits(ctx.events))
     def graph(self) -> DependencyGraph:
         """Dependency graph of the recording."""
         ignored = called_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
@@ -281,7 +280,7 @@ class Context:
         data_wait = self.tree.nearest(is_wait)
         return HostActivity(self.tree, self.syncs, data_wait, self.is_communication, waits)
 
-    @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
+    @cached_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
         """Critical path of all steps, without profkit's own calls."""
         path = critical_path(self.replay, self.path_activity)
@@ -455,6 +454,7 @@ class Context:
             limit: The maximum number of lines.
             spent_ns: The time to add for each; by default each counts the same. Shape ``(k,)``.
         """
+        # A row that occurs several times counts each time, which `total[rows] +=` would not do.
         total = np.zeros(len(self.events), dtype=np.int64)
         np.add.at(total, rows, 1 if spent_ns is None else spent_ns)
 

@@ -146,6 +146,7 @@ class JobContext:
 
         has_trace = bool(members) and members[0].has_trace
         ranks: dict[int, RankReport] = {}
+        # Of several recordings of a rank the first counts.
         for report in members:
             if report.has_trace == has_trace:
                 ranks.setdefault(report.rank, report)
@@ -226,6 +227,7 @@ class JobContext:
         ordered = sorted(
             self.flights, key=lambda flight: (flight.about.is_end, flight.about.written_ns or 0)
         )
+        # Of several dumps of a rank the last one stays.
         return {flight.about.rank: flight for flight in ordered if flight.about.rank is not None}
 
     @cached_property

@@ -310,6 +310,7 @@ def use_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
         message = f"No step of {ctx.path} launches device work."
         raise UsageError(message, "A graph replaces launches of kernels and copies.")
 
+    # Also with a graph, the host waits where it needs a result or the next batch.
     host_waits = covered_by(ctx.events, np.concatenate((ctx.syncs.rows, ctx.data_waits)))
     spans = tuple(
         pair for span in _spans(ctx, launch) for pair in subtract(span, host_waits).pairs()

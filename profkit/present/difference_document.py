@@ -10,10 +10,8 @@ from profkit.comparison.messages import (
     share_of,
     signed,
     subject_of,
+    summarize_difference,
     tone,
-)
-from profkit.comparison.messages import (
-    headline as difference_headline,
 )
 from profkit.model.difference import Change, Difference, Figure
 from profkit.model.location import NO_SOURCE_LINE
@@ -48,7 +46,7 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
         program=f"profkit {one_line(difference.profkit)}",
         paths=tuple(one_line(short_path(side.path, options.base)) or "a report" for side in sides),
         origin=(),
-        headline=one_line(difference_headline(difference)),
+        headline=one_line(summarize_difference(difference)),
         sections=(
             *_compared_figures(difference, options),
             *_changes(difference, options),

@@ -160,6 +160,7 @@ class _Pool:
 
     def _work(self) -> None:
         process: WorkerProcess | None = None
+        # The deque is empty: other threads have taken the last items.
         with contextlib.suppress(IndexError):
             while True:
                 index = self._waiting.popleft()

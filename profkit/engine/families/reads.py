@@ -162,6 +162,7 @@ def _find_reads_of_scalers(ctx: Context) -> Rows:
 
     rows = _called(ctx, is_mark | (events.category == Category.OP))
     steps = np.flatnonzero(is_mark[rows])
+    # A step is scaled if gradients were unscaled since the step before it.
     n_unscaled = np.cumsum(unscales[rows])
     is_scaled = np.diff(n_unscaled[steps], prepend=0) > 0
 

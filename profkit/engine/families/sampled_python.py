@@ -109,6 +109,7 @@ def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
     python_share = python_time(ctx).total_ns / max(1, steps_ns)
     total = sum(place.share for place in places)
+    # Samples have errors, the recorded Python time has none: the shares must not exceed it.
     scale = min(1.0, python_share / total) if total else 0.0
     scaled = (_scaled(place, scale) for place in places if place.share)
     return tuple(sorted(scaled, key=lambda place: -place.share))

@@ -130,6 +130,7 @@ def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int
     The rounded times add up to the rounded length of the path.
     """
     total_ns = np.bincount(path.kind, path.lengths_ns, len(PathKind))
+    # Rounding the running total lets the rounded parts add up.
     ends = np.round(np.cumsum(total_ns) / max(1, n_steps)).astype(np.int64)
     rounded_ns = np.diff(ends, prepend=0).tolist()
     return {kind.report_name: rounded_ns[kind] for kind in PathKind if total_ns[kind]}
@@ -220,6 +221,7 @@ def _summarize_blocking_calls(
     blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
     rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
 
+    # Name and source line become one number, in which line 0 is an unknown line.
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
     _, of = numbered(keys)
     ns, n = _sums(of, blocked_ns), np.bincount(of)

@@ -197,6 +197,7 @@ def _collapse(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
         """Group siblings, given as the nodes at each place, into rows, in reverse order."""
         by_structure: dict[object, list[int]] = {}
         for place, nodes in enumerate(siblings):
+            # Modules without modules within, such as several Linear, are not repeated layers.
             is_layer = within[nodes[0]]
             by_structure.setdefault(structure[nodes[0]] if is_layer else (place,), []).extend(nodes)
 
@@ -209,6 +210,7 @@ def _collapse(modules: ModuleTree, spent_ns: Int64s) -> list[_Row]:
     pending = [_Row(nodes, 0, None) for nodes in groups([[node] for node in top])]
     while pending:
         row = pending.pop()
+        # Modules of one structure have their children in the same order.
         places = zip(*(within[node] for node in row.nodes), strict=True)
         below = groups([list(nodes) for nodes in places])
         pending += [_Row(nodes, row.depth + 1, len(rows)) for nodes in below]
@@ -250,6 +252,7 @@ def _rows_of_nodes(modules: ModuleTree, rows: list[_Row]) -> Int64s:
     row_of = np.full(len(modules.name), NO_ROW, dtype=np.int64)
     for number, row in enumerate(rows):
         row_of[row.nodes] = number
+    # Nodes come after their parents, so that a parent's row is known.
     for node in np.flatnonzero(row_of == NO_ROW).tolist():
         row_of[node] = row_of[modules.parent[node]]
     return row_of

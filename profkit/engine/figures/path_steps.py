@@ -68,6 +68,7 @@ def _mains(first: Rows, keys: Int32s, lengths_ns: Int64s) -> Rows:
     sizes = np.diff(np.append(first, len(keys)))
     of = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
 
+    # Pairs ascend by segment of the report, then by key.
     (owner, _), pair = numbered_pairs(of, keys)
     total_ns = np.bincount(pair, lengths_ns)
     most_ns = np.maximum.reduceat(total_ns, np.flatnonzero(np.diff(owner, prepend=-1)))

@@ -84,6 +84,7 @@ def describe_source(ctx: Context) -> Source:
         return _describe_memory_source(ctx)
 
     trace = ctx.trace
+    # The trace describes every visible device: name the devices that worked, if any did.
     worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
     described = [device.name for device in trace.devices.values()]
 
@@ -306,6 +307,8 @@ def _summarize_steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[Step
     busy = covered_within(ctx.busy, starts_ns, ends_ns).tolist()
 
     # Waits are the host's: they lie in the step of the host, also where devices set the pace.
+
+    # Unrecorded work of one device may run while another one is busy: it counts once.
     lost = covered_within(subtract(ctx.unrecorded, ctx.busy), starts_ns, ends_ns).tolist()
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()

@@ -50,6 +50,7 @@ def select_timed_work(ctx: Context) -> TimedWork:
     if ctx.has_device_work:
         kernels, owners = _kernels_of(ctx, work.rows)
         np.add.at(time_ns, owners, events.dur_ns[kernels])
+        # Of several kernels of a call the longest is assigned last, and stays.
         by_length = np.argsort(events.dur_ns[kernels], kind="stable")
         main_kernel[owners[by_length]] = kernels[by_length]
         kernel[:] = main_kernel
@@ -61,7 +62,7 @@ def select_timed_work(ctx: Context) -> TimedWork:
     rows = work.rows[is_timed]
     n_bytes = work.n_bytes[is_timed]
 
-    # Old traces do not name the type of elements: the name of a matrix product's kernel does.
+    # Inputs without a recorded type have the element size that the kernel's name states.
     for place in np.flatnonzero((n_bytes == UNKNOWN) & (main_kernel[rows] != NO_ROW)).tolist():
         size = kernel_element_bytes(events.name_of(int(main_kernel[rows[place]])))
         if size and work.n_untyped[is_timed][place]:
@@ -149,6 +150,8 @@ def product_precision(ctx: Context, kind: int, kernel: int) -> Precision | None:
     if kind == UNKNOWN:
         return None
     name = ctx.op_work.kinds[kind]
+
+    # Floats may be multiplied in TF32, which only the name of the kernel shows.
     if name != "float":
         return PRECISION_OF.get(name)
     return matmul_precision(ctx.events.names[kernel]) if ctx.has_device_work else "float32"

@@ -106,6 +106,7 @@ def summarize_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...
     for group in group_by_name(ctx, rows, MAX_ENTRIES):
         kernel_rows = rows[group.places]
 
+        # Kernels of one name may do several kinds of work: the longest kind names them.
         categories = ctx.work_categories[kernel_rows]
 
         # The line that launched most of the kernel's time stands for all of them.

@@ -42,6 +42,7 @@ def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
         return None
 
     peaks = _peaks(ctx)
+    # Peaks are shown only if they are the same on all devices.
     peak_of_all = peaks[0] if peaks and all(peak == peaks[0] for peak in peaks) else Peak({}, None)
     by_precision = _by_precision(ctx, work, products)
     main = max(by_precision, key=lambda precision: by_precision[precision], default=None)
@@ -113,6 +114,7 @@ def _utilization(
         per_s = [peak.flops_per_s[kind] for peak in peaks if kind and kind in peak.flops_per_s]
         if kind is not None and len(per_s) < len(peaks):
             return None
+        # Devices work at the same time: their peaks add up.
         least_s += flops / sum(per_s) if per_s else 0.0
     return least_s / (time_ns / _NS)
 

@@ -65,6 +65,7 @@ def list_place_times(report: Report) -> tuple[PlaceTime, ...]:
             where = finding.locations[0]
             places.append(PlaceTime(at(where), finding.cost.ns // n, where))
 
+    # A place may be a line and have findings: its longest time counts.
     longest: dict[str, PlaceTime] = {}
     for place in sorted(places, key=lambda place: -place.ns):
         if place.where:

@@ -87,7 +87,7 @@ def _find_waits_of_device(ctx: Context, device: DeviceActivity) -> CollectiveWai
     rows = device.rows[ctx.is_communication[device.rows]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
 
-    # A collective starts where its operator does: its kernel may be launched by another thread.
+    # The program calls the outermost operator, within which others launch the kernel.
     place = np.searchsorted(launches.work, rows)
     launch = launches.launch[place]
     starter = np.where(launches.op[place] != NO_ROW, launches.op[place], launch)
@@ -129,6 +129,7 @@ def _classify_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
         events.name[rows].tolist(),
         strict=True,
     ):
+        # Many kernels have few combinations of names: each is looked up once.
         if texts not in kind_of_texts:
             kinds = (collective_kind(events.names[number]) for number in texts if number != NO_ROW)
             kind_of_texts[texts] = next(

@@ -92,6 +92,8 @@ def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
     n_launched = np.searchsorted(np.sort(ctx.events.ts_ns[launch]), starts_ns[order])
 
     is_free = calls.is_free[order]
+
+    # Frees in a row, without a launch between them, empty the cache as a whole.
     follows = np.append(False, is_free[:-1] & (np.diff(n_launched) == 0))
     return int((is_free & ~follows).sum())
 

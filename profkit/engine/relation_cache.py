@@ -18,7 +18,7 @@ _KIND = b"relation"
 
 
 @dataclass(frozen=True, eq=False)
-class KeptRelations:
+class RelationCache:
     """The relations of a recording in the cache.
 
     Attributes:
@@ -30,7 +30,7 @@ class KeptRelations:
     key: Key
 
     @classmethod
-    def of(cls, cache: Cache, places: Iterable[Place]) -> "KeptRelations | None":
+    def of(cls, cache: Cache, places: Iterable[Place]) -> "RelationCache | None":
         """Return the relations of a recording about to be read; None if it is not worth it."""
         key = cache.key(tuple(places), _KIND)
         return None if key is None else cls(cache, key)
@@ -62,13 +62,13 @@ class KeptRelations:
 
 class _Context(Protocol):
     @property
-    def kept(self) -> KeptRelations | None: ...
+    def kept(self) -> RelationCache | None: ...
 
 
 _C = TypeVar("_C", bound=_Context)
 
 
-def kept_relation(
+def cached_relation(
     holds: Callable[[Any, Any], bool],
 ) -> Callable[[Callable[[_C], _T]], "cached_property[_T]"]:
     """Make a property that is computed once: the next process finds it in the cache.
