@@ -153,9 +153,9 @@ class _Item:
 
     recording: Recording
     request: AnalysisRequest
-    may_be_rank: bool
-    root: str
-    n_readers: int | None
+    may_be_rank: bool = False
+    root: str = ""
+    n_readers: int | None = None
     cache_bytes: int | None = None
     is_alone: bool = False
     version: str = __version__
@@ -320,15 +320,7 @@ def _iterate_unordered(
     """Yield the result of each recording by index, wherever it is made."""
     # Another process would not analyze a single recording any faster.
     if len(recordings) == 1 and scale.client is None:
-        item = _Item(
-            recordings[0],
-            request,
-            may_be_rank=False,
-            root="",
-            n_readers=None,
-            cache_bytes=cache_limit(),
-            is_alone=True,
-        )
+        item = _Item(recordings[0], request, cache_bytes=cache_limit(), is_alone=True)
         try:
             yield 0, analyze_item(item, listener)
         except SeveralTracesError as error:

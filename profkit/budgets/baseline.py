@@ -118,6 +118,7 @@ def read_baseline(path: str) -> Baseline:
     except MissingFileError as error:
         error.hint = error.hint or "Add --update-baseline to write it."
         raise
+    # A saved report has all figures of a baseline.
     if report is not None:
         return build_baseline([report])
     return _read(

@@ -80,6 +80,7 @@ def _judge_budget(
         if limit is None:
             outcome, reason = "unknown", _NO_BASELINE if baseline is None else _NOT_IN_BASELINE
         elif before is not None and figure.is_time and not _is_same(devices, baseline):
+            # A difference between devices says nothing about the program.
             outcome, reason = "other-device", _devices_text(devices, baseline)
         else:
             outcome = _outcome(now, before, limit)

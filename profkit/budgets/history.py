@@ -88,6 +88,7 @@ def _build_lines(entries: Sequence[HistoryEntry]) -> Iterator[FigureLine]:
                 if (entry.program, entry.devices) == (program, devices)
                 and figure.name in entry.figures
             )
+            # A figure that is 0 in every commit needs no line.
             if any(entries[place].figures[figure.name].value for place in places):
                 yield FigureLine(figure.name, figure.title, figure.unit, program, devices, places)
 

@@ -37,6 +37,7 @@ def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
 
     return tuple(
         Figure(name, device, _unit(name), old.get((name, device)), new.get((name, device)))
+        # In the order of the newer report; figures that only the older one has follow.
         for name, device in {**new, **old}
         if old.get((name, device)) or new.get((name, device))
     )

@@ -267,9 +267,6 @@ class Context:
     @cached_property
     def path_activity(self) -> HostActivity:
         """Activity of the host threads, as critical paths need it."""
-        is_wait = np.zeros(len(self.events), dtype=np.bool_)
-        is_wait[self.data_waits] = True
-
         # Collectives on the host block their thread only while nothing else of the rank works.
         events, collectives = self.events, host_collectives(self.events)
         waits = EMPTY
@@ -277,7 +274,7 @@ class Context:
             working = unite(host_work_time(events, self.tree), self.busy)
             waits = exposed_waits(events, collectives, working, 0, self.window_ns)
 
-        data_wait = self.tree.nearest(is_wait)
+        data_wait = self.nearest(self.data_waits)
         return HostActivity(self.tree, self.syncs, data_wait, self.is_communication, waits)
 
     @cached_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
@@ -375,6 +372,12 @@ class Context:
         name, n_sms = kinds.pop()
         return self.peaks.get(name) or peak_of(name, n_sms)
 
+    def nearest(self, rows: Rows | Int32s) -> Int32s:
+        """Return the innermost of ``rows`` around each row, itself included. Shape ``(n,)``."""
+        is_row = np.zeros(len(self.events), dtype=np.bool_)
+        is_row[rows] = True
+        return self.tree.nearest(is_row)
+
     def launched_by(self, rows: Rows) -> tuple[Rows, Int32s]:
         """Return the device work that operators, or operators within them, launched.
 
@@ -384,11 +387,8 @@ class Context:
         Returns:
             The work, ascending, and for each the innermost of ``rows`` that launched it.
         """
-        wanted = np.zeros(len(self.events), dtype=np.bool_)
-        wanted[rows] = True
-
         op = self.launches.op
-        owner = np.where(op == NO_ROW, NO_ROW, self.tree.nearest(wanted)[op])
+        owner = np.where(op == NO_ROW, NO_ROW, self.nearest(rows)[op])
         return self.launches.work[owner != NO_ROW], owner[owner != NO_ROW]
 
     def step_of(self, rows: Rows | Int32s) -> Int32s:

@@ -176,6 +176,7 @@ def _is_in_job(report: RankReport, job: Sequence[RankReport]) -> bool:
     if not report.has_trace and not report.end_ns:
         # A dump without calls has no time: it adds nothing to the trace of its rank.
         return has_same_size and any(member.has_trace for member in same_rank)
+    # Two traces of one rank belong to two jobs.
     if report.has_trace:
         return len(sizes) == 1 and not same_rank and overlaps
     is_same_process = all(_may_be_one(report, member) for member in same_rank)
@@ -185,6 +186,7 @@ def _is_in_job(report: RankReport, job: Sequence[RankReport]) -> bool:
 def _may_be_one(dump: RankReport, member: RankReport) -> bool:
     """Return whether a dump is of the same process as another recording of its rank."""
     pids = {(flight.about.host, flight.about.pid) for flight in (*dump.flights, *member.flights)}
+    # Dumps name their process: one host and number is one process.
     if len(pids) == 1 and member.flights:
         return None not in pids.pop()
     is_at_once = dump.start_ns < member.end_ns and member.start_ns < dump.end_ns

@@ -9,6 +9,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import time_parts
+from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.job_context import JobContext
 from profkit.index.intervals import union
 from profkit.index.level_of_detail import coarser, joined, stacked, within_rows
@@ -34,6 +35,8 @@ def split_rank_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
     events = ctx.events
     whole = union(events.ts_ns.min(keepdims=True), events.end_ns.max(keepdims=True))
     parts = {kind: times for kind, times in time_parts(ctx, whole).items() if len(times)}
+
+    # Collectives have slices of their own.
     parts.pop("communication", None)
 
     n = [len(times) for times in parts.values()]
@@ -71,6 +74,7 @@ def bounded(slices: Slices, n: int) -> Slices:
     resolution_ns = max(1, int(np.ptp(slices.start_ns)) // (n * 64)) if len(slices) > n else 1
 
     while len(slices) > max(n, rows):
+        # Slices that are closer together than the resolution become one.
         slices = coarser(slices, resolution_ns)
         resolution_ns *= 2
     return slices
@@ -184,9 +188,7 @@ class _Collectives:
             self.begins_ns += [int(begins.min())] if len(begins) else []
 
             codes, place = np.unique(code, return_inverse=True)
-            ns = np.zeros(len(codes), dtype=np.int64)
-            np.add.at(ns, place, until - begins)
-
+            ns = sum_by_key(len(codes), place, until - begins)
             n.update(dict(zip(codes.tolist(), np.bincount(place).tolist(), strict=True)))
             total.update(dict(zip(codes.tolist(), ns.tolist(), strict=True)))
 

@@ -110,6 +110,7 @@ def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (e
         if name not in defaults:
             message = f"The rule {rule.INFO.name} has no threshold {name}."
             raise UsageError(message, f"It has {', '.join(defaults) or 'none'}.")
+        # True is an int in Python, but not a threshold.
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             message = f"The threshold {name} of {rule.INFO.name} is a number, not {value!r}."
             raise UsageError(message, f"Its default is {defaults[name]}.")

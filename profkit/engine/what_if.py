@@ -208,15 +208,12 @@ def _find_during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
 
     Calls of the runtime count without the work that they launch.
     """
-    category = ctx.events.category
-    is_row = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_row[rows] = True
-    calls = ctx.syncs.rows[ctx.tree.nearest(is_row)[ctx.syncs.rows] != NO_ROW]
+    calls = ctx.syncs.rows[ctx.nearest(rows)[ctx.syncs.rows] != NO_ROW]
 
-    is_row &= ~np.isin(category, (*CALLS, *DEVICE_WORK))
     launches = ctx.launches
+    launchers = rows[~np.isin(ctx.events.category[rows], (*CALLS, *DEVICE_WORK))]
     source = np.where(launches.launch != NO_ROW, launches.launch, launches.op)
-    is_within = (source != NO_ROW) & (ctx.tree.nearest(is_row)[source] != NO_ROW)
+    is_within = (source != NO_ROW) & (ctx.nearest(launchers)[source] != NO_ROW)
 
     return calls.astype(np.intp), launches.work[is_within]
 
@@ -338,6 +335,7 @@ def check_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         UsageError: A factor is not a number.
     """
     for pattern, factor in scale.items():
+        # True is an int in Python, but not a factor.
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             message = f"The factor of {pattern!r} is {factor!r}, which is not a number."
             raise UsageError(message, "Write 0.5 for half of the time.")

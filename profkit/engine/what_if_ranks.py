@@ -67,6 +67,7 @@ def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
         for (named, _), length in zip(chosen, lengths, strict=True)
     ]
 
+    # Usual changes are a list of suggestions, of which the small ones are left out.
     if not choice.is_any:
         least_ns = _MIN_SHARE * before_ns
         cases = [

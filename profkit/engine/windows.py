@@ -195,6 +195,8 @@ def find_costly_waits(
 
     blocked = [intersect(covered_by(ctx.events, change.calls), window) for change in changes]
     least_ns = max(1, thresholds.min_wait_share * total_ns)
+
+    # Each replay is a pass over the graph: only waits that are long enough are replayed.
     long_enough = [i for i, time in enumerate(blocked) if time.total_ns >= least_ns]
     costly = [changes[i] for i in long_enough]
     costs = ctx.time_costs(costly) if ctx.has_device_work else [Cost()] * len(costly)

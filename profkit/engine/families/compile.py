@@ -396,6 +396,7 @@ def _find_fallback_pauses(ctx: Context) -> Intervals:
             pause for pause, call in zip(pauses, calls, strict=True) if events.name[call] == name
         ]
         pauses_of_name.sort()
+        # Sorted by time: only before the first call is something compiled.
         lengths = [end - start for start, end in pauses_of_name]
         if lengths[0] >= max(_MIN_COMPILED_NS, 2 * max(lengths[1:], default=0)):
             compile_pauses.append(pauses_of_name[0])

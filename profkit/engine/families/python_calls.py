@@ -100,9 +100,7 @@ def of_program(ctx: Context) -> Mask:
     ops = events.rows_of(Category.OP)
     lanes = distinct(events.lane[ops[tree.nearest(is_python)[ops] != NO_ROW]])
 
-    is_wait = np.zeros(len(events), dtype=np.bool_)
-    is_wait[ctx.data_waits] = True
-    return np.asarray(np.isin(events.lane, lanes) & (tree.nearest(is_wait) == NO_ROW))
+    return np.asarray(np.isin(events.lane, lanes) & (ctx.nearest(ctx.data_waits) == NO_ROW))
 
 
 def function_name(name: str) -> str:

@@ -60,6 +60,7 @@ def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> 
 def suggest_sampled_fix(place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     callee, function = place.callee, place.location.function or ""
+    # From the most specific fix to the most general.
     if _COLLECT.search(callee) and not place.library:
         return (
             "Leave out the collection: Python collects by itself. If that takes long because of "

@@ -11,6 +11,7 @@ from profkit.engine.families.sampled_python import SampledPlace
 from profkit.engine.figures.path_segments import PathSegments, group_path_segments, name_of_segment
 from profkit.engine.figures.path_steps import build_path_steps
 from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
@@ -103,19 +104,12 @@ def _summarize_parts(
 ) -> Iterator[PathPart]:
     per_step = per_step_by_kind(path, times.n_steps)
     kinds, of = numbered(segments.kind)
-    ns = _sums(of, segments.ns_by_group)
+    ns = sum_by_key(len(kinds), of, segments.ns_by_group)
     for i in _most(ns):
         kind = PathKind(int(kinds[i])).report_name
         yield PathPart(
             kind, int(ns[i]), per_step[kind] if times.n_steps else None, int(ns[i]) / times.total_ns
         )
-
-
-def _sums(of: Int64s, values: Int64s) -> Int64s:
-    """Return the sum of the values of each number, 0 to the largest of ``of``."""
-    total = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(total, of, values)
-    return total
 
 
 def _most(values: Int64s, limit: int | None = None) -> list[int]:
@@ -167,13 +161,15 @@ def _summarize_lines(
         ns_by_group: Time of each group without its sampled functions.
     """
     keys, of = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
-    ns, n = _sums(of, ns_by_group), _sums(of, segments.n_by_group)
+    ns = sum_by_key(len(keys), of, ns_by_group)
+    n = sum_by_key(len(keys), of, segments.n_by_group)
     for i in _most(ns, MAX_LINES):
         if not ns[i]:
             continue
 
         frame, kind = divmod(int(keys[i]), len(PathKind))
         group_indices = np.flatnonzero(of == i)
+        # A line is named after its longest group.
         main = group_indices[_most(ns_by_group[group_indices], 1)[0]]
 
         yield PathLine(
@@ -223,8 +219,8 @@ def _summarize_blocking_calls(
 
     # Name and source line become one number, in which line 0 is an unknown line.
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
-    _, of = numbered(keys)
-    ns, n = _sums(of, blocked_ns), np.bincount(of)
+    unique_keys, of = numbered(keys)
+    ns, n = sum_by_key(len(unique_keys), of, blocked_ns), np.bincount(of)
 
     for i in _most(ns, MAX_BLOCKING):
         call_indices = np.flatnonzero(of == i)

@@ -8,6 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import summarize_snapshot
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.snapshot.annotated_regions import peaks_between
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, peaks, window_peaks
@@ -65,8 +66,7 @@ def _peak_sites(ctx: Context, peak: WindowPeak) -> tuple[PeakSite, ...]:
     is_known = row != NO_ROW
 
     rows, group, counts = np.unique(row[is_known], return_inverse=True, return_counts=True)
-    n_bytes = np.zeros(len(rows), dtype=np.int64)
-    np.add.at(n_bytes, group, ctx.allocations.n_bytes[peak.live][is_known])
+    n_bytes = sum_by_key(len(rows), group, ctx.allocations.n_bytes[peak.live][is_known])
 
     sites = []
     for location, line_rows in ctx.by_line(rows):

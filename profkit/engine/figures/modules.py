@@ -10,6 +10,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import distinct
 from profkit.index.host.call_paths import TOP
 from profkit.index.host.modules import ModuleTree, own_times
@@ -125,10 +126,8 @@ def _without_calls(ctx: Context) -> ModuleTree | None:
     has_module = module != NO_FRAME
     node[has_module] = np.searchsorted(module_numbers, module[has_module])
 
-    host_ns = np.zeros(len(module_numbers), dtype=np.int64)
     ops = np.flatnonzero(has_module & (events.category == Category.OP))
-    np.add.at(host_ns, node[ops], ctx.op_self_ns[ops])
-
+    host_ns = sum_by_key(len(module_numbers), node[ops], ctx.op_self_ns[ops])
     names = tuple(ctx.source.modules[number] for number in module_numbers.tolist())
     zero = np.zeros(len(module_numbers), dtype=np.int64)
     return ModuleTree(names, np.full(len(module_numbers), TOP, np.int32), zero, zero, host_ns, node)
@@ -137,22 +136,22 @@ def _without_calls(ctx: Context) -> ModuleTree | None:
 def _device_ns(ctx: Context, modules: ModuleTree, *, in_steps: bool = False) -> Int64s:
     """Sum the device time of each node without its children, all or in steps. Shape ``(m,)``."""
     launches = ctx.launches
+    # Work without a known operator counts where it was launched.
     cause = np.where(launches.op != NO_ROW, launches.op, launches.launch)
     node = np.append(modules.node, TOP)[cause]
     counted = node != TOP
     if in_steps:
         counted &= device_work_in_steps(ctx, launches.work)
 
-    device_ns = np.zeros(len(modules.name), dtype=np.int64)
-    np.add.at(device_ns, node[counted], ctx.events.dur_ns[launches.work[counted]])
-    return device_ns
+    spent_ns = ctx.events.dur_ns[launches.work[counted]]
+    return sum_by_key(len(modules.name), node[counted], spent_ns)
 
 
 def _in_steps(ctx: Context, modules: ModuleTree) -> tuple[Int64s, Int64s]:
     """Sum each node's own time in steps, on the host and on devices. Shapes ``(m,)``."""
-    host_ns = np.zeros(len(modules.name), dtype=np.int64)
     if not len(ctx.steps):
-        return host_ns, host_ns
+        zero = np.zeros(len(modules.name), dtype=np.int64)
+        return zero, zero
     if ctx.modules is None:  # its times are those of operators
         rows = np.flatnonzero((modules.node != TOP) & (ctx.events.category == Category.OP))
         spent_ns = ctx.op_self_ns[rows]
@@ -160,7 +159,7 @@ def _in_steps(ctx: Context, modules: ModuleTree) -> tuple[Int64s, Int64s]:
         rows, spent_ns = own_times(ctx.events, ctx.tree, ctx.forward_ops, modules.node)
 
     counted = calls_in_steps(ctx, rows)
-    np.add.at(host_ns, modules.node[rows[counted]], spent_ns[counted])
+    host_ns = sum_by_key(len(modules.name), modules.node[rows[counted]], spent_ns[counted])
     return host_ns, _device_ns(ctx, modules, in_steps=True)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import numbered_pairs
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
@@ -47,9 +48,7 @@ class PathSegments:
     @cached_property
     def ns_by_group(self) -> Int64s:
         """Time of each group. Shape ``(g,)``."""
-        total_ns = np.zeros(len(self.kind), dtype=np.int64)
-        np.add.at(total_ns, self.group, self.length_ns)
-        return total_ns
+        return sum_by_key(len(self.kind), self.group, self.length_ns)
 
 
 def group_path_segments(ctx: Context, path: CriticalPath) -> PathSegments:

@@ -6,6 +6,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import SampledPlace, find_named_places, python_time
 from profkit.engine.figures.path_segments import PathSegments
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.intervals import covered_within
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.model.critical_path import PathKind
@@ -45,8 +46,8 @@ def build_sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments)
     taken_ns = min(python_ns, sum(ns for _, ns in shown))
 
     # Each group loses the same share; rounding is made up for in the largest.
-    by_group = np.zeros(len(segments.kind), dtype=np.int64)
-    np.add.at(by_group, segments.group[is_python], path.lengths_ns[is_python])
+    group, lengths_ns = segments.group[is_python], path.lengths_ns[is_python]
+    by_group = sum_by_key(len(segments.kind), group, lengths_ns)
     removed = by_group * taken_ns // python_ns
     removed[np.argmax(by_group)] += taken_ns - removed.sum()
     return SampledPath(np.maximum(segments.ns_by_group - removed, 0), shown)

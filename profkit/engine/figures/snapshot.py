@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.annotated_regions import annotated_regions
@@ -105,9 +106,8 @@ def allocation_sites(
 
 
 def _summarize_uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
-    n, n_bytes = np.zeros((2, len(USES)), dtype=np.int64)
-    np.add.at(n, sites.use, sites.n)
-    np.add.at(n_bytes, sites.use, sites.n_bytes)
+    n = sum_by_key(len(USES), sites.use, sites.n)
+    n_bytes = sum_by_key(len(USES), sites.use, sites.n_bytes)
     order = [use for use in np.argsort(-n_bytes, kind="stable").tolist() if n[use]]
     return tuple(MemoryUse(USES[use], int(n[use]), int(n_bytes[use])) for use in order)
 

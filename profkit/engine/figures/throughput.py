@@ -76,10 +76,7 @@ def select_timed_work(ctx: Context) -> TimedWork:
 
 def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:
     """Return the kernels that some calls launched, and the call of each."""
-    is_call = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_call[rows] = True
-    owner, launches = ctx.tree.nearest(is_call), ctx.launches
-
+    owner, launches = ctx.nearest(rows), ctx.launches
     is_kernel = ctx.events.category[launches.work] == Category.KERNEL
     has_op = is_kernel & (launches.op != NO_ROW)
     kernels, owners = launches.work[has_op], owner[launches.op[has_op]]
@@ -104,6 +101,7 @@ def compute_throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughpu
     if peak is None:
         return figures
 
+    # Each precision has a peak of its own, so that of several none applies.
     kind = _precision(ctx, work, places)
     per_s = peak.flops_per_s.get(kind) if kind else None
     return replace(

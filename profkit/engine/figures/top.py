@@ -7,6 +7,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
+from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.figures.throughput import TimedWork, compute_throughput
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.device.occupancy import (
@@ -50,7 +51,7 @@ def group_by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -
         limit: The maximum number of groups; by default all.
     """
     events = ctx.events
-    totals = _sums(len(events.names), events.name[rows], events.dur_ns[rows])
+    totals = sum_by_key(len(events.names), events.name[rows], events.dur_ns[rows])
 
     # A stable sort leaves the rows of each name in their order, one group after the other.
     order = np.argsort(events.name[rows], kind="stable").astype(np.int32)
@@ -69,13 +70,6 @@ def group_by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -
     ]
 
 
-def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:
-    """Return the sum of weights by key, exact for integers. Shape ``(n,)``."""
-    sums = np.zeros(n, dtype=np.int64)
-    np.add.at(sums, keys, weights)
-    return sums
-
-
 def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
     """Return the first row of the group with the highest weight; rows with one key are a group."""
     return int(rows[_heaviest_place(key, weights)])
@@ -83,9 +77,7 @@ def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
 
 def _heaviest_place(key: Int32s | Int64s, weights: Int64s) -> int:
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    totals = np.zeros(len(first), dtype=np.int64)
-    np.add.at(totals, number, weights)
-    return int(first[np.argmax(totals)])
+    return int(first[np.argmax(sum_by_key(len(first), number, weights))])
 
 
 def summarize_kernels(ctx: Context, work: TimedWork) -> tuple[KernelSummary, ...]:
@@ -184,12 +176,15 @@ def summarize_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     is_op: Mask = events.category == Category.OP
     op_rows = np.flatnonzero(is_op).astype(np.int32)
 
+    # Device work counts for the innermost operator that launched it.
     is_launched = launches.op != NO_ROW
     work, ops = launches.work[is_launched], launches.op[is_launched]
     is_step_work = device_work_in_steps(ctx, work)
     n = len(events.names)
-    device_ns = _sums(n, events.name[ops], events.dur_ns[work])
-    device_in_steps_ns = _sums(n, events.name[ops[is_step_work]], events.dur_ns[work[is_step_work]])
+    device_ns = sum_by_key(n, events.name[ops], events.dur_ns[work])
+    device_in_steps_ns = sum_by_key(
+        n, events.name[ops[is_step_work]], events.dur_ns[work[is_step_work]]
+    )
 
     by_op = _places_by_name(ctx, timed.rows)
     summaries = []
@@ -231,11 +226,11 @@ def summarize_lines(ctx: Context, timed: TimedWork) -> tuple[LineSummary, ...]:
     is_known = (cause != NO_ROW) & (frame[cause] != NO_FRAME)
     work, causes = launches.work[is_known], cause[is_known]
 
-    host_ns = _sums(n, frame[ops], ctx.op_self_ns[ops])
-    device_ns = _sums(n, frame[causes], events.dur_ns[work])
+    host_ns = sum_by_key(n, frame[ops], ctx.op_self_ns[ops])
+    device_ns = sum_by_key(n, frame[causes], events.dur_ns[work])
     in_steps, is_step_work = ops[calls_in_steps(ctx, ops)], device_work_in_steps(ctx, work)
-    host_in_steps = _sums(n, frame[in_steps], ctx.op_self_ns[in_steps])
-    device_in_steps = _sums(n, frame[causes[is_step_work]], events.dur_ns[work[is_step_work]])
+    host_in_steps = sum_by_key(n, frame[in_steps], ctx.op_self_ns[in_steps])
+    device_in_steps = sum_by_key(n, frame[causes[is_step_work]], events.dur_ns[work[is_step_work]])
     n_ops = np.bincount(frame[ops], minlength=n)
 
     of_work = frame[timed.rows]

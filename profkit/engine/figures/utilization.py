@@ -5,15 +5,16 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
-from profkit.index.distinct import distinct, numbered
+from profkit.index.distinct import distinct, marked, numbered
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import Category, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD
 
@@ -87,8 +88,7 @@ def _by_precision(ctx: Context, work: TimedWork, places: Rows) -> dict[Precision
     width = len(ctx.events.names)
     kernel = ctx.events.name[work.main_kernel[places]].astype(np.int64)
     pairs, place = numbered((work.kind[places] + 1) * width + kernel)
-    flops = np.zeros(len(pairs), dtype=np.int64)
-    np.add.at(flops, place, work.flops[places])
+    flops = sum_by_key(len(pairs), place, work.flops[places])
 
     flops_of: dict[Precision | None, int] = {}
     for pair, n_flops in zip(pairs.tolist(), flops.tolist(), strict=True):
@@ -129,16 +129,10 @@ def _known_share(ctx: Context, work: TimedWork) -> float | None:
     if not all_ns:
         return None
 
-    counted_rows = ctx.launched_by(work.rows)[0] if ctx.has_device_work else _within(ctx, work.rows)
-    is_counted = np.zeros(len(events), dtype=np.bool_)
-    is_counted[counted_rows] = True
+    is_counted: Mask = ctx.nearest(work.rows) != NO_ROW
+    if ctx.has_device_work:
+        is_counted = marked(ctx.launched_by(work.rows)[0], len(events))[:-1]
     return int(spent_ns[is_product_work & is_counted].sum()) / all_ns
-
-
-def _within(ctx: Context, rows: Rows) -> Rows:
-    is_row = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_row[rows] = True
-    return np.flatnonzero(ctx.tree.nearest(is_row) >= 0)
 
 
 def _model_flops(ctx: Context) -> int | None:

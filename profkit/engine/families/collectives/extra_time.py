@@ -33,6 +33,7 @@ def find_extra_time(job: JobContext, rank: int, least_ns: float) -> PlaceTime | 
 
     slower = []
     for place in job.ranks[rank].places:
+        # A rank without the place spends no time there.
         usual_ns = round(statistics.median(times.get(place.where, 0) for times in other_ranks))
         if place.ns - usual_ns >= least_ns:
             slower.append(PlaceTime(place.where, place.ns - usual_ns, place.location))

@@ -68,8 +68,10 @@ def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | Non
     is_backward = rows_named(events, BACKWARD, Category.OP, Category.ANNOTATION)
     in_backward = ctx.tree.nearest(is_backward)[starter] != NO_ROW
     turns = np.stack([ctx.step_of(starter), in_backward])
+    # The first gather of a pass has no other one to be issued with.
     is_first = np.append(True, (np.diff(turns, axis=1) != 0).any(axis=0)) | (gathers == 0)
 
+    # The device can begin to gather when all collectives before have ended.
     free_ns = np.maximum.accumulate(events.end_ns[waits.rows])[gathers - 1]
     gap_ns = np.maximum(0, events.ts_ns[rows] - free_ns)
     is_late = ~is_first & _is_needed_next(ctx, waits, gathers)
@@ -123,6 +125,7 @@ def _is_needed_next(ctx: Context, waits: CollectiveWaits, gathers: Rows) -> Mask
         gathers: Indices into the collectives. Shape ``(k,)``, also of the result.
     """
     events, launches = ctx.events, ctx.launches
+    # Only computation on the same device waits for the gather.
     is_kernel = (events.category[launches.work] == Category.KERNEL) & (launches.launch != NO_ROW)
     is_kernel &= ~ctx.is_communication[launches.work]
     is_kernel &= device_of(events, launches.work) == waits.device

@@ -110,6 +110,7 @@ def suggest_collective_fix(
 
 
 def _choose_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+    # Barriers and pipelines have fixes of their own, whatever the program does.
     for kinds, advice in _BY_KIND.items():
         if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
             return advice
@@ -200,8 +201,6 @@ def _moves_device_tensors(ctx: Context) -> bool:
 
     Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back itself.
     """
-    is_collective = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_collective[host_collectives(ctx.events)] = True
-    launch = ctx.launches.launch
-    launch = launch[launch != NO_ROW]
-    return bool((ctx.tree.nearest(is_collective)[launch] != NO_ROW).any())
+    launch = ctx.launches.launch[ctx.launches.launch != NO_ROW]
+    collective = ctx.nearest(host_collectives(ctx.events))
+    return bool((collective[launch] != NO_ROW).any())

@@ -115,9 +115,8 @@ def _classify_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
     as an all-reduce, and all-to-all by kernels that send and receive.
     """
     events = ctx.events
-    is_annotation = np.zeros(len(events), dtype=np.bool_)
-    is_annotation[device_collectives(events)] = True
-    annotation = np.where(launch != NO_ROW, ctx.tree.nearest(is_annotation)[launch], NO_ROW)
+    around = ctx.nearest(device_collectives(events))
+    annotation = np.where(launch != NO_ROW, around[launch], NO_ROW)
     written = events.collective.at(rows).tolist()
 
     kind_of_texts: dict[tuple[int, ...], str] = {}
@@ -149,6 +148,7 @@ def find_host_waits(ctx: Context) -> CollectiveWaits | None:
         return None
 
     working = host_work_time(events, ctx.tree)
+    # A rank whose device computes meanwhile does not wait.
     for device in ctx.devices:
         working = unite(working, device.compute)
 
@@ -197,6 +197,7 @@ def find_collective_sites(ctx: Context, waits: CollectiveWaits) -> list[Collecti
     sites = []
     for location, line_rows in ctx.by_line(rows):
         is_of_line = np.isin(rows, line_rows)
+        # Places are sorted by time.
         heaviest = int(places[is_of_line][0])
         op = ctx.location(int(waits.starter[heaviest])).op
         sites.append(

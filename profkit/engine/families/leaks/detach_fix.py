@@ -50,6 +50,7 @@ def is_accumulation(code: str) -> bool:
 
 def _parsed(code: str) -> ast.stmt | None:
     try:
+        # A recorded line may be a part of a statement, which does not parse.
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -48,6 +48,7 @@ def growth_text(leak: Leak) -> str:
     first, last = format_count(leak.first_step), format_count(leak.last_step)
     amount = f"{'about ' if is_estimate(leak) else ''}{format_bytes(total_per_step_bytes(leak))}"
     memory = f"Memory of {leak.device}"
+    # The nodes of a graph are on the host, wherever its tensors are.
     if leak.device in _MEMORY or node_per_step_bytes(leak) > leak.per_step_bytes:
         memory = _MEMORY.get(leak.device, "Host memory")
     return f"{memory} grows by {amount} per step (steps {first} to {last})"
