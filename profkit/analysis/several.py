@@ -147,7 +147,7 @@ class _Item:
         root: The working folder of paths, if the process has another one.
         n_readers: How many processes may read it together.
         cache_bytes: The limit of the cache.
-        is_alone: Whether there is no other recording that it could be joined to.
+        is_alone: Whether it is the only recording, so that it joins no other.
         version: Version of profkit, which has to be the same everywhere.
     """
 

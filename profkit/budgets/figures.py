@@ -30,7 +30,7 @@ on, each recording is one measurement: steps of one run are alike, runs are not.
 _PER_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
 _OF_MEDIAN: Final = 1.2533
-"""The standard error of a median by that of a mean, in a normal distribution: sqrt(pi / 2)."""
+"""Standard error of a median divided by the mean's, in a normal distribution: sqrt(pi / 2)."""
 _OF_FEW: Final = {3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 """By how much the median absolute deviation of so few measurements is too small on average.
 

@@ -52,7 +52,7 @@ class Side:
 
 
 def compare(before: Side, after: Side) -> Difference:
-    """Find what is new, fixed, worse or better.
+    """Find new and fixed findings and memory, and the changes for the worse or better.
 
     Raises:
         UsageError: They are of different kinds, such as a trace and a snapshot.

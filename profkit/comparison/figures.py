@@ -25,7 +25,7 @@ Key = tuple[str, str | None]
 
 
 def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
-    """Return the figures of two reports, without those that are 0 or unknown in both."""
+    """Return the figures of two reports; figures that are 0 or unknown in both are left out."""
     per_step = bool(before.summary.steps and after.summary.steps)
     names = renamed_devices(before, after)
 

@@ -76,7 +76,7 @@ class Context:
     """A recording and the relations in it. Every property is computed once.
 
     Attributes:
-        trace: The trace; one without events where there is none.
+        trace: The trace; :data:`~profkit.model.trace.NO_TRACE` without one.
         snapshot: The allocator's memory snapshot, or None.
         live: The monitored memory of the running program, or None.
         flights: What torch's FlightRecorder kept of the calls of collectives of this process.

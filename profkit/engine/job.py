@@ -106,7 +106,7 @@ def _build_dump_report(
 
 
 def _drop_details(report: Report) -> Report:
-    """Drop what is only shown of the lowest rank of a job: this leaves a tenth."""
+    """Drop the figures that are shown of a job's lowest rank alone: this leaves a tenth."""
     with_spans = {rule.INFO.id for rule in rules() if hasattr(rule, "over_ranks")}
 
     def reduce_findings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -129,7 +129,7 @@ class JobContext:
     """The recorded ranks of a job and the relations between them. Properties are computed once.
 
     Attributes:
-        ranks: Its ranks, ascending: those with a trace or, if none has one, those with a dump.
+        ranks: Its ranks with a trace or, if none has one, with a dump; ascending.
         flights: What torch's FlightRecorder kept of these and other ranks.
     """
 

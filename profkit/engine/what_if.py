@@ -183,7 +183,7 @@ def _match_names(ctx: Context, pattern: str) -> Mask:
 
 
 def _suggest_names(ctx: Context, pattern: str) -> str:
-    """Suggest names that contain what the pattern does, else those that take the longest."""
+    """Suggest names that contain the pattern's longest part, else the names with the most time."""
     events = ctx.events
     literal = max(re.split(r"[*?]", pattern), key=len).lower()
 

@@ -65,7 +65,7 @@ def _claim_stdout() -> BinaryIO:
 
 
 def _receive(stream: BinaryIO, items: "queue.SimpleQueue[Any]") -> None:
-    """Pass on items until there are no more, which ends the process at once."""
+    """Pass on items until the input ends, which ends the process at once."""
     try:
         while True:
             items.put(pickle.load(stream))  # noqa: S301  (from the process that started this one)

@@ -224,7 +224,7 @@ class Compilation:
     """A compilation in a step, with torch's record of it if there is one.
 
     Attributes:
-        row: The outermost row of it.
+        row: Its outermost row.
         compile_id: Such as ``3/1``, or empty.
         location: The line that called the function.
     """
@@ -284,7 +284,7 @@ def _without_warm_up(ctx: Context, compilations: list[Compilation]) -> list[Comp
     for compilation in compilations:
         n_times[function_id(compilation.compile_id)] += 1
 
-    # Most functions compile twice as they learn which sizes vary: that is no fault of the program.
+    # Most functions compile twice as they learn which sizes vary: the program is not at fault.
     started = {
         function_id(compile_id)
         for compile_id in ctx.compilations.numbers
@@ -348,8 +348,8 @@ def group_backward_rows(ctx: Context, groups: list[list[Compilation]]) -> list[l
 def compile_times(ctx: Context) -> dict[str, Intervals]:
     """Return the time in steps, or in a recording without steps, that compilation takes.
 
-    The keys are the compilers. ``torch.compile``'s time contains that of Triton, and recompilations
-    are not included. TorchScript compiles in the background of a call, after it has run it twice:
+    The keys are the compilers. ``torch.compile``'s time contains Triton's, and recompilations are
+    not included. TorchScript compiles in the background of a call, after it has run it twice:
     nothing is recorded until the call's first operator, and the fallback for inputs unlike those of
     the first calls shows that it was compiled.
 

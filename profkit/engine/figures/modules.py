@@ -20,7 +20,7 @@ from profkit.model.report import ModuleSummary, Throughput
 from profkit.patterns import regex
 
 MAX_MODULES: Final = 200
-"""Rows of the tree in a report, besides those that sum up the others of a module."""
+"""Rows of the tree in a report, besides the rows that sum up a module's smaller modules."""
 _INSTANCE: Final = regex(r"^(?P<kind>.*?)(?:_(?P<number>\d{1,18}))?$", re.DOTALL)
 
 
@@ -152,7 +152,8 @@ def _in_steps(ctx: Context, modules: ModuleTree) -> tuple[Int64s, Int64s]:
     if not len(ctx.steps):
         zero = np.zeros(len(modules.name), dtype=np.int64)
         return zero, zero
-    if ctx.modules is None:  # its times are those of operators
+    if ctx.modules is None:
+        # Such a tree has the times of operators.
         rows = np.flatnonzero((modules.node != TOP) & (ctx.events.category == Category.OP))
         spent_ns = ctx.op_self_ns[rows]
     else:

@@ -66,7 +66,7 @@ def summarize_ranks(job: JobContext) -> tuple[RankSummary, ...]:
         clock_of_each = np.full(len(windows), clock, dtype=np.int32)
         bounds = tuple(clocks.corrected(clock_of_each, windows[:, i]) for i in range(2))
 
-        # Collectives outside of the steps, such as a warm-up's, are no part of them.
+        # Collectives outside of the steps, such as a warm-up's, do not count.
         wait_ns, transfer_ns = (
             covered_within(times, *bounds) if len(windows) else np.array([times.total_ns])
             for times in (waiting, moving)

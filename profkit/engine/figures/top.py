@@ -164,7 +164,7 @@ def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
 
 
 def _places_by_name(ctx: Context, rows: Rows | Int32s) -> dict[str, Rows]:
-    """Return the indices of some rows by their events' name, without those that are NO_ROW."""
+    """Return the indices of some rows by the name of their event; NO_ROW is left out."""
     places = np.flatnonzero(rows != NO_ROW)
     groups = group_by_name(ctx, rows[places].astype(np.intp))
     return {group.name: places[group.places] for group in groups}

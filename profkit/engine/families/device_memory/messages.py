@@ -18,7 +18,7 @@ def blocks(n: int) -> str:
 
 
 def site_line(location: Location, *, is_before_recording: bool = False) -> str:
-    """Return ``train.py:12``, or why there is no source line."""
+    """Return ``train.py:12``, or why the source line is unknown."""
     if is_before_recording and location.file is None:
         return "memory allocated before recording"
     return location.place

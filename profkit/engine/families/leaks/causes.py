@@ -58,7 +58,7 @@ def _holder(leak: Leak) -> object:
 
 
 def merge_leaks(group: tuple[Leak, ...]) -> Leak:
-    """Merge the leaks of one holder, with the allocation site that has most of it.
+    """Merge the leaks of one holder, with the allocation site that grows most.
 
     Args:
         group: Leaks of one holder, the most bytes per step first.
@@ -128,7 +128,7 @@ def graph_share(leak: Leak) -> float:
 
 
 def graph_bytes(graph: Graph) -> int:
-    """Return the bytes that a graph saved, and approximately those of its nodes."""
+    """Return the bytes that a graph saved, with an approximate size of its nodes."""
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
 
 

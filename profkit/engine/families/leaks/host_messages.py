@@ -22,7 +22,7 @@ _ALL: Final = format_share(1.0)
 
 
 def host_message(leak: Leak) -> str:
-    """Describe the rate, and what is known of the cause."""
+    """Describe the rate, and the cause as far as it is known."""
     if leak.kind == "workers":
         return _describe_workers(leak)
     if leak.kind == "native":
