@@ -105,7 +105,7 @@ def build_job_lanes(job: JobContext) -> JobLanes:
     for number, (report, time) in enumerate(zip(job.ranks, _times(job), strict=True)):
         clock = calls.clock[number]
 
-        # Defaults bind the values of this turn of the loop.
+        # Default arguments bind the values of this rank.
         def moved(
             times_ns: Int64s, clock: np.int32 = clock, start_ns: int = time.start_ns
         ) -> Int64s:

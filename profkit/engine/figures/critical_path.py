@@ -217,7 +217,7 @@ def _summarize_blocking_calls(
     blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
     rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
 
-    # Name and source line become one number, in which line 0 is an unknown line.
+    # Name and source line become one number, in which 0 stands for no line.
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
     unique_keys, of = numbered(keys)
     ns, n = sum_by_key(len(unique_keys), of, blocked_ns), np.bincount(of)
