@@ -83,7 +83,7 @@ def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | Non
     late_places = np.flatnonzero(hidden_ns)
     names = [events.name_of(row) for row in above[gathers[late_places]].tolist() if row != NO_ROW]
     matches = (GATHERED_MODULE.match(name) for name in names)
-    modules = (match["gathers"] or match["other"] for match in matches if match)
+    modules = (match["own"] or match["other"] for match in matches if match)
     sharding: Sharding = "zero"
     if names:
         sharding = "fsdp2" if any(name.startswith("FSDP::") for name in names) else "fsdp1"

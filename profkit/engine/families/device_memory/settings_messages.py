@@ -61,7 +61,7 @@ def suggest_fragmentation_fix(memory: DeviceMemory) -> str:
             for result in alternatives
         )
         with_or_without = (
-            "without with_or_without" if _removes_limit(memory, first) else "with with_or_without"
+            "without it" if _removes_limit(memory, first) else "with it"
         )
         return (
             f"{_change(memory, first)}: {with_or_without} peak reserved memory would be "
