@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
-from profkit.analysis.several import Order, Scale, analyze_all, job_in, read_or_analyze
+from profkit.analysis.several import AnalysisRequest, Scale, analyze_all, find_job, read_or_analyze
 from profkit.analysis.study import (
     ANALYZE,
     COMMON,
@@ -12,7 +12,7 @@ from profkit.analysis.study import (
     Peaks,
     Study,
     chosen_rules,
-    context_of,
+    load_context,
     no_stage,
     paths_in,
     plain,
@@ -36,23 +36,23 @@ from profkit.arguments import (
 )
 from profkit.budgets.baseline import read_baseline
 from profkit.budgets.check import check as checked
-from profkit.budgets.history import history_of
+from profkit.budgets.history import build_history
 from profkit.budgets.limits import budgets_of
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.registry import chosen, rules
+from profkit.engine.registry import choose_rules, rules
 from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.engine.what_if import (
-    checked_factors,
-    in_graphs,
+    check_factors,
     predict,
-    removed,
-    scaled,
+    remove_findings,
+    scale_matches,
+    use_graphs,
     without_data_waits,
 )
-from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth, predict_job
+from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth, predict_job
 from profkit.errors import (
     LoadError,
     NotATraceError,
@@ -161,7 +161,7 @@ def analyze(  # noqa: PLR0913  (options, by name)
     paths = paths_in(path)
     recordings = _of_one_program(paths) or find_recordings(paths)
     found = analyze_all(
-        recordings, Order(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
+        recordings, AnalysisRequest(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
     )
     if len(found.reports) == 1 and (found.reports[0].is_job or not found.unread):
         return found.reports[0].report
@@ -189,7 +189,7 @@ def report_on_ranks(
         LoadError: No file can be read.
     """
     recordings = [Recording(tuple(own), is_member=True) for own in files]
-    found = analyze_all(recordings, Order(chosen), Scale(), _Stages(no_stage))
+    found = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
     jobs = [
         each.report for each in found.reports if each.is_job and (of is None or of in each.paths)
     ]
@@ -269,7 +269,7 @@ def compare(
         found = find_recordings([os.fspath(recording)])
         try:
             files = found[0].paths if len(found) == 1 else [recording]
-            ctx = context_of(files, limit_bytes, no_stage, on_progress)
+            ctx = load_context(files, limit_bytes, no_stage, on_progress)
         except SeveralTracesError:
             report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
                              limit_bytes=limit_bytes)  # fmt: skip
@@ -302,7 +302,7 @@ def compared_flames(
         if len(found) != 1 or is_report(place_of(path)):
             return ()
         try:
-            contexts.append(context_of(found[0].paths, limit_bytes, no_stage, None))
+            contexts.append(load_context(found[0].paths, limit_bytes, no_stage, None))
         except SeveralTracesError:
             return ()
     return flame_differences(*contexts)
@@ -349,24 +349,24 @@ def what_if(
         recording=recording, scale=scale, graph=graph, data_wait=data_wait, thresholds=thresholds,
         limit_bytes=limit_bytes, on_progress=on_progress,
     )  # fmt: skip
-    factors = tuple(checked_factors(scale or {}))
+    factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
         hint = "Give what to remove or to scale, a graph, or no wait for data."
         raise UsageError("No change is given.", hint)
-    wanted = [(word, chosen(rules(), [word.partition("@")[0]], ())) for word in words]
+    wanted = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
-        ctx = context_of([recording], limit_bytes, no_stage, on_progress)
+        ctx = load_context([recording], limit_bytes, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
-    changes = [*(scaled(ctx, pattern, factor) for pattern, factor in factors)]
+    changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
     for word, found in wanted:
         results = run_rules(ctx, found, thresholds or {}, on_stage=no_stage)
         skipped = results.unchecked[0] if len(results.unchecked) == len(found) else None
-        changes.append(removed(ctx, word, results.findings, skipped))
-    changes += [in_graphs(ctx)] if graph else []
+        changes.append(remove_findings(ctx, word, results.findings, skipped))
+    changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
 
@@ -416,11 +416,11 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
         even=even,
         waiting=waiting,
-        bandwidth=checked_bandwidth(bandwidth),
+        bandwidth=check_bandwidth(bandwidth),
     )
     recordings = find_recordings(paths_in(path))
     scale = Scale(workers, client)
-    return predict_job(job_in(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
+    return predict_job(find_job(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
 
 
 def check(
@@ -486,11 +486,11 @@ def history(
     reports = [each for each in every if isinstance(each, Report)]
     files = [os.fspath(each) for each in every if not isinstance(each, Report)]
     if files:
-        order = Order({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
+        order = AnalysisRequest({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
         recordings = find_recordings(files)
         found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
         reports += [each.report for each in found.reports]
-    return history_of(reports)
+    return build_history(reports)
 
 
 def _reports_or_paths(

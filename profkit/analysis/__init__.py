@@ -1,1 +1,1 @@
-"""Analyzes one recording (``study``), or many, and joins those of a job's ranks (``several``)."""
+"""Analyzes one recording (``study``), or many, and joins the ranks of a job (``several``)."""

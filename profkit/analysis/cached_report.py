@@ -1,6 +1,6 @@
 """Reports in the cache: the figures of a recording, and the results of each rule.
 
-With other rules, or other thresholds of some, only those run whose results are not known yet.
+With other rules or thresholds, only the rules run that have no results yet.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
-from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.figures.summary import describe_source, summarize
 from profkit.engine.runner import Overrides, RuleResults, recoverable_ns, report_on
 from profkit.model.change import ProgramChange
 from profkit.model.report import Report, Source, Summary
@@ -32,11 +32,11 @@ _MAX_SETS: Final = 50
 
 @dataclass
 class Results:
-    """What reports on a recording consist of.
+    """Figures and rule results of a recording, of which its reports consist.
 
     Attributes:
-        figures: The recording and its figures, without what findings save together; None if they
-            are not known.
+        figures: The recording and its figures, without the time that findings save
+            together; None if they are not known.
         n_rows: Rows of the recording, which changes name.
         of_rules: The results of rules, by :func:`rule_keys`.
         recoverable_ns: Time that the findings of some rules save together, by their keys.
@@ -48,35 +48,41 @@ class Results:
     recoverable_ns: dict[str, int] = field(default_factory=dict)
 
     def report(self, keys: Sequence[str]) -> Report | None:
-        """The report with some rules, by their keys; None if something of it is not known."""
-        every = [self.of_rules.get(key) for key in keys]
-        known = [each for each in every if each is not None]
+        """Return the report with some rules, by their keys; None if a part of it is not known."""
+        results = [self.of_rules.get(key) for key in keys]
+        complete = [result for result in results if result is not None]
         saved_ns = self.recoverable_ns.get(set_key(keys))
-        if self.figures is None or saved_ns is None or len(known) < len(every):
+        if self.figures is None or saved_ns is None or len(complete) < len(results):
             return None
-        return report_on(*self.figures, RuleResults.joined(known), saved_ns)
+        return report_on(*self.figures, RuleResults.joined(complete), saved_ns)
 
-    def complete(self, ctx: Context, keys: Sequence[str], found: Sequence[RuleResults]) -> Report:
-        """The report with some rules, whose results were found; what is new is added.
+    def complete(
+        self, ctx: Context, keys: Sequence[str], rule_results: Sequence[RuleResults]
+    ) -> Report:
+        """Return the report with the results of some rules, and keep them for other reports.
 
-        The results of a rule that crashed are not: after a retry it may not.
+        Results of a rule that crashed are not kept: after a retry it may not crash.
         """
         if self.figures is None:
-            self.figures = source_of(ctx), summarize(ctx)
+            self.figures = describe_source(ctx), summarize(ctx)
             self.n_rows = len(ctx.events)
-        together = RuleResults.joined(found)
+
+        together = RuleResults.joined(rule_results)
         saved_ns = self.recoverable_ns.get(set_key(keys))
         if saved_ns is None:
             saved_ns = recoverable_ns(ctx, together.on_program)
+
         if not together.has_crash:
             self.recoverable_ns[set_key(keys)] = saved_ns
         self.of_rules |= {
-            key: each for key, each in zip(keys, found, strict=True) if not each.has_crash
+            key: result
+            for key, result in zip(keys, rule_results, strict=True)
+            if not result.has_crash
         }
         return report_on(*self.figures, together, saved_ns)
 
     def bounded(self) -> "Results":
-        """The results to store: the latest ones."""
+        """Return the results to store: the latest ones."""
         return replace(
             self,
             of_rules=dict(list(self.of_rules.items())[-_MAX_RULES:]),
@@ -85,17 +91,17 @@ class Results:
 
 
 def rule_keys(rules: Iterable[Rule], thresholds: Overrides) -> list[str]:
-    """The keys of rules' results: what these depend on beside the recording."""
+    """Return the keys of rules' results, with all that they depend on besides the recording."""
     return [repr((rule.INFO.id, thresholds.get(rule.INFO.name), _state_of(rule))) for rule in rules]
 
 
 def set_key(rules: Iterable[str]) -> str:
-    """The key of several rules together."""
+    """Return the key of several rules together."""
     return "\n".join(rules)
 
 
 def _state_of(rule: Rule) -> tuple[object, ...]:
-    """What changes with the rule of another package."""
+    """Return the state on which another package's rule depends: its file, size and time."""
     if rule.__name__.startswith(_OURS):
         return ()
     file = getattr(rule, "__file__", None)
@@ -104,31 +110,30 @@ def _state_of(rule: Rule) -> tuple[object, ...]:
 
 
 def results_key(cache: Cache, paths: Sequence[str], options: Sequence[object]) -> Key | None:
-    """The key of the results on some files; None if they are not to be cached.
+    """Return the key of the results on some files; None if they are not to be cached.
 
     Args:
-        options: What all of them depend on, as plain data.
+        options: All that the results depend on besides the files, as plain data.
     """
     try:
         given = msgspec.msgpack.encode((paths, options))
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):  # options that are no plain data; reading says so
+    except (TypeError, ValueError, OverflowError):
+        # Options that are not plain data: reading the recording reports them.
         return None
     return cache.key([place_of(path) for path in paths], _KIND, given)
 
 
 def find_results(cache: Cache, key: Key) -> Results | None:
-    """The cached results; an entry that has no valid ones is removed."""
+    """Find the cached results; an entry that has no valid ones is removed."""
     entry = cache.find(key)
     if entry is None:
         return None
+
     try:
-        found = value_of(Results, entry)
-        if all(_is_within(change, found.n_rows) for change in _changes(found)):
-            return found
+        results = value_of(Results, entry)
+        # The cache is input like any other: rows beyond the recording would break a replay.
+        if all(_is_within(change, results.n_rows) for change in _changes(results)):
+            return results
     except NotValidError:
         pass
     cache.remove(key)
@@ -136,16 +141,16 @@ def find_results(cache: Cache, key: Key) -> Results | None:
 
 
 def _changes(results: Results) -> Iterator[ProgramChange]:
-    for each in results.of_rules.values():
-        yield from (finding.change for finding in each.findings if finding.change is not None)
+    for result in results.of_rules.values():
+        yield from (finding.change for finding in result.findings if finding.change is not None)
 
 
 def _is_within(change: ProgramChange, n_rows: int) -> bool:
-    """Whether the rows of a change are those of a recording."""
-    every: list[Any] = [change.calls, change.captured, *(rows for rows, _ in change.scaled)]
+    """Return whether the rows of a change are rows of a recording."""
+    row_sets: list[Any] = [change.calls, change.captured, *(rows for rows, _ in change.scaled)]
     return all(
         isinstance(rows, np.ndarray)
         and rows.dtype == np.int64
         and (not len(rows) or 0 <= rows.min() <= rows.max() < n_rows)
-        for rows in every
+        for rows in row_sets
     )

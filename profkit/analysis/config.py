@@ -22,7 +22,7 @@ _KEYS: Final = ("select", "ignore", "thresholds", "peaks", CACHE_BYTES, BUDGETS)
 
 @dataclass(frozen=True)
 class Config:
-    """The user's choice of rules; the defaults are those without a file.
+    """The user's choice of rules; the defaults apply without a file.
 
     Attributes:
         select: Rules to run: ids, names or families. Empty means all.
@@ -32,7 +32,7 @@ class Config:
             :data:`~profkit.index.compute.peaks.PEAK_FIGURES`.
         budgets: For ``profkit check``, by the figure's name what it may be at most.
         cache_bytes: Maximum size of the cache of large recordings; None for the default.
-        file: The file that they are in; empty without one.
+        file: The file with the settings; empty without one.
     """
 
     select: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ class Config:
     file: str = ""
 
     def chosen(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict[str, Any]:
-        """The arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+        """Return the arguments of :func:`~profkit.analysis.study.study` that choose rules.
 
         Args:
-            select: Rules that replace both lists of the file; empty for those of the file.
+            select: Rules that replace both lists of the file; empty for the file's own.
             ignore: Rules that replace the file's list of the same name, in the same way.
         """
         return {
@@ -68,32 +68,33 @@ def read_config(folder: Path | None = None) -> Config:
         UsageError: The file cannot be read, or a key or value in the table is not valid.
     """
     folder = working_folder() if folder is None else folder
-    for each in (folder, *folder.parents):
-        file = each / _FILE
+    for parent in (folder, *folder.parents):
+        file = parent / _FILE
         if file.is_file() and (table := _table(file)) is not None:
-            return _Reader(file).config(table)
+            return _Reader(file).build_config(table)
     return Config()
 
 
 def read_budgets(file: Path) -> Mapping[str, Any]:
-    """The budgets of a TOML file: ``[tool.profkit.budgets]``, ``[budgets]``, or all of it.
+    """Read the budgets of a TOML file: ``[tool.profkit.budgets]``, ``[budgets]``, or all of it.
 
     Raises:
         UsageError: The file cannot be read, or has none.
     """
-    whole = _toml(file)
-    found = (_profkit(whole) or {}).get(BUDGETS) if "tool" in whole else whole.get(BUDGETS, whole)
-    if not isinstance(found, dict) or not found:
+    table = _toml(file)
+    # pyproject.toml has them in its table; a file of budgets alone may do without.
+    budgets = (_profkit(table) or {}).get(BUDGETS) if "tool" in table else table.get(BUDGETS, table)
+    if not isinstance(budgets, dict) or not budgets:
         raise UsageError(f"{file} has no budgets.", f"Write them under [{_TABLE}.{BUDGETS}].")
-    return found
+    return budgets
 
 
 def _table(file: Path) -> Any:  # noqa: ANN401  (any TOML value)
     return _profkit(_toml(file))
 
 
-def _profkit(whole: Mapping[str, Any]) -> Any:  # noqa: ANN401  (any TOML value)
-    tool = whole.get("tool", {})
+def _profkit(table: Mapping[str, Any]) -> Any:  # noqa: ANN401  (any TOML value)
+    tool = table.get("tool", {})
     return tool.get("profkit") if isinstance(tool, dict) else None
 
 
@@ -101,12 +102,12 @@ def _toml(file: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise UsageError(f"{file} is not valid TOML: {error}.") from error
-    return found
+    return table
 
 
 class _Reader:
@@ -115,35 +116,37 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def config(self, table: Any) -> Config:  # noqa: ANN401  (any TOML value)
+    def build_config(self, table: Any) -> Config:  # noqa: ANN401  (any TOML value)
         from profkit.engine.registry import rules
 
-        known = rules()
+        all_rules = rules()
         self._check_keys(_TABLE, table, _KEYS)
+
         thresholds = table.get("thresholds", {})
         key = f"{_TABLE}.thresholds"
-        self._check_keys(key, thresholds, [rule.INFO.name for rule in known], "rule")
+        self._check_keys(key, thresholds, [rule.INFO.name for rule in all_rules], "rule")
+
         return Config(
-            self._names(f"{_TABLE}.select", table.get("select", []), known),
-            self._names(f"{_TABLE}.ignore", table.get("ignore", []), known),
+            self._check_names(f"{_TABLE}.select", table.get("select", []), all_rules),
+            self._check_names(f"{_TABLE}.ignore", table.get("ignore", []), all_rules),
             {
-                rule.INFO.name: self._thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
-                for rule in known
+                rule.INFO.name: self._check_thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
+                for rule in all_rules
                 if rule.INFO.name in thresholds
             },
-            self._peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
-            self._budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
-            self._bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
+            self._check_peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
+            self._check_budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
+            self._check_bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
             str(self._file),
         )
 
-    def _budgets(self, key: str, table: object) -> dict[str, Any]:
-        """The table of budgets, which ``profkit check`` reads."""
+    def _check_budgets(self, key: str, table: object) -> dict[str, Any]:
+        """Check the table of budgets, which ``profkit check`` reads."""
         if not isinstance(table, dict):
             raise self._error(key, "must be a table", f"Write [{key}].")
         return table
 
-    def _bytes(self, key: str, value: object) -> int | None:
+    def _check_bytes(self, key: str, value: object) -> int | None:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -151,11 +154,12 @@ class _Reader:
             raise self._error(key, problem, "0 turns the cache off.")
         return value
 
-    def _peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
+    def _check_peaks(self, key: str, tables: object) -> dict[str, dict[str, float]]:
         from profkit.index.compute.peaks import PEAK_FIGURES
 
         if not isinstance(tables, dict):
             raise self._error(key, "must be a table", f'Write [{key}."NAME OF THE DEVICE"].')
+
         for device, figures in tables.items():
             self._check_keys(f'{key}."{device}"', figures, PEAK_FIGURES, "figure")
             for name, value in figures.items():
@@ -168,20 +172,22 @@ class _Reader:
                     raise self._error(f'{key}."{device}".{name}', problem, hint)
         return tables
 
-    def _names(self, key: str, value: object, known: Sequence["Rule"]) -> tuple[str, ...]:
+    def _check_names(self, key: str, value: object, all_rules: Sequence["Rule"]) -> tuple[str, ...]:
         from profkit.engine.registry import matches
 
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self._error(key, "must be a list of strings", 'Write ["SYN", "item-sync"].')
+
         for name in value:
-            if not name or not any(matches(rule.INFO, name) for rule in known):
-                all_names = [each for rule in known for each in (rule.INFO.name, rule.INFO.id)]
-                hint = did_you_mean(name, all_names) or "See `profkit rules`."
+            if not name or not any(matches(rule.INFO, name) for rule in all_rules):
+                names = [name for rule in all_rules for name in (rule.INFO.name, rule.INFO.id)]
+                hint = did_you_mean(name, names) or "See `profkit rules`."
                 raise self._error(key, f"names a rule that does not exist: {name!r}", hint)
+
         return tuple(value)
 
-    def _thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
-        defaults = {each.name: each.default for each in fields(rule.Thresholds)}
+    def _check_thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
+        defaults = {threshold.name: threshold.default for threshold in fields(rule.Thresholds)}
         table: dict[str, float] = tables[rule.INFO.name]
         self._check_keys(key, table, list(defaults), "threshold")
         for name, value in table.items():
@@ -190,14 +196,17 @@ class _Reader:
                 raise self._error(f"{key}.{name}", f"must be a number, not {value!r}", hint)
         return table
 
-    def _check_keys(self, key: str, table: object, known: Sequence[str], what: str = "key") -> None:
+    def _check_keys(
+        self, key: str, table: object, allowed: Sequence[str], what: str = "key"
+    ) -> None:
         if not isinstance(table, dict):
             raise self._error(key, "must be a table", f"Write [{key}].")
+
         for name in table:
-            if name not in known:
-                hint = did_you_mean(name, known)
+            if name not in allowed:
+                hint = did_you_mean(name, allowed)
                 if not hint and what != "rule":
-                    hint = f"It can have {', '.join(known)}." if known else "It has none."
+                    hint = f"It can have {', '.join(allowed)}." if allowed else "It has none."
                 hint = hint or "See `profkit rules`."
                 raise self._error(key, f"has an unknown {what}: {name!r}", hint)
 

@@ -1,7 +1,7 @@
-"""Analyzes many recordings, each in a process of its own, and joins those of the ranks of a job.
+"""Analyzes many recordings, each in a process of its own, and joins the ranks of a job.
 
-Only plain results come back from a process: a report, and of a rank what joins it to others. One
-process has the events of one recording at a time.
+A process returns plain results only: a report, and for a rank the data that joins it to others. A
+process holds the events of one recording at a time.
 """
 
 import os
@@ -37,8 +37,8 @@ from profkit.readers.recordings import Recording, group_files, may_be_ranks, sto
 from profkit.readers.remote import is_url, url_n_bytes
 from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
-from profkit.scale.cluster import client_of_this_worker, on_cluster
-from profkit.scale.processes import can_start, in_processes
+from profkit.scale.cluster import call_on_cluster, client_of_this_worker
+from profkit.scale.processes import call_in_processes, can_start
 from profkit.scale.resources import n_cores, processes_for
 from profkit.scale.worker import outcome_of
 
@@ -63,26 +63,26 @@ class Listener(Protocol):
     """Follows an analysis."""
 
     def reading(self, path: str) -> None:
-        """A file is read."""
+        """Show that a file is read."""
 
     def on_progress(self, n_bytes: int, of_bytes: int) -> None:
-        """As for :func:`profkit.load`."""
+        """Show how much of a file is read, as for :func:`profkit.load`."""
 
     def on_stage(self, stage: str, ns: int) -> None:
-        """A stage of reading or analyzing has ended."""
+        """Note a stage of reading or analyzing that has ended."""
 
     def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:
-        """So many of all recordings were analyzed by other processes; the last took so long."""
+        """Show how many recordings are analyzed, and the stages of the last one."""
 
 
 @dataclass(frozen=True)
-class Order:
+class AnalysisRequest:
     """What to do with each recording. It is sent to other processes.
 
     Attributes:
         chosen: Arguments of :func:`~profkit.analysis.study.study`.
-        format: Of recordings that are no ranks of a job, the product is made in this format with
-            these ``options`` as long as the recording is loaded; empty for none.
+        format: Recordings outside a job are rendered in this format with
+            these ``options`` as long as they are loaded; empty for none.
     """
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
@@ -109,8 +109,8 @@ class Analyzed:
     """A report on a recording, or over the ranks of a job.
 
     Attributes:
-        paths: Its files; of a job those of the rank that is shown, and then those of the others.
-        product: The report in the ordered format, or None where it is still to be made.
+        paths: Its files; of a job first the files of the rank that is shown.
+        product: The report in the ordered format, or None if it is not rendered yet.
     """
 
     paths: tuple[str, ...]
@@ -119,7 +119,7 @@ class Analyzed:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is over the ranks of a job."""
+        """Return whether it is over the ranks of a job."""
         return self.report.source.kind == "ranks"
 
 
@@ -130,7 +130,7 @@ class Analyses:
     Attributes:
         reports: In the order of the paths; one per job.
         unread: Files that could not be read, and why.
-        skipped: Files of folders that are no recordings.
+        skipped: Files of folders that are not recordings.
     """
 
     reports: tuple[Analyzed, ...]
@@ -140,22 +140,22 @@ class Analyses:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a process needs to know to analyze a recording.
+    """A recording and what a process needs to analyze it.
 
     Attributes:
         may_be_rank: Whether it may be shown as a part of a job, so that no product is made of it.
-        root: The working folder of paths, where that of the process is another one.
+        root: The working folder of paths, if the process has another one.
         n_readers: How many processes may read it together.
         cache_bytes: The limit of the cache.
-        is_alone: Whether there is no other recording that it could be joined to.
-        version: That of profkit, which has to be the same everywhere.
+        is_alone: Whether it is the only recording, so that it joins no other.
+        version: Version of profkit, which has to be the same everywhere.
     """
 
     recording: Recording
-    order: Order
-    may_be_rank: bool
-    root: str
-    n_readers: int | None
+    request: AnalysisRequest
+    may_be_rank: bool = False
+    root: str = ""
+    n_readers: int | None = None
     cache_bytes: int | None = None
     is_alone: bool = False
     version: str = __version__
@@ -163,10 +163,10 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Result:
-    """What comes back.
+    """What a process returns.
 
     Attributes:
-        report: Of most ranks it is not needed.
+        report: The report; for most ranks nobody reads it.
         rank: What joins it to other ranks, or None.
         product: As in :class:`Analyzed`.
         stages_ns: How long each stage took.
@@ -179,166 +179,188 @@ class _Result:
 
 
 def analyze_all(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Analyses:
-    """Analyze some recordings, and join those of the ranks of a job.
+    """Analyze some recordings, and join the ranks of a job.
 
     Raises:
-        LoadError: Nothing could be read, or a path that was given does not exist or is no
+        LoadError: Nothing could be read, or a given path does not exist or is not a
             recording.
         UsageError: As for :func:`profkit.analyze`.
     """
-    found: list[tuple[Recording, _Result]] = []
+    analyzed: list[tuple[Recording, _Result]] = []
     failed: list[tuple[Recording, ProfkitError]] = []
-    for recording, result in _results(recordings, order, scale, listener):
+    for recording, result in _iterate_results(recordings, request, scale, listener):
         if isinstance(result, ProfkitError):
             failed.append((recording, result))
         else:
-            found.append((recording, result))
-    unread = [each for each in failed if not isinstance(each[1], NotATraceError)]
-    if not found and not failed:
+            analyzed.append((recording, result))
+
+    unread = [failure for failure in failed if not isinstance(failure[1], NotATraceError)]
+
+    if not analyzed and not failed:
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
-    if not found:
+    if not analyzed:
         raise (unread or failed)[0][1]
+
     return Analyses(
-        tuple(_joined(found, unread)),
+        tuple(_join_ranks(analyzed, unread)),
         tuple((recording.paths[0], error) for recording, error in unread),
         tuple(error for _, error in failed if isinstance(error, NotATraceError)),
     )
 
 
 def read_or_analyze(
-    recordings: Iterable[Recording], order: Order, scale: Scale, listener: Listener
+    recordings: Iterable[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Analyses:
-    """Do the same, but take reports that were saved as JSON as they are; they come first.
+    """Analyze recordings, but take reports that were saved as JSON as they are; they come first.
 
     Raises:
         LoadError: As for :func:`analyze_all`, or a report is incomplete.
         UsageError: As for :func:`analyze_all`.
     """
-    saved, others = [], []
-    for each in recordings:
+    saved, unsaved = [], []
+
+    for recording in recordings:
         report = None
-        if len(each.paths) == 1:
+        if len(recording.paths) == 1:
+            # Files that cannot be read as a report are left to the analysis, which says why.
             with suppress(MissingFileError, UnreadableFileError, NotATraceError):
-                report = read_report(place_of(each.paths[0]), order.chosen.get("limit_bytes"))
+                report = read_report(
+                    place_of(recording.paths[0]), request.chosen.get("limit_bytes")
+                )
+
         if report is None:
-            others.append(each)
+            unsaved.append(recording)
         else:
-            saved.append(Analyzed(each.paths, report))
-    if saved and not others:
+            saved.append(Analyzed(recording.paths, report))
+
+    if saved and not unsaved:
         return Analyses(tuple(saved), (), ())
+
     try:
-        found = analyze_all(others, order, scale, listener)
+        analyses = analyze_all(unsaved, request, scale, listener)
     except NotATraceError as error:
         if not saved:
             raise
         return Analyses(tuple(saved), (), (error,))
-    return replace(found, reports=(*saved, *found.reports))
+
+    return replace(analyses, reports=(*saved, *analyses.reports))
 
 
-def job_in(
+def find_job(
     recordings: Sequence[Recording], limit_bytes: int | None, scale: Scale, listener: Listener
 ) -> JobContext:
-    """The ranks of the job that some recordings are of, without findings.
+    """Return the ranks of the job that contains some recordings, without findings.
 
     Args:
         limit_bytes: As for :func:`profkit.load`.
 
     Raises:
         LoadError: Nothing could be read, or a path that was given does not exist.
-        UsageError: They are of no job, or of several.
+        UsageError: They belong to no job, or to several.
     """
-    from profkit.engine.job import jobs_of
+    from profkit.engine.job import group_by_job
 
-    order = Order({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
-    found = [result for _, result in _results(recordings, order, scale, listener)]
-    ranks = (each.rank for each in found if isinstance(each, _Result) and each.rank is not None)
-    jobs = [ctx for ctx in map(JobContext.of, jobs_of(ranks)) if len(ctx.ranks) > 1]
+    request = AnalysisRequest({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
+    results = [result for _, result in _iterate_results(recordings, request, scale, listener)]
+    ranks = (
+        result.rank for result in results if isinstance(result, _Result) and result.rank is not None
+    )
+    jobs = [ctx for ctx in map(JobContext.of, group_by_job(ranks)) if len(ctx.ranks) > 1]
+    # Dumps have no times that a replay could change.
     jobs = [ctx for ctx in jobs if ctx.ranks[0].has_trace]
+
     if len(jobs) == 1:
         return jobs[0]
-    if error := next((each for each in found if isinstance(each, ProfkitError)), None):
+
+    if error := next((result for result in results if isinstance(result, ProfkitError)), None):
         raise error
+
     n = f"{len(jobs)} jobs" if jobs else "no job of several ranks"
     message = f"{recordings[0].paths[0]} and what was given with it are of {n}."
     raise UsageError(message, "Give the traces of all ranks of one job, recorded at once.")
 
 
-def _results(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+def _iterate_results(
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Iterator[tuple[Recording, _Result | ProfkitError]]:
-    """The result of each recording, and of each one in archives, in order."""
+    """Yield the result of each recording, and of each one in archives, in order."""
     results: list[Any] = [None] * len(recordings)
-    for index, result in _unordered(recordings, order, scale, listener):
+    for index, result in _iterate_unordered(recordings, request, scale, listener):
         if isinstance(result, ProfkitError):
-            _raise_if_of_all(recordings[index], result, order)
+            _raise_if_of_all(recordings[index], result, request)
         results[index] = result
+
     for recording, result in zip(recordings, results, strict=True):
         if isinstance(result, SeveralTracesError):
             members = group_files((member, True) for member in result.members)
-            yield from _results(members, order, scale, listener)
+            yield from _iterate_results(members, request, scale, listener)
         else:
             yield recording, result
 
 
-def _raise_if_of_all(recording: Recording, error: ProfkitError, order: Order) -> None:
-    """Raise an error that is no matter of one file among others."""
-    is_members = recording.is_member and isinstance(error, NotATraceError | MissingFileError)
+def _raise_if_of_all(recording: Recording, error: ProfkitError, request: AnalysisRequest) -> None:
+    """Raise an error that concerns more than one file among others."""
+    is_of_member = recording.is_member and isinstance(error, NotATraceError | MissingFileError)
     is_archive = isinstance(error, SeveralTracesError)
     is_path = isinstance(error, NotATraceError | MissingFileError) and not is_archive
     is_bug = isinstance(error, InternalError)
-    if is_path and not is_members:
+
+    # The user did not name the members of an archive: their faults are reported, not raised.
+    if is_path and not is_of_member:
         raise error
-    if not isinstance(error, LoadError) and (not is_bug or order.chosen.get("strict")):
+    if not isinstance(error, LoadError) and (not is_bug or request.chosen.get("strict")):
         raise error
 
 
-def _unordered(
-    recordings: Sequence[Recording], order: Order, scale: Scale, listener: Listener
+def _iterate_unordered(
+    recordings: Sequence[Recording], request: AnalysisRequest, scale: Scale, listener: Listener
 ) -> Iterator[tuple[int, _Result | ProfkitError]]:
-    """The result of each recording by index, wherever it is made."""
+    """Yield the result of each recording by index, wherever it is made."""
+    # Another process would not analyze a single recording any faster.
     if len(recordings) == 1 and scale.client is None:
-        item = _Item(
-            recordings[0],
-            order,
-            may_be_rank=False,
-            root="",
-            n_readers=None,
-            cache_bytes=cache_limit(),
-            is_alone=True,
-        )
+        item = _Item(recordings[0], request, cache_bytes=cache_limit(), is_alone=True)
         try:
             yield 0, analyze_item(item, listener)
         except SeveralTracesError as error:
             yield 0, error
         return
+
     with client_of_this_worker() if scale.client is None else nullcontext(scale.client) as client:
-        texts = _text_bytes(recordings)
-        shared = not any(p.startswith(_IN_MEMORY) for each in recordings for p in each.paths)
-        is_worth_it = scale.workers is not None or sum(texts) >= _WORTH_BYTES
+        # Estimate before any process starts whether starting processes takes longer than it saves.
+        texts = _estimate_text_bytes(recordings)
+        shared = not any(
+            p.startswith(_IN_MEMORY) for recording in recordings for p in recording.paths
+        )
+
+        saves_time = scale.workers is not None or sum(texts) >= _WORTH_BYTES
         n, n_readers = 0, (None if client is None else 1)
         needs = [_BASE_BYTES + int(_PER_TEXT_BYTE * n_bytes) for n_bytes in texts]
-        if client is None and is_worth_it and shared and can_start():
+        if client is None and saves_time and shared and can_start():
             n = processes_for(needs, scale.workers)
             n_readers = max(1, n_cores() // n)
+
         root = os.getcwd() if client is not None else ""  # noqa: PTH109  (a text)
-        shows = may_be_ranks(recordings) if order.format else [True] * len(recordings)
+        shows = may_be_ranks(recordings) if request.format else [True] * len(recordings)
         items = [
-            _Item(recording, order, may_be_rank, root, n_readers, cache_limit())
+            _Item(recording, request, may_be_rank, root, n_readers, cache_limit())
             for recording, may_be_rank in zip(recordings, shows, strict=True)
         ]
+
         if client is None and not n:
             for index, item in enumerate(items):
-                yield index, outcome_of(lambda one: analyze_item(one, listener), item)
+                yield index, outcome_of(lambda item: analyze_item(item, listener), item)
             return
+
         # The largest first, so that none is left at the end.
         by_size = sorted(range(len(items)), key=lambda index: -texts[index])
         ordered = [items[index] for index in by_size]
         if client is not None:
-            made = on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
+            made = call_on_cluster(_FUNCTION, ordered, [needs[index] for index in by_size], client)
         else:
-            made = in_processes(_FUNCTION, ordered, n)
+            made = call_in_processes(_FUNCTION, ordered, n)
+
         listener.finished(0, len(items), {})
         for done, (place, result) in enumerate(made, start=1):
             stages_ns = result.stages_ns if isinstance(result, _Result) else {}
@@ -346,22 +368,28 @@ def _unordered(
             yield by_size[place], result
 
 
-def _text_bytes(recordings: Sequence[Recording]) -> list[int]:
-    """About how many bytes each recording has when it is decompressed."""
-    paths = [(number, path) for number, each in enumerate(recordings) for path in each.paths]
-    found = dict.fromkeys(path for _, path in paths)
-    if any(map(is_url, found)):
+def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
+    """Estimate the bytes of each recording when it is decompressed."""
+    paths = [
+        (number, path) for number, recording in enumerate(recordings) for path in recording.paths
+    ]
+    unique_paths = dict.fromkeys(path for _, path in paths)
+
+    if any(map(is_url, unique_paths)):
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            n_bytes = list(threads.map(_n_bytes, found))
+            n_bytes = list(threads.map(_n_bytes, unique_paths))
     else:
-        n_bytes = list(map(_n_bytes, found))
-    of_path = dict(zip(found, n_bytes, strict=True))
+        n_bytes = list(map(_n_bytes, unique_paths))
+
+    bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
+
     sizes = [0] * len(recordings)
     for number, path in paths:
         is_plain = path.lower().endswith(_PLAIN)
-        sizes[number] += of_path[path] * (1 if is_plain else _COMPRESSION_RATIO)
+        sizes[number] += bytes_of[path] * (1 if is_plain else _COMPRESSION_RATIO)
+
     return sizes
 
 
@@ -369,11 +397,12 @@ def _n_bytes(path: str) -> int:
     try:
         return url_n_bytes(path) if is_url(path) else stored_bytes(path)
     except LoadError:
-        return 0  # reading it fails too, and says why
+        # Reading the file fails as well, and reports why.
+        return 0
 
 
 class _Stages:
-    """Counts stages, and passes everything on to another listener if there is one."""
+    """Counter of stages, which passes everything on to another listener if there is one."""
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
@@ -399,30 +428,40 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
     if item.version != __version__:
         message = f"A worker has profkit {__version__}, and this program {item.version}."
         raise UsageError(message, "Install the same version.")
+
+    # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
     limit_cache(item.cache_bytes)
     stages = _Stages(listener)
+
     paths = item.recording.paths
     if listener is not None:
         listener.reading(paths[0])
     places = [path if is_url(path) else os.path.join(item.root, path) for path in paths]  # noqa: PTH118  (as given)
+
     try:
-        found = study(
-            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.order.chosen
+        result = study(
+            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.request.chosen
         )
     except LoadError as error:
+        # The file was read by its absolute path: name it as it was given.
         for place, path in zip(places, paths, strict=True):
             _rename(error, place.partition(MEMBER)[0], path.partition(MEMBER)[0])
         raise
+
     if item.root:
-        found = _named(found, paths)
-    rank = None if item.is_alone else found.rank_report()
+        result = _restore_paths(result, paths)
+    rank = None if item.is_alone else result.build_rank_report()
+
+    # The report on a rank becomes a part of the job's: rendering it alone may be in vain.
     product = None
-    if item.order.format and (rank is None or not item.may_be_rank):
-        product = _rendered(found, item.order)
+    if item.request.format and (rank is None or not item.may_be_rank):
+        product = _render(result, item.request)
+
     if rank is not None:
         rank = replace(rank, path=str(place_of(paths[0])), whole=None)
-    return _Result(Packed(found.report), rank, product, dict(stages.ns))
+
+    return _Result(Packed(result.report), rank, product, dict(stages.ns))
 
 
 def _rename(error: LoadError, place: str, path: str) -> None:
@@ -430,44 +469,45 @@ def _rename(error: LoadError, place: str, path: str) -> None:
     error.message = error.message.replace(place, path)
     error.hint = error.hint.replace(place, path)
     if isinstance(error, SeveralTracesError):
-        error.members = tuple(each.replace(place, path, 1) for each in error.members)
+        error.members = tuple(member.replace(place, path, 1) for member in error.members)
 
 
-def _named(found: Study, paths: tuple[str, ...]) -> Study:
-    """A study of files whose paths were made absolute, with the paths as they were given."""
-    source = replace(found.report.source, path=str(place_of(paths[0])))
-    recording = replace(found.recording, paths=paths)
-    return replace(found, report=replace(found.report, source=source), recording=recording)
+def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
+    """Return a study of files with the paths as they were given, not absolute."""
+    source = replace(result.report.source, path=str(place_of(paths[0])))
+    recording = replace(result.recording, paths=paths)
+    return replace(result, report=replace(result.report, source=source), recording=recording)
 
 
-def _rendered(found: Study, order: Order) -> bytes:
-    module = renderer(order.format)
-    options = {**order.options, "recording": found.recording}
-    return module.render(found.report, module.Options(**accepted(module, options)))
+def _render(result: Study, request: AnalysisRequest) -> bytes:
+    module = renderer(request.format)
+    options = {**request.options, "recording": result.recording}
+    return module.render(result.report, module.Options(**accepted(module, options)))
 
 
-def _joined(
-    found: Sequence[tuple[Recording, _Result]], unread: Sequence[tuple[Recording, ProfkitError]]
+def _join_ranks(
+    analyzed: Sequence[tuple[Recording, _Result]], unread: Sequence[tuple[Recording, ProfkitError]]
 ) -> Iterator[Analyzed]:
-    """One report in place of those on the ranks of a job, where the first of them was.
+    """Yield one report in place of the reports on a job's ranks, where the first of them was.
 
     Files that could not be read are in the report on a job with files of the same folder.
     """
-    if all(result.rank is None for _, result in found):
-        for recording, result in found:
+    if all(result.rank is None for _, result in analyzed):
+        for recording, result in analyzed:
             yield Analyzed(recording.paths, result.report.value, result.product)
         return
 
-    from profkit.engine.job import job_report, jobs_of
+    from profkit.engine.job import group_by_job, merge_reports
 
-    by_rank = {id(result.rank): (recording, result) for recording, result in found}
+    by_rank = {id(result.rank): (recording, result) for recording, result in analyzed}
     job_of = {
         id(rank): job
-        for job in jobs_of(result.rank for _, result in found if result.rank is not None)
+        for job in group_by_job(result.rank for _, result in analyzed if result.rank is not None)
         for rank in job
     }
     joined: set[int] = set()
-    for recording, result in found:
+
+    for recording, result in analyzed:
         job = job_of.get(id(result.rank))
         if job is None:
             yield Analyzed(recording.paths, result.report.value, result.product)
@@ -475,11 +515,16 @@ def _joined(
             joined.add(id(job))
             paths = [path for rank in job for path in by_rank[id(rank)][0].paths]
             folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120  (also of a URL)
+            # Other processes return a rank's report without details: the shown rank needs all of
+            # it.
             shown = replace(job[0], whole=by_rank[id(job[0])][1].report.value)
-            report = job_report([shown, *job[1:]])
-            lost = tuple(
-                UnreadFile(each.paths[0], error.message)
-                for each, error in unread
-                if os.path.dirname(each.paths[0]) in folders  # noqa: PTH120
+
+            report = merge_reports([shown, *job[1:]])
+
+            unread_files = tuple(
+                UnreadFile(recording.paths[0], error.message)
+                for recording, error in unread
+                if os.path.dirname(recording.paths[0]) in folders  # noqa: PTH120
             )
-            yield Analyzed(tuple(paths), replace(report, unread=lost))
+
+            yield Analyzed(tuple(paths), replace(report, unread=unread_files))

@@ -24,8 +24,8 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job_context import RankReport, RuleChoice
-from profkit.engine.kept import KeptRelations
-from profkit.engine.registry import chosen, rules
+from profkit.engine.registry import choose_rules, rules
+from profkit.engine.relation_cache import RelationCache
 from profkit.engine.runner import OnStage, Overrides, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
@@ -65,18 +65,18 @@ class Study:
 
     Attributes:
         recording: For ``render(report, format, recording=…)``, with formats that display it.
-        choice: The rules that were to run.
+        choice: The chosen rules, some of which may not apply.
     """
 
     report: Report
     recording: LoadedRecording
     choice: RuleChoice
 
-    def rank_report(self) -> RankReport | None:
-        """The report with what joins it to those of other ranks; None if its rank is not known."""
-        from profkit.engine.job import rank_report
+    def build_rank_report(self) -> RankReport | None:
+        """Return the report as a part of its job; None if its rank is not known."""
+        from profkit.engine.job import build_rank_report
 
-        return rank_report(self.recording.context, self.report, self.choice)
+        return build_rank_report(self.recording.context, self.report, self.choice)
 
 
 def study(  # noqa: PLR0913  (options, by name)
@@ -93,9 +93,9 @@ def study(  # noqa: PLR0913  (options, by name)
     tokens_per_step: int | None = None,
     parameters: int | None = None,
 ) -> Study:
-    """Return what :func:`profkit.analyze` does of one recording, with the recording.
+    """Analyze one recording as :func:`profkit.analyze` does, and keep the recording.
 
-    Arguments and errors are the same.
+    Arguments and errors are as there.
 
     Args:
         on_progress: As for :func:`profkit.load`.
@@ -105,38 +105,44 @@ def study(  # noqa: PLR0913  (options, by name)
         on_progress=on_progress, peaks=peaks, tokens_per_step=tokens_per_step,
         parameters=parameters,
     )  # fmt: skip
-    wanted = chosen_rules("profkit.analyze", select, ignore)
+    rules_to_run = chosen_rules("profkit.analyze", select, ignore)
+
     on_stage = on_stage or no_stage
     paths = paths_in(path)
-    choice = RuleChoice(tuple(rule.INFO.id for rule in wanted), thresholds or {}, strict)
+    choice = RuleChoice(tuple(rule.INFO.id for rule in rules_to_run), thresholds or {}, strict)
 
     def read() -> Context:
         return replace(
-            context_of(paths, limit_bytes, on_stage, on_progress),
+            load_context(paths, limit_bytes, on_stage, on_progress),
             peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
             tokens_per_step=tokens_per_step,
             parameters=parameters,
         )
 
     cache, stages = users_cache(), Stages()
+
     options = (limit_bytes, plain(peaks or {}), tokens_per_step, parameters)
     with stages.stage(STAGE):
         key = results_key(cache, paths, options)
         results = (None if key is None else find_results(cache, key)) or Results()
-        report = results.report(rule_keys(wanted, choice.thresholds))
+        report = results.report(rule_keys(rules_to_run, choice.thresholds))
+
+    # The cached report is complete: the recording itself is read only if a format displays it.
     if report is not None:
         on_stage(STAGE, stages.ns[STAGE])
         return Study(report, LoadedRecording(lru_cache(read), tuple(paths)), choice)
+
     ctx = read()
     results = results if results.n_rows == len(ctx.events) else Results()
     report = report_of(
-        ctx, wanted, choice.thresholds, strict=strict, on_stage=on_stage, results=results
+        ctx, rules_to_run, choice.thresholds, strict=strict, on_stage=on_stage, results=results
     )
-    if report.source.kind == "flight-recorder":
-        from profkit.engine.job import job_report, rank_report
 
-        dump = rank_report(ctx, report, choice)
-        report = report if dump is None else job_report([dump])
+    if report.source.kind == "flight-recorder":
+        from profkit.engine.job import build_rank_report, merge_reports
+
+        dump = build_rank_report(ctx, report, choice)
+        report = report if dump is None else merge_reports([dump])
     elif key is not None:
         cache.store(key, lambda: entry_of(results.bounded()), stages)
         for stage, ns in stages.ns.items():
@@ -144,7 +150,7 @@ def study(  # noqa: PLR0913  (options, by name)
     return Study(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
 
 
-def context_of(
+def load_context(
     paths: Iterable[Path],
     limit_bytes: int | None,
     on_stage: OnStage,
@@ -156,28 +162,35 @@ def context_of(
         UsageError: There are two of one kind, or none.
     """
     paths = tuple(paths)
-    kept = KeptRelations.of(users_cache(), map(place_of, paths))
-    found: dict[str, Any] = {}
+    kept = RelationCache.of(users_cache(), map(place_of, paths))
+    by_kind: dict[str, Any] = {}
     flights: list[FlightRecord] = []
+
     for path in paths:
-        loaded = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
-        if isinstance(loaded, FlightRecord):
-            flights.append(loaded)
+        recording = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
+        if isinstance(recording, FlightRecord):
+            flights.append(recording)
             continue
-        kind = _KINDS[type(loaded)]
-        if kind in found:
-            message = f"{found[kind][0]} and {path} are both a {kind}."
+        kind = _KINDS[type(recording)]
+
+        if kind in by_kind:
+            message = f"{by_kind[kind][0]} and {path} are both a {kind}."
             hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
             raise UsageError(message, hint)
-        found[kind] = (path, loaded)
-        if isinstance(loaded, Trace | MemorySnapshot):
-            for stage, ns in loaded.notes.stages_ns.items():
+        by_kind[kind] = (path, recording)
+
+        if isinstance(recording, Trace | MemorySnapshot):
+            for stage, ns in recording.notes.stages_ns.items():
                 on_stage(stage, ns)
-    if not (found or flights):
+
+    if not (by_kind or flights):
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
-    if "trace" not in found or (kept is not None and not kept.is_current):
-        kept = None  # there are no relations, or a file was written to while it was read
-    recordings = {kind: each for kind, (_, each) in found.items()}
+
+    # Only a trace has relations. A file that changes while it is read has wrong ones.
+    if "trace" not in by_kind or (kept is not None and not kept.is_current):
+        kept = None
+
+    recordings = {kind: recording for kind, (_, recording) in by_kind.items()}
     return Context(flights=tuple(flights), kept=kept, **recordings)
 
 
@@ -187,7 +200,7 @@ def no_stage(stage: str, ns: int) -> None:
 
 def report_of(
     ctx: Context,
-    wanted: tuple[Rule, ...],
+    rules_to_run: tuple[Rule, ...],
     thresholds: Overrides,
     *,
     strict: bool,
@@ -197,38 +210,42 @@ def report_of(
     """Run some rules on a recording.
 
     Args:
-        results: What is known of the recording. The rest is found, and added.
+        results: Results of earlier runs on the recording. Missing ones are computed and added.
     """
     results = results or Results()
-    keys = rule_keys(wanted, thresholds)
+    keys = rule_keys(rules_to_run, thresholds)
+
+    # If all results are cached, no relation is needed.
     if results.figures is None or not results.of_rules.keys() >= set(keys):
         began = time.perf_counter_ns()
         ctx.relate()
         on_stage("index", time.perf_counter_ns() - began)
-    found = [
+
+    rule_results = [
         results.of_rules.get(key)
         or run_rules(ctx, [rule], thresholds, strict=strict, on_stage=on_stage)
-        for key, rule in zip(keys, wanted, strict=True)
+        for key, rule in zip(keys, rules_to_run, strict=True)
     ]
+
     began = time.perf_counter_ns()
-    report = results.complete(ctx, keys, found)
+    report = results.complete(ctx, keys, rule_results)
     on_stage("summarize", time.perf_counter_ns() - began)
     return report
 
 
 def chosen_rules(function: str, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules that are selected and not ignored.
+    """Return the rules that are selected and not ignored.
 
     Raises:
-        UsageError: A word selects no rule, or is no string.
+        UsageError: A word selects no rule, or is not a string.
     """
-    return chosen(
+    return choose_rules(
         rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
     )
 
 
 def paths_in(paths: Path | Iterable[Path]) -> list[str]:
-    """One path or several.
+    """Return one path or several as a list.
 
     Raises:
         UsageError: It is something else.
@@ -237,13 +254,15 @@ def paths_in(paths: Path | Iterable[Path]) -> list[str]:
         return [os.fspath(paths)]
     require(ITERABLE, paths, "profkit.analyze: path")
     listed = list(paths)
-    for each in listed:
-        require(PATH, each, "profkit.analyze: path")
-    return [os.fspath(each) for each in listed]
+    for path in listed:
+        require(PATH, path, "profkit.analyze: path")
+    return [os.fspath(path) for path in listed]
 
 
 def plain(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Settings by name as dictionaries, which can be sent to another process."""
+    """Return settings by name as dictionaries, which can be sent to another process."""
     if values is None:
         return None
-    return {name: dict(own) if isinstance(own, Mapping) else own for name, own in values.items()}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+    }

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measured, rule_ids
+from profkit.budgets.figures import FIGURES, BudgetFigure, Measured, Unknown, measure, rule_ids
 from profkit.dataclass import dataclass
 from profkit.errors import DamagedFileError, MissingFileError
 from profkit.model.report import Report
@@ -22,13 +22,13 @@ _MAX_BYTES: Final = 1 << 24
 
 @dataclass(frozen=True)
 class Baseline:
-    """The figures that budgets are relative to.
+    """Figures that budgets are relative to.
 
     Attributes:
         devices: As in :class:`~profkit.model.check.Check`.
         torch: PyTorch's version, or None.
         revision: The program's git commit, or None.
-        figures: By name; those that were not recorded are missing.
+        figures: Recorded figures by name.
         findings: The number of findings by severity, and by rule id.
         schema: Name and version of this layout.
     """
@@ -41,16 +41,18 @@ class Baseline:
     schema: str = SCHEMA
 
     def of(self, figure: BudgetFigure) -> Measured | None:
-        """A figure, or None if it is not known."""
+        """Return a figure, or None if it is not known."""
         if not figure.severities:
             return self.figures.get(figure.name)
-        own = rule_ids(figure.causes)
+
+        ids = rule_ids(figure.causes)
         numbers = [
             n
             for severity in figure.severities
             for rule, n in self.findings.get(severity, {}).items()
-            if rule in own
+            if rule in ids
         ]
+
         return Measured(sum(numbers), 0, 1)
 
 
@@ -70,39 +72,42 @@ class SuiteBaseline:
 Kept = TypeVar("Kept", Baseline, SuiteBaseline)
 
 
-def baseline_of(reports: Sequence[Report]) -> Baseline:
-    """The figures of some reports on recordings of one program."""
-    known = {figure.name: measured(figure, reports) for figure in FIGURES}
-    found: dict[str, Counter[str]] = {}
+def build_baseline(reports: Sequence[Report]) -> Baseline:
+    """Build a baseline from the reports on recordings of one program."""
+    figures = {figure.name: measure(figure, reports) for figure in FIGURES}
+
+    # Of several recordings the one with the most findings counts, as in measure().
+    most: dict[str, Counter[str]] = {}
     for report in reports:
-        here: dict[str, Counter[str]] = {}
+        counts_of_report: dict[str, Counter[str]] = {}
         for finding in report.findings:
-            here.setdefault(finding.severity, Counter())[finding.rule] += 1
-        for severity, counts in here.items():  # the most of any recording, as in measured()
-            found[severity] = found.get(severity, Counter()) | counts
+            counts_of_report.setdefault(finding.severity, Counter())[finding.rule] += 1
+        for severity, counts in counts_of_report.items():
+            most[severity] = most.get(severity, Counter()) | counts
+
     return Baseline(
         devices=devices_of(reports),
         torch=first(report.source.torch for report in reports),
         revision=first(report.source.revision for report in reports),
-        figures={name: value for name, value in known.items() if not isinstance(value, Unknown)},
-        findings={severity: dict(sorted(found[severity].items())) for severity in sorted(found)},
+        figures={name: value for name, value in figures.items() if not isinstance(value, Unknown)},
+        findings={severity: dict(sorted(most[severity].items())) for severity in sorted(most)},
     )
 
 
 def devices_of(reports: Sequence[Report]) -> tuple[str, ...]:
-    """The devices of some recordings: GPUs, or else the processor; each once."""
+    """Return the devices of some recordings: GPUs, or else the processor; each once."""
     gpus = dict.fromkeys(name for report in reports for name in report.source.devices if name)
     processors = dict.fromkeys(report.source.processor for report in reports)
     return tuple(gpus) or tuple(name for name in processors if name)
 
 
 def first(values: Iterable[str | None]) -> str | None:
-    """The first value that is known, or None."""
+    """Return the first value that is known, or None."""
     return next((value for value in values if value), None)
 
 
 def read_baseline(path: str) -> Baseline:
-    """Read what ``--update-baseline`` wrote, or a report that was saved as JSON.
+    """Read a baseline of ``--update-baseline``, or a report that was saved as JSON.
 
     Raises:
         DamagedFileError: It is neither, or incomplete.
@@ -113,15 +118,16 @@ def read_baseline(path: str) -> Baseline:
     except MissingFileError as error:
         error.hint = error.hint or "Add --update-baseline to write it."
         raise
+    # A saved report has all figures of a baseline.
     if report is not None:
-        return baseline_of([report])
+        return build_baseline([report])
     return _read(
         path, Baseline, SCHEMA, "baseline and no report", "profkit check --update-baseline"
     )
 
 
 def read_suite(path: str) -> SuiteBaseline:
-    """Read what ``pytest --profkit-save`` wrote.
+    """Read a baseline of tests, which ``pytest --profkit-save`` wrote.
 
     Raises:
         DamagedFileError: It is something else, or incomplete.
@@ -133,15 +139,15 @@ def read_suite(path: str) -> SuiteBaseline:
 def _read(path: str, kind: type[Kept], schema: str, what: str, writer: str) -> Kept:
     hint = f"Write it anew with `{writer}`."
     try:
-        found = msgspec.convert(decode_plain(read_whole(place_of(path), _MAX_BYTES)), kind)
+        baseline = msgspec.convert(decode_plain(read_whole(place_of(path), _MAX_BYTES)), kind)
     except UNREADABLE as error:
         raise DamagedFileError(f"{path} is no {what}: {error}.", hint) from error
-    if found.schema != schema:
-        message = f"{path} is a baseline of the layout {found.schema}, not {schema}."
+    if baseline.schema != schema:
+        message = f"{path} is a baseline of the layout {baseline.schema}, not {schema}."
         raise DamagedFileError(message, hint)
-    return found
+    return baseline
 
 
 def baseline_text(baseline: Baseline | SuiteBaseline) -> bytes:
-    """A baseline as JSON, one figure a line, so that changes are readable in a commit."""
+    """Write a baseline as JSON, one figure a line, so that changes are readable in a commit."""
     return msgspec.json.format(msgspec.json.encode(baseline), indent=1) + b"\n"

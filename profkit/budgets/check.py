@@ -1,4 +1,4 @@
-"""The outcome on each budget."""
+"""The outcome of each budget."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from profkit.budgets.figures import (
     BudgetFigure,
     Measured,
     Unknown,
-    causes_of,
-    measured,
-    measured_without_delay,
+    find_causes,
+    measure,
+    measure_without_delay,
     peak_sites,
 )
 from profkit.budgets.limits import BudgetLimit
@@ -42,10 +42,10 @@ def check(
 ) -> Check:
     """Compare the figures of some recordings of one program with its budgets.
 
-    A count or a size is compared exactly. A time is beyond its limit only if it is so by more than
-    three standard errors: the limit is no measurement, but one relative to a baseline has the error
-    of that one too. Times on another device than the baseline's are not compared. A step time is
-    not beyond its limit either if the time explains it for which other programs had the cores.
+    A count or a size is compared exactly. A time is beyond its limit only if it exceeds it by more
+    than three standard errors: a limit is exact, but a limit relative to a baseline has the
+    baseline's error too. Times on another device than the baseline's are not compared. A step time
+    that other programs' use of the cores may explain is not beyond its limit either.
 
     Args:
         reports: Of repeated runs, or of the trace and the memory of one run.
@@ -57,20 +57,21 @@ def check(
         devices=devices,
         torch=first(report.source.torch for report in reports),
         revision=first(report.source.revision for report in reports),
-        results=tuple(_result(each, reports, devices, baseline) for each in budgets),
+        results=tuple(_judge_budget(budget, reports, devices, baseline) for budget in budgets),
     )
 
 
-def _result(
+def _judge_budget(
     budget: BudgetLimit,
     reports: Sequence[Report],
     devices: tuple[str, ...],
     baseline: Baseline | None,
 ) -> BudgetResult:
     figure = budget.figure
-    now = measured(figure, reports)
+    now = measure(figure, reports)
     before = baseline.of(figure) if baseline is not None and budget.is_relative else None
     limit = budget.limit(None if before is None else before.value)
+
     if isinstance(now, Unknown):
         outcome: Outcome = "unknown"
         reason, value, error, n = now.reason, None, None, 0
@@ -79,16 +80,20 @@ def _result(
         if limit is None:
             outcome, reason = "unknown", _NO_BASELINE if baseline is None else _NOT_IN_BASELINE
         elif before is not None and figure.is_time and not _is_same(devices, baseline):
+            # A difference between devices says nothing about the program.
             outcome, reason = "other-device", _devices_text(devices, baseline)
         else:
             outcome = _outcome(now, before, limit)
             reason = _NOISY if outcome == "noisy" else ""
             if outcome == "over" and figure.name == STEP_TIME:
-                undelayed = measured_without_delay(figure, reports)
+                # Other programs may have delayed the steps: without that time the limit may hold.
+                undelayed = measure_without_delay(figure, reports)
                 if isinstance(undelayed, Measured) and _outcome(undelayed, before, limit) != "over":
                     outcome, reason = "noisy", _DELAYED
+
     is_over = outcome == "over"
     causes = _causes(figure, reports) if is_over else ()
+
     return BudgetResult(
         name=figure.name,
         title=figure.title,
@@ -112,6 +117,9 @@ def _outcome(now: Measured, before: Measured | None, limit: int) -> Outcome:
     if now.value <= limit:
         return "ok"
     share = limit / before.value if before is not None and before.value else 1.0
+
+    # The limit is a multiple of the baseline, and so is its error. Independent errors add in
+    # squares.
     of_limit = 0 if before is None else before.error
     if now.error is None or of_limit is None:
         return "noisy"
@@ -123,13 +131,13 @@ def _is_same(devices: tuple[str, ...], baseline: Baseline | None) -> bool:
 
 
 def _devices_text(devices: tuple[str, ...], baseline: Baseline | None) -> str:
-    there = () if baseline is None else baseline.devices
-    names = [", ".join(each) or "not known" for each in (devices, there)]
+    recorded = () if baseline is None else baseline.devices
+    names = [", ".join(names) or "not known" for names in (devices, recorded)]
     return f"The device is {names[0]}; that of the baseline is {names[1]}."
 
 
 def _sites(peak: Measured | Unknown, reports: Sequence[Report]) -> tuple[PeakSite, ...]:
-    """The lines with a large part of the peak memory."""
+    """Return the lines with a large part of the peak memory."""
     if isinstance(peak, Unknown):
         return ()
     least = _MIN_SITE_SHARE * peak.value
@@ -137,20 +145,22 @@ def _sites(peak: Measured | Unknown, reports: Sequence[Report]) -> tuple[PeakSit
 
 
 def _sync_lines(causes: Sequence[Finding], reports: Sequence[Report]) -> tuple[SyncLine, ...]:
-    """The lines with most syncs, each once, without those that a finding explains."""
-    explained = {(each.file, each.line) for cause in causes for each in cause.locations}
-    found: dict[tuple[str | None, int | None, str | None], SyncLine] = {}
-    for line in (each for report in reports for each in report.summary.sync_lines):
-        where = line.location
-        if (where.file, where.line) not in explained:
-            found.setdefault((where.file, where.line, where.op), line)
-    most = sorted(found.values(), key=lambda line: -line.n_in_step)
+    """Return the lines with most syncs, each once, without lines that a finding explains."""
+    explained = {(place.file, place.line) for cause in causes for place in cause.locations}
+
+    lines: dict[tuple[str | None, int | None, str | None], SyncLine] = {}
+    for line in (line for report in reports for line in report.summary.sync_lines):
+        place = line.location
+        if (place.file, place.line) not in explained:
+            lines.setdefault((place.file, place.line, place.op), line)
+
+    most = sorted(lines.values(), key=lambda line: -line.n_in_step)
     return tuple(most[:_MAX_CAUSES])
 
 
 def _causes(figure: BudgetFigure, reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """The first findings that explain a figure; the same line of several recordings once."""
-    found: dict[object, Finding] = {}
-    for finding in causes_of(figure, reports):
-        found.setdefault((finding.rule, finding.locations[:1]), finding)
-    return tuple(found.values())[:_MAX_CAUSES]
+    """Return the first findings that explain a figure; a line of several recordings once."""
+    causes: dict[object, Finding] = {}
+    for finding in find_causes(figure, reports):
+        causes.setdefault((finding.rule, finding.locations[:1]), finding)
+    return tuple(causes.values())[:_MAX_CAUSES]

@@ -1,4 +1,4 @@
-"""The figures that a budget can limit."""
+"""Figures that a budget can limit."""
 
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -26,11 +26,11 @@ _TOO_FEW_STEPS: Final = (
 )
 _MANY: Final = 3
 """The least number of measurements that shows how much they vary. From this number of recordings
-on, each is one measurement: steps of one run are alike, runs are not."""
+on, each recording is one measurement: steps of one run are alike, runs are not."""
 _PER_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
 _OF_MEDIAN: Final = 1.2533
-"""The standard error of a median by that of a mean, in a normal distribution: sqrt(pi / 2)."""
+"""Standard error of a median divided by the mean's, in a normal distribution: sqrt(pi / 2)."""
 _OF_FEW: Final = {3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 """By how much the median absolute deviation of so few measurements is too small on average.
 
@@ -80,9 +80,9 @@ class Measured:
     """A figure over all recordings.
 
     Attributes:
-        value: Of times the median, of others the most.
-        error: Of times three standard errors of the median, or None with fewer than three
-            measurements; else 0.
+        value: The median of times, or the largest of other values.
+        error: Three standard errors of the median of times, or None with fewer than three
+            measurements; 0 for other values.
         n: Number of measurements.
     """
 
@@ -91,48 +91,53 @@ class Measured:
     n: int
 
 
-def measured(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
-    """A figure over all recordings that have it; unknown if none has."""
-    found = [figure.of(report) for report in reports]
-    known = [values for values in found if not isinstance(values, Unknown)]
-    if not known:
-        reasons = [values.reason for values in found if isinstance(values, Unknown)]
+def measure(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+    """Measure a figure over all recordings that have it; unknown if none has."""
+    by_report = [figure.of(report) for report in reports]
+    recorded = [values for values in by_report if not isinstance(values, Unknown)]
+    if not recorded:
+        reasons = [values.reason for values in by_report if isinstance(values, Unknown)]
         return Unknown(" ".join(dict.fromkeys(reasons)) or "There is no recording.")
-    every = [value for values in known for value in values]
+
+    values = [value for step_values in recorded for value in step_values]
     if not figure.is_time:
-        return Measured(max(every), 0, len(every))
-    if len(known) >= _MANY:
-        every = [round(statistics.median(values)) for values in known]
-    middle = statistics.median(every)
-    if len(every) < _MANY:
-        return Measured(round(middle), None, len(every))
-    deviation = statistics.median(abs(value - middle) for value in every)
-    n = len(every)
+        return Measured(max(values), 0, len(values))
+
+    if len(recorded) >= _MANY:
+        values = [round(statistics.median(step_values)) for step_values in recorded]
+    middle, n = statistics.median(values), len(values)
+    if n < _MANY:
+        return Measured(round(middle), None, n)
+
+    # The median absolute deviation ignores single slow steps, which a standard deviation squares.
+    deviation = statistics.median(abs(value - middle) for value in values)
     sigma = _PER_SIGMA * _OF_FEW.get(n, n / (n - 0.8)) * deviation
     return Measured(round(middle), round(_CERTAIN * _OF_MEDIAN * sigma / n**0.5), n)
 
 
-def measured_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
-    """A time, as far as other programs have not delayed it by having the machine's cores."""
+def measure_without_delay(figure: BudgetFigure, reports: Sequence[Report]) -> Measured | Unknown:
+    """Measure a time without the delay by other programs that had the machine's cores."""
 
     def of(report: Report) -> Values:
         values = figure.of(report)
         if isinstance(values, Unknown):
             return values
+
         share = _share_delayed_by_others(report)
         return [round(value * (1 - share)) for value in values]
 
-    return measured(replace(figure, of=of), reports)
+    return measure(replace(figure, of=of), reports)
 
 
 def _share_delayed_by_others(report: Report) -> float:
-    """Share of the recording for which the recorded thread had no core because of others, at least.
+    """Return the least share of the recording in which others left the thread without a core.
 
-    While it has none because of the program's own threads and ranks, at least one of them runs.
+    If the program's own threads and ranks are the reason, at least one of them runs meanwhile.
     """
     cpu = report.source.cpu
     if cpu is None or cpu.delayed_ns is None or cpu.window_ns <= 0:
         return 0.0
+
     of_rank_ns = cpu.process_ns + (cpu.children_ns or 0)
     of_program_ns = of_rank_ns * (report.source.world_size or 1) - cpu.thread_ns
     return min(max(0.0, (cpu.delayed_ns - of_program_ns) / cpu.window_ns), 1.0)
@@ -141,14 +146,14 @@ def _share_delayed_by_others(report: Report) -> float:
 def _of_steps(
     value: Callable[[StepSummary], int | None], reason: str = NO_STEPS
 ) -> Callable[[Report], Values]:
-    """A figure of each step."""
+    """Return a function that reads a figure of each step."""
 
     def of(report: Report) -> Values:
         steps = report.summary.steps
-        known = [each for each in map(value, steps) if each is not None]
-        if not known:
+        values = [n for n in map(value, steps) if n is not None]
+        if not values:
             return Unknown(reason if steps else NO_STEPS)
-        return known
+        return values
 
     return of
 
@@ -160,65 +165,71 @@ def _exposed_ns(step: StepSummary) -> int | None:
 
 
 def _number_of(rule: str, count: Callable[[Finding], int]) -> Callable[[Report], Values]:
-    """A number from the findings of a rule, which are complete: it has no least cost."""
+    """Return a function that counts the findings of a rule that has no least cost."""
 
     def of(report: Report) -> Values:
-        own = rule_ids([rule])
-        skipped = [each for each in report.unchecked if each.rule in own]
+        ids = rule_ids([rule])
+        skipped = [check for check in report.unchecked if check.rule in ids]
+        # A rule that was skipped has counted nothing, which does not mean 0.
         if skipped:
             return Unknown(skipped[0].reason)
-        return [sum(count(each) for each in report.findings if each.rule in own)]
+        return [sum(count(finding) for finding in report.findings if finding.rule in ids)]
 
     return of
 
 
 def _peak(report: Report) -> Values:
-    """The highest allocated bytes of the device with most: GPUs, or else the host's tensors."""
+    """Return the highest allocated bytes of the device with most: GPUs, or else the host."""
     memory = report.summary.memory
     if memory is None:
         return Unknown(_NO_MEMORY)
-    in_trace = [peak_bytes(each) for each in _peaks(memory)]
-    in_snapshot = [each.peak_active_bytes for each in memory.devices]
+
+    in_trace = [peak_bytes(peak) for peak in _peaks(memory)]
+    in_snapshot = [device.peak_active_bytes for device in memory.devices]
     in_steps = [step.allocated_bytes or step.tensor_bytes or 0 for step in memory.steps]
+
+    # Monitoring sees tensors at the ends of steps: a trace shows how many more a step has.
     within_step = _bytes_within_steps(memory)
     in_steps = [n_bytes + within_step for n_bytes in in_steps]
+
     peak = max([*in_trace, *in_snapshot, *in_steps], default=0)
     return [peak] if peak else Unknown(_NO_MEMORY)
 
 
 def _bytes_within_steps(memory: MemorySummary) -> int:
-    """How much more the host had at its peak than at the end of the steps, where a trace has it.
+    """Return how much more the host had at its peak than at the end of the steps, if traced.
 
     Monitoring has all tensors, but at the ends of steps only; a trace has every allocation, but
     none from before it began.
     """
-    host = [each.window_bytes for each in _peaks(memory) if each.device == "cpu"]
+    host = [peak.window_bytes for peak in _peaks(memory) if peak.device == "cpu"]
     return max((host[0] or 0) - (memory.unfreed_bytes or 0), 0) if host else 0
 
 
 def _peaks(memory: MemorySummary) -> list[PeakMemory]:
-    """A trace's peaks: of GPUs, or else of the host."""
-    return [each for each in memory.peak if each.device != "cpu"] or list(memory.peak)
+    """Return a trace's peaks: of GPUs, or else of the host."""
+    return [peak for peak in memory.peak if peak.device != "cpu"] or list(memory.peak)
 
 
 def peak_bytes(peak: PeakMemory) -> int:
-    """What a program had allocated: on the host, only what it has allocated in the recording."""
+    """Return the bytes of a peak: on the host, only what was allocated in the recording."""
     if peak.device == "cpu" and peak.window_bytes is not None:
         return peak.window_bytes
     return peak.bytes
 
 
 def peak_sites(reports: Sequence[Report]) -> tuple[PeakSite, ...]:
-    """The lines with the most memory at the highest peak; empty if they are not known."""
-    found: list[tuple[int, tuple[PeakSite, ...]]] = []
+    """Return the lines with the most memory at the highest peak; empty if they are not known."""
+    peaks: list[tuple[int, tuple[PeakSite, ...]]] = []
     for memory in (report.summary.memory for report in reports):
         if memory is not None:
-            found += [(peak_bytes(each), each.sites) for each in _peaks(memory)]
-            found += [
+            peaks += [(peak_bytes(peak), peak.sites) for peak in _peaks(memory)]
+            peaks += [
                 (device.peak_active_bytes, tuple(map(_peak_site, device.peak_sites)))
                 for device in memory.devices
             ]
-    return max(found, key=lambda each: each[0], default=(0, ()))[1]
+
+    return max(peaks, key=lambda peak: peak[0], default=(0, ()))[1]
 
 
 def _peak_site(site: AllocationSite) -> PeakSite:
@@ -226,18 +237,18 @@ def _peak_site(site: AllocationSite) -> PeakSite:
 
 
 def _growth(report: Report) -> Values:
-    """Bytes per step by which memory grows, over all findings on growth."""
+    """Return the growth of memory in bytes per step, over all findings on growth."""
     memory = report.summary.memory
     if memory is None or not memory.n_evaluated_steps:
         return Unknown(_TOO_FEW_STEPS)
-    own = _of_growth()
-    grown = [each.cost.per_step_bytes or 0 for each in report.findings if each.rule in own]
+    ids = _of_growth()
+    grown = [finding.cost.per_step_bytes or 0 for finding in report.findings if finding.rule in ids]
     return [sum(grown)]
 
 
 def _of_growth() -> frozenset[str]:
-    """The rules that evaluate the memory of a monitored program."""
-    return frozenset(each.INFO.id for each in rules() if MONITORED_STEPS in each.INFO.needs)
+    """Return the rules that evaluate the memory of a monitored program."""
+    return frozenset(rule.INFO.id for rule in rules() if MONITORED_STEPS in rule.INFO.needs)
 
 
 FIGURES: Final = (
@@ -274,8 +285,8 @@ FIGURES: Final = (
 """All but the numbers of findings."""
 
 
-def findings_figure(word: str) -> BudgetFigure | None:
-    """The number of findings of at least a severity, or of some rules; None if there are none.
+def build_findings_figure(word: str) -> BudgetFigure | None:
+    """Build the number of findings of at least a severity, or of some rules; None without rules.
 
     Args:
         word: A severity, or a rule's id, name or family.
@@ -283,36 +294,40 @@ def findings_figure(word: str) -> BudgetFigure | None:
     is_severity = word in SEVERITIES
     severe = SEVERITIES[SEVERITIES.index(word) :] if is_severity else SEVERITIES
     causes = () if is_severity else (word,)
-    own = rule_ids(causes)
-    if not own:
+
+    ids = rule_ids(causes)
+    if not ids:
         return None
-    what = f"severity {' or '.join(severe)}" if is_severity else word
+
+    subject = f"severity {' or '.join(severe)}" if is_severity else word
     return BudgetFigure(
         f"{FINDINGS}.{word}",
-        f"findings of {what}",
+        f"findings of {subject}",
         "count",
-        lambda report: [len(_among(report, own, severe))],
+        lambda report: [len(_among(report, ids, severe))],
         causes,
         severities=severe,
     )
 
 
 def rule_ids(words: Iterable[str]) -> frozenset[str]:
-    """The ids of the rules that some ids, names or families select; without any, of all."""
-    wanted = tuple(words)
+    """Return the ids of the rules that words select: ids, names or families; all without words."""
+    selected = tuple(words)
     return frozenset(
-        each.INFO.id
-        for each in rules()
-        if not wanted or any(matches(each.INFO, word) for word in wanted)
+        rule.INFO.id
+        for rule in rules()
+        if not selected or any(matches(rule.INFO, word) for word in selected)
     )
 
 
-def _among(report: Report, own: Container[str], severe: Container[str]) -> list[Finding]:
-    return [each for each in report.findings if each.rule in own and each.severity in severe]
+def _among(report: Report, ids: Container[str], severe: Container[str]) -> list[Finding]:
+    return [
+        finding for finding in report.findings if finding.rule in ids and finding.severity in severe
+    ]
 
 
-def causes_of(figure: BudgetFigure, reports: Sequence[Report]) -> list[Finding]:
-    """The findings that explain a higher figure, the costliest of each report first."""
-    own = _of_growth() if figure.name == GROWTH else rule_ids(figure.causes)
+def find_causes(figure: BudgetFigure, reports: Sequence[Report]) -> list[Finding]:
+    """Return the findings that explain a higher figure, the costliest of each report first."""
+    ids = _of_growth() if figure.name == GROWTH else rule_ids(figure.causes)
     severe = figure.severities or SEVERITIES
-    return [finding for report in reports for finding in _among(report, own, severe)]
+    return [finding for report in reports for finding in _among(report, ids, severe)]

@@ -1,10 +1,10 @@
-"""Reads budgets: what a figure may be at most."""
+"""Reads budgets: the limits of figures."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, findings_figure
+from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, build_findings_figure
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.patterns import regex
@@ -29,7 +29,7 @@ class BudgetLimit:
         most: What the figure may be at most, in its unit; None if it is relative alone.
         more: By how much it may exceed the baseline's, in its unit; None if it is not relative to
             one, or by a share.
-        more_share: The same as a share of the baseline's.
+        more_share: By which share of the baseline's it may exceed it.
     """
 
     figure: BudgetFigure
@@ -39,11 +39,11 @@ class BudgetLimit:
 
     @property
     def is_relative(self) -> bool:
-        """Whether it needs a baseline."""
+        """Return whether it needs a baseline."""
         return self.most is None
 
     def limit(self, baseline: int | None) -> int | None:
-        """What the figure may be at most; None without a baseline that it is relative to."""
+        """Return the highest value of the figure; None without the baseline that it needs."""
         if self.most is not None:
             return self.most
         if baseline is None:
@@ -61,32 +61,36 @@ def budgets_of(table: Mapping[str, Any], where: str) -> tuple[BudgetLimit, ...]:
             or a count), a text with a unit (``"12 ms"``, ``"2 GiB"``), or relative to the baseline
             (``"+5%"``, ``"+64 MiB"``, ``"+2"``). ``findings`` is a severity, of which there may be
             none, or a table of limits by severity and rule.
-        where: What the table is, for errors.
+        where: The name of the table, for errors.
 
     Raises:
         UsageError: A name or a limit is not valid.
     """
-    known = {figure.name: figure for figure in FIGURES}
-    found: list[BudgetLimit] = []
+    figures = {figure.name: figure for figure in FIGURES}
+    limits: list[BudgetLimit] = []
+
     for name, value in table.items():
         if name == FINDINGS:
-            found += _of_findings(value, f"{where}: {name}")
-        elif name in known:
-            found.append(budget_of(known[name], value, f"{where}: {name}"))
+            limits += _of_findings(value, f"{where}: {name}")
+        elif name in figures:
+            limits.append(budget_of(figures[name], value, f"{where}: {name}"))
         else:
-            names = ", ".join([*known, FINDINGS])
+            names = ", ".join([*figures, FINDINGS])
             raise UsageError(f"{where}: there is no budget {name!r}.", f"There are {names}.")
-    return tuple(found)
+
+    return tuple(limits)
 
 
 def _of_findings(value: object, where: str) -> Iterator[BudgetLimit]:
+    # `findings = "warning"` is short for a table with none of them.
     if isinstance(value, str):
         value = {value: 0}
     if not isinstance(value, Mapping):
         hint = 'Write "warning", or a table such as {warning = 0, item-sync = 2}.'
         raise UsageError(f"{where} must be a severity or a table, not {value!r}.", hint)
+
     for word, limit in value.items():
-        figure = findings_figure(str(word))
+        figure = build_findings_figure(str(word))
         if figure is None:
             hint = "See `profkit rules`; severities are note, warning and error."
             raise UsageError(f"{where}: there is no severity or rule {word!r}.", hint)
@@ -98,7 +102,7 @@ def budget_of(figure: BudgetFigure, value: object, where: str) -> BudgetLimit:
 
     Args:
         value: As for :func:`budgets_of`.
-        where: What it is, for errors.
+        where: The name of the budget, for errors.
 
     Raises:
         UsageError: It is not valid.
@@ -107,17 +111,20 @@ def budget_of(figure: BudgetFigure, value: object, where: str) -> BudgetLimit:
     match = _AMOUNT.fullmatch(f"{value}".strip()) if is_number or isinstance(value, str) else None
     if match is None:
         raise _error(figure, value, where)
+
     number, unit, is_more = float(match["number"]), match["unit"], match["sign"] is not None
     if unit == "%":
+        # A share is relative to a baseline, which the sign states.
         if not is_more:
             raise _error(figure, value, where)
         return BudgetLimit(figure, more_share=number / 100)
+
     amount = round(number * _scale(figure, unit, value, where))
     return BudgetLimit(figure, more=amount) if is_more else BudgetLimit(figure, most=amount)
 
 
 def _scale(figure: BudgetFigure, unit: str | None, value: object, where: str) -> int:
-    """How many of a figure's units one of a limit's is."""
+    """Return how many of the figure's units make one of the limit's unit."""
     if unit is None:
         return _MS if figure.unit == "ns" else 1
     scales: dict[str, int] = {"ns": _TIMES, "bytes": _SIZES, "count": {}}[figure.unit]

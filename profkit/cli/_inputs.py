@@ -10,7 +10,7 @@ from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from profkit.analysis.several import Analyses, Order, Scale
+    from profkit.analysis.several import Analyses, AnalysisRequest, Scale
     from profkit.api import Study
     from profkit.errors import NotATraceError
     from profkit.model.report import Report
@@ -90,7 +90,7 @@ def read_jobs(
         place: Where they are analyzed.
         shown: Shows the progress.
     """
-    from profkit.analysis.several import Order
+    from profkit.analysis.several import AnalysisRequest
     from profkit.readers.recordings import Recording, find_recordings, may_be_ranks
 
     recordings = find_recordings(paths)
@@ -107,7 +107,7 @@ def read_jobs(
 
     if ranks:
         with place.scale() as scale:
-            analyses = _analyze_all(ranks, Order(chosen), scale, shown)
+            analyses = _analyze_all(ranks, AnalysisRequest(chosen), scale, shown)
         for analysis in analyses.reports:
             if analysis.is_job:
                 path = analysis.report.source.path
@@ -208,15 +208,15 @@ def read_reports(
     Args:
         chosen: More arguments for :func:`profkit.analyze`.
     """
-    from profkit.analysis.several import Order, Scale, read_or_analyze
+    from profkit.analysis.several import AnalysisRequest, Scale, read_or_analyze
     from profkit.readers.recordings import find_recordings
 
-    analyses = read_or_analyze(find_recordings(paths), Order(chosen), Scale(), shown)
+    analyses = read_or_analyze(find_recordings(paths), AnalysisRequest(chosen), Scale(), shown)
     return [analysis.report for analysis in _with_notes(analyses).reports]
 
 
 def analyze_paths(
-    paths: Sequence[str], order: "Order", scale: "Scale", shown: Progress
+    paths: Sequence[str], order: "AnalysisRequest", scale: "Scale", shown: Progress
 ) -> "Analyses":
     """Analyze the recordings of some paths; the ranks of a job have one report.
 
@@ -228,7 +228,7 @@ def analyze_paths(
 
 
 def _analyze_all(
-    recordings: "Sequence[Recording]", order: "Order", scale: "Scale", shown: Progress
+    recordings: "Sequence[Recording]", order: "AnalysisRequest", scale: "Scale", shown: Progress
 ) -> "Analyses":
     from profkit.analysis.several import analyze_all
 

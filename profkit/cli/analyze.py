@@ -18,7 +18,7 @@ from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
-    from profkit.analysis.several import Analyzed, Order
+    from profkit.analysis.several import AnalysisRequest, Analyzed
     from profkit.present.renderer import Renderer
 
 
@@ -81,7 +81,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
     start_early(paths[0])
 
-    from profkit.analysis.several import Order
+    from profkit.analysis.several import AnalysisRequest
     from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         "parameters": parameters,
     }
     # A format that draws the recording is rendered by the process that reads it.
-    order = Order(chosen, format_ if _draws(module) else "", options)
+    order = AnalysisRequest(chosen, format_ if _draws(module) else "", options)
     with place.scale() as scale, progress() as shown:
         analyses = analyze_paths(paths, order, scale, shown)
         product = together(
@@ -126,7 +126,7 @@ def _render_all(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
-    order: "Order",
+    order: "AnalysisRequest",
     shown: Progress,
 ) -> Iterator[bytes]:
     """Render the reports, unless the process that read the recording has rendered it."""

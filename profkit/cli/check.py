@@ -45,7 +45,7 @@ def command(
     """
     from profkit.analysis.config import read_budgets, read_config
     from profkit.api import render
-    from profkit.budgets.baseline import baseline_of, baseline_text, read_baseline
+    from profkit.budgets.baseline import baseline_text, build_baseline, read_baseline
     from profkit.budgets.check import check
     from profkit.budgets.limits import budgets_of
     from profkit.cli._inputs import read_all
@@ -74,7 +74,7 @@ def command(
     with progress() as shown:
         reports = [read.report for read in read_all(paths, chosen, shown)]
     if update_baseline:
-        new = baseline_of(reports)
+        new = build_baseline(reports)
         deliver(baseline_text(new), str(baseline), force=True)
         click.echo(f"profkit: wrote {baseline}", err=True)
         reference = new

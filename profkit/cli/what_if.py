@@ -120,14 +120,14 @@ def command(  # noqa: PLR0913  (one argument per option)
     PATH may also be the folder with the traces of the ranks of a job, which are replayed together.
     The options of a job are for that; without any of them, the output has each usual change alone.
     """
-    from profkit.engine.what_if_ranks import RanksChoice, checked_bandwidth
+    from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth
     from profkit.errors import SeveralTracesError, UsageError
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
     thresholds = choose_rules(no_cache=no_cache)["thresholds"]
     of_job = RanksChoice(
-        ranks, stages, even, not no_waiting, checked_bandwidth(_by_pattern("bandwidth", bandwidth))
+        ranks, stages, even, not no_waiting, check_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
     changes = {
         "remove": remove,
@@ -193,12 +193,12 @@ def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) 
 def _predict_job(
     recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
 ) -> "JobPrediction":
-    from profkit.analysis.several import job_in
+    from profkit.analysis.several import find_job
     from profkit.cli._progress import progress
     from profkit.engine.what_if_ranks import predict_job
 
     with place.scale() as scale, progress() as shown:
-        return predict_job(job_in(recordings, limit_bytes, scale, shown), choice)
+        return predict_job(find_job(recordings, limit_bytes, scale, shown), choice)
 
 
 def _render(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:

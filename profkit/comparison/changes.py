@@ -23,14 +23,15 @@ not reported."""
 T = TypeVar("T")
 
 
-def memory_changes(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
-    """Live memory that differs between two snapshots, by stack."""
-    return [_stack_change(change) for change in find_stack_changes(before, after)]
+def compare_memory(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
+    """Compare the live memory of two snapshots by stack."""
+    return [_build_stack_change(change) for change in find_stack_changes(before, after)]
 
 
-def _stack_change(change: StackChange) -> Change:
+def _build_stack_change(change: StackChange) -> Change:
     old, new, stack = change.before, change.after, change.present
     grew = (new.n_bytes, new.n) > (old.n_bytes, old.n) if old and new else False
+
     return Change(
         status=_status(old, new, is_worse=grew),
         kind="memory",
@@ -65,9 +66,9 @@ class MatchedFindings:
     """The findings of two reports.
 
     Attributes:
-        pairs: Those that both have.
-        fixed: Those that only the first has.
-        added: Those that only the second has.
+        pairs: Findings of both.
+        fixed: Findings of the first only.
+        added: Findings of the second only.
     """
 
     pairs: Sequence[tuple[Finding, Finding]]
@@ -81,37 +82,43 @@ def match_findings(old: Report, new: Report, one_sided: set[str]) -> MatchedFind
     Args:
         one_sided: Rules that were skipped on one side, which are left out.
     """
-    left = [each for each in old.findings if each.rule not in one_sided]
-    right = [each for each in new.findings if each.rule not in one_sided]
+    left = [finding for finding in old.findings if finding.rule not in one_sided]
+    right = [finding for finding in new.findings if finding.rule not in one_sided]
+
+    # The most specific key first: findings that it matches are settled.
     keys = (_by_line, _by_function, _by_file_name)
     return MatchedFindings(*match_items(left, right, keys, _lines_apart))
 
 
-def finding_changes(old: Report, new: Report, found: MatchedFindings) -> list[Change]:
-    """Findings on one side only, and those whose cost differs by more than noise."""
+def compare_findings(old: Report, new: Report, matched: MatchedFindings) -> list[Change]:
+    """Compare costs: list findings on one side, and those whose cost differs by more than noise."""
     whole_ns = min(_total_ns(old), _total_ns(new))
-    step_ns = min(_total_ns(each) / max(len(each.summary.steps), 1) for each in (old, new))
+    step_ns = min(_total_ns(report) / max(len(report.summary.steps), 1) for report in (old, new))
+
     changes = [
         change
-        for one, other in found.pairs
-        if (change := _cost_change(one, other, whole_ns, step_ns)) is not None
+        for before, after in matched.pairs
+        if (change := _compare_costs(before, after, whole_ns, step_ns)) is not None
     ]
-    changes += [_one_sided_change(each, is_new=False) for each in found.fixed]
-    changes += [_one_sided_change(each, is_new=True) for each in found.added]
+    changes += [_build_one_sided_change(finding, is_new=False) for finding in matched.fixed]
+    changes += [_build_one_sided_change(finding, is_new=True) for finding in matched.added]
     return sorted(changes, key=_rank)
 
 
-def fix_result(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult | None:
-    """What the fixed findings were predicted to save, and the change of step time."""
+def judge_fixes(old: Report, new: Report, fixed: Iterable[Finding]) -> FixResult | None:
+    """Compare the predicted saving of the fixed findings with the change of step time."""
     before, after = old.summary.steps, new.summary.steps
     if not (before and after) or old.source.devices != new.source.devices:
         return None
-    costs = [each.cost for each in fixed if each.cost.per_step_ns or each.cost.high_ns]
-    low = (0 if cost.basis == "upper-bound" else cost.low_ns or cost.ns or 0 for cost in costs)
-    high = (max(cost.high_ns or 0, cost.ns or 0) for cost in costs)
+    costs = [finding.cost for finding in fixed if finding.cost.per_step_ns or finding.cost.high_ns]
     if not costs:
         return None
+
+    # An upper bound may save nothing at all.
+    low = (0 if cost.basis == "upper-bound" else cost.low_ns or cost.ns or 0 for cost in costs)
+    high = (max(cost.high_ns or 0, cost.ns or 0) for cost in costs)
     means = [sum(step.time_ns for step in steps) / len(steps) for steps in (before, after)]
+
     return FixResult(
         n=len(costs),
         low_ns=round(sum(low) / len(before)),
@@ -125,25 +132,25 @@ def _place(finding: Finding) -> Location:
 
 
 def _by_line(finding: Finding) -> Hashable:
-    where = _place(finding)
-    return finding.rule, where.file, where.line, where.function, where.op
+    place = _place(finding)
+    return finding.rule, place.file, place.line, place.function, place.op
 
 
 def _by_function(finding: Finding) -> Hashable:
-    where = _place(finding)
-    return finding.rule, where.file, where.function, where.op if where.file is None else None
+    place = _place(finding)
+    return finding.rule, place.file, place.function, place.op if place.file is None else None
 
 
 def _by_file_name(finding: Finding) -> Hashable | None:
-    """Matches the same program in another folder."""
-    where = _place(finding)
-    if where.file is None:
+    """Identify a finding by the name of its file: the program may be in another folder."""
+    place = _place(finding)
+    if place.file is None:
         return None
-    return finding.rule, posixpath.basename(where.file.replace("\\", "/")), where.function
+    return finding.rule, posixpath.basename(place.file.replace("\\", "/")), place.function
 
 
-def _lines_apart(one: Finding, other: Finding) -> int:
-    return abs((_place(one).line or 0) - (_place(other).line or 0))
+def _lines_apart(old: Finding, new: Finding) -> int:
+    return abs((_place(old).line or 0) - (_place(new).line or 0))
 
 
 @dataclass(frozen=True)
@@ -156,46 +163,54 @@ class _Amount:
 
 
 def _amounts(cost: Cost) -> Mapping[tuple[Unit, bool], _Amount]:
-    """The known figures of a cost: time before memory, per step before total."""
-    every: tuple[tuple[Unit, bool, int | None], ...] = (
+    """Return the known figures of a cost: time before memory, per step before total."""
+    amounts: tuple[tuple[Unit, bool, int | None], ...] = (
         ("ns", True, cost.per_step_ns),
         ("ns", False, cost.ns),
         ("bytes", True, cost.per_step_bytes),
         ("bytes", False, cost.bytes),
     )
-    return {(unit, each): _Amount(unit, n, each) for unit, each, n in every if n is not None}
+    return {
+        (unit, per_step): _Amount(unit, n, per_step)
+        for unit, per_step, n in amounts
+        if n is not None
+    }
 
 
-def _cost_change(one: Finding, other: Finding, whole_ns: float, step_ns: float) -> Change | None:
-    """The change of a finding that both sides have, or None if it is within noise.
+def _compare_costs(old: Finding, new: Finding, whole_ns: float, step_ns: float) -> Change | None:
+    """Compare a finding that both sides have; None if its change is within noise.
 
     Args:
-        whole_ns: Length of the recordings: of the shorter one.
-        step_ns: Length of a step: of the shorter mean.
+        whole_ns: Length of the shorter recording.
+        step_ns: Mean length of a step, the shorter of both.
     """
-    left, right = _amounts(one.cost), _amounts(other.cost)
-    known = next((key for key in left if key in right), None)
-    if known is None:
+    left, right = _amounts(old.cost), _amounts(new.cost)
+    # Reports of different versions may state costs in different units.
+    common = next((key for key in left if key in right), None)
+    if common is None:
         return None
-    before, after = left[known], right[known]
+    before, after = left[common], right[common]
+
     # Recordings of few steps lose a share of each cost at their ends.
     length_ns = step_ns if before.per_step else whole_ns
     min_change = _MIN_CHANGE_SHARE * length_ns if before.unit == "ns" else 0
+
     if not _is_significant(before.n, after.n, min_change):
         return None
-    status = _status(one, other, is_worse=after.n > before.n)
-    return _finding_change(other, status, before, after, (one.n, other.n), _place(one))
+
+    status = _status(old, new, is_worse=after.n > before.n)
+    return _build_finding_change(new, status, before, after, (old.n, new.n), _place(old))
 
 
-def _one_sided_change(finding: Finding, *, is_new: bool) -> Change:
+def _build_one_sided_change(finding: Finding, *, is_new: bool) -> Change:
     amount = next(iter(_amounts(finding.cost).values()), None)
-    nothing = None if amount is None else _Amount(amount.unit, 0, amount.per_step)
+    zero = None if amount is None else _Amount(amount.unit, 0, amount.per_step)
     if is_new:
-        return _finding_change(finding, "new", nothing, amount, (0, finding.n), _place(finding))
-    return _finding_change(finding, "fixed", amount, nothing, (finding.n, 0), _place(finding))
+        return _build_finding_change(finding, "new", zero, amount, (0, finding.n), _place(finding))
+    return _build_finding_change(finding, "fixed", amount, zero, (finding.n, 0), _place(finding))
 
 
-def _finding_change(
+def _build_finding_change(
     finding: Finding,
     status: ChangeStatus,
     before: _Amount | None,
@@ -220,75 +235,82 @@ def _finding_change(
     )
 
 
-def call_changes(old: Report, new: Report) -> list[Change]:
-    """Kernels that changed, or operators by self time if neither side has kernels.
+def compare_calls(old: Report, new: Report) -> list[Change]:
+    """Compare kernels, or operators by self time if neither side has kernels.
 
-    Their times are those per step, of what begins in the time of the steps, or without steps on a
-    side those of the whole recordings.
+    Times are per step, of work that begins in the time of the steps. If a side has no steps, they
+    are of the whole recordings.
     """
     if old.summary.top_kernels or new.summary.top_kernels:
         kernels = [
-            _Calls({each.name: each for each in report.summary.top_kernels}, "total_ns",
+            _Calls({kernel.name: kernel for kernel in report.summary.top_kernels}, "total_ns",
                    "per_step_ns", len(report.summary.steps))
             for report in (old, new)
         ]  # fmt: skip
-        return _changed_calls("kernel", old, new, *kernels)
+        return _compare_named_calls("kernel", old, new, *kernels)
+
     operators = [
-        _Calls({each.name: each for each in report.summary.top_ops}, "self_ns",
+        _Calls({op.name: op for op in report.summary.top_ops}, "self_ns",
                "self_per_step_ns", len(report.summary.steps))
         for report in (old, new)
     ]  # fmt: skip
-    return _changed_calls("operator", old, new, *operators)
+    return _compare_named_calls("operator", old, new, *operators)
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """Kernels or operators by name, and where their times are."""
+    """Kernels or operators by name, and the names of their fields with times."""
 
-    found: Mapping[str, KernelSummary | OpSummary]
+    by_name: Mapping[str, KernelSummary | OpSummary]
     total: str
     mean: str
     n_steps: int
 
     @property
     def has_means(self) -> bool:
-        """Whether all have a time per step: those of an older report have none."""
-        return all(getattr(each, self.mean) is not None for each in self.found.values())
+        """Return whether all have a time per step: calls of an older report have none."""
+        return all(getattr(call, self.mean) is not None for call in self.by_name.values())
 
     def time_ns(self, name: str, *, per_step: bool, has_means: bool) -> int:
-        """0 for a name that is not there."""
-        call = self.found.get(name)
+        """Return the time of a call; 0 for a name that is not there."""
+        call = self.by_name.get(name)
+
         if call is None:
             return 0
+
         if per_step and has_means:
             return int(getattr(call, self.mean))
         total_ns: int = getattr(call, self.total)
         return round(total_ns / self.n_steps) if per_step else total_ns
 
 
-def _changed_calls(
+def _compare_named_calls(
     kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
 ) -> list[Change]:
     per_step = bool(left.n_steps and right.n_steps)
     has_means = left.has_means and right.has_means
     n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
     min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_left, _total_ns(new) / n_right)
+
     changes = []
-    for name in {**right.found, **left.found}:
-        one, other = left.found.get(name), right.found.get(name)
-        present = other or one
+    for name in {**right.by_name, **left.by_name}:
+        old_call, new_call = left.by_name.get(name), right.by_name.get(name)
+        present = new_call or old_call
+
         # A report lists only the costliest: a name may be missing on one side.
-        is_cut = (one is None and len(left.found) >= MAX_ENTRIES) or (
-            other is None and len(right.found) >= MAX_ENTRIES
+        is_cut = (old_call is None and len(left.by_name) >= MAX_ENTRIES) or (
+            new_call is None and len(right.by_name) >= MAX_ENTRIES
         )
+
         before, after = (
             side.time_ns(name, per_step=per_step, has_means=has_means) for side in (left, right)
         )
         if present is None or is_cut or not _is_significant(before, after, min_ns):
             continue
+
         changes.append(
             Change(
-                status=_status(one, other, is_worse=after > before),
+                status=_status(old_call, new_call, is_worse=after > before),
                 kind=kind,
                 name=name,
                 location=present.location,
@@ -298,22 +320,24 @@ def _changed_calls(
                 before=before,
                 after=after,
                 per_step=per_step,
-                n_before=one.n_calls if one else 0,
-                n_after=other.n_calls if other else 0,
+                n_before=old_call.n_calls if old_call else 0,
+                n_after=new_call.n_calls if new_call else 0,
             )
         )
+
     return sorted(changes, key=_rank)
 
 
 def _total_ns(report: Report) -> int:
     steps = report.summary.steps
-    return sum(each.time_ns for each in steps) if steps else report.summary.window_ns
+    return sum(step.time_ns for step in steps) if steps else report.summary.window_ns
 
 
 def _is_significant(before: int, after: int, min_change: float = 0) -> bool:
+    # A change has to exceed the noise and be large enough to matter.
     return abs(after - before) > max(_NOISE_SHARE * max(before, after), min_change)
 
 
 def _rank(change: Change) -> tuple[int, str, str, int]:
-    where = change.location or Location()
-    return -abs(change.delta), change.name, where.file or "", where.line or 0
+    location = change.location or Location()
+    return -abs(change.delta), change.name, location.file or "", location.line or 0

@@ -6,11 +6,11 @@ from typing import Final, Literal
 
 from profkit._version import __version__
 from profkit.comparison.changes import (
-    call_changes,
-    finding_changes,
-    fix_result,
+    compare_calls,
+    compare_findings,
+    compare_memory,
+    judge_fixes,
     match_findings,
-    memory_changes,
 )
 from profkit.comparison.figures import renamed_devices, side_by_side
 from profkit.dataclass import dataclass
@@ -46,13 +46,13 @@ class Side:
 
     @property
     def source(self) -> Source:
-        """The recording, with its path."""
+        """Source of the recording, with its path."""
         source = self.report.source
         return source if source.path or not self.path else replace(source, path=self.path)
 
 
 def compare(before: Side, after: Side) -> Difference:
-    """Find what is new, fixed, worse or better.
+    """Find new and fixed findings and memory, and the changes for the worse or better.
 
     Raises:
         UsageError: They are of different kinds, such as a trace and a snapshot.
@@ -64,51 +64,60 @@ def compare(before: Side, after: Side) -> Difference:
             f"{after.source.path or 'the second'} {_KINDS[new.source.kind]}.",
             "Compare two recordings of one kind.",
         )
-    not_compared = tuple(_one_sided(old, new))
-    found = match_findings(old, new, {each.rule for each in not_compared})
-    changes = finding_changes(old, new, found)
+
+    not_compared = tuple(_find_one_sided(old, new))
+    matched = match_findings(old, new, {rule.rule for rule in not_compared})
+    changes = compare_findings(old, new, matched)
+
+    # Snapshots have every stack, reports only the sites with the most memory.
     if before.snapshot is not None and after.snapshot is not None:
-        changes = memory_changes(before.snapshot, after.snapshot) + changes
+        changes = compare_memory(before.snapshot, after.snapshot) + changes
+
     return Difference(
         profkit=__version__,
         before=before.source,
         after=after.source,
         figures=side_by_side(old, new),
-        changes=(*changes, *call_changes(old, new)),
+        changes=(*changes, *compare_calls(old, new)),
         not_compared=not_compared,
-        notes=tuple(_notes(before, after)),
-        fixes=fix_result(old, new, found.fixed),
+        notes=tuple(_collect_notes(before, after)),
+        fixes=judge_fixes(old, new, matched.fixed),
     )
 
 
-def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
-    """Rules that were skipped on one side only."""
-    left = {each.rule: each.reason for each in old.unchecked}
-    right = {each.rule: each.reason for each in new.unchecked}
+def _find_one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
+    """Yield the rules that were skipped on one side only."""
+    left = {check.rule: check.reason for check in old.unchecked}
+    right = {check.rule: check.reason for check in new.unchecked}
+
     for rule in sorted(left.keys() - right.keys()):
         yield NotCompared(rule, "before", left[rule])
     for rule in sorted(right.keys() - left.keys()):
         yield NotCompared(rule, "after", right[rule])
 
 
-def _notes(before: Side, after: Side) -> Iterator[str]:
+def _collect_notes(before: Side, after: Side) -> Iterator[str]:
     old, new = before.report, after.report
     for was, now in renamed_devices(old, new).items():
         yield f"{was} before and {now} after are compared as one device."
-    overheads = [each.source.overhead_ratio or 0.0 for each in (old, new)]
+
+    overheads = [report.source.overhead_ratio or 0.0 for report in (old, new)]
     if abs(overheads[0] - overheads[1]) > _MAX_OVERHEAD_DIFFERENCE:
         yield "The overhead of recording differs: times are hard to compare."
     if bool(old.summary.steps) != bool(new.summary.steps):
         yield "One of them has no steps, so times are those of the whole recordings."
+
     sides: tuple[tuple[Literal["before", "after"], Side], ...] = (
         ("before", before),
         ("after", after),
     )
+
     for name, side in sides:
         if side.snapshot is not None and not len(side.snapshot.stacks):
             yield f"The snapshot {name} was recorded without stacks."
         if side.snapshot is None and side.report.source.kind == "snapshot":
             yield f"The report {name} does not contain every stack: compare the snapshots instead."
+        # A fault of a recording makes all of its figures doubtful.
         for fault in side.report.health:
             if fault.severity != "note":
                 yield f"Figures {name} are less reliable: {fault.title}."

@@ -25,23 +25,26 @@ Key = tuple[str, str | None]
 
 
 def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
-    """The figures of two reports, without those that are 0 or unknown in both."""
+    """Return the figures of two reports; figures that are 0 or unknown in both are left out."""
     per_step = bool(before.summary.steps and after.summary.steps)
     names = renamed_devices(before, after)
+
     old = {
         (name, names.get(device or "", device)): value
         for (name, device), value in _figures(before, per_step=per_step)
     }
     new = dict(_figures(after, per_step=per_step))
+
     return tuple(
         Figure(name, device, _unit(name), old.get((name, device)), new.get((name, device)))
+        # In the order of the newer report; figures that only the older one has follow.
         for name, device in {**new, **old}
         if old.get((name, device)) or new.get((name, device))
     )
 
 
 def renamed_devices(before: Report, after: Report) -> Mapping[str, str]:
-    """The new name of a device, by the old one.
+    """Return the new name of a device, by the old one.
 
     Two ranks use one device each, under different names: these are compared with each other.
     """
@@ -51,8 +54,8 @@ def renamed_devices(before: Report, after: Report) -> Mapping[str, str]:
 
 def _devices(summary: Summary) -> tuple[str, ...]:
     if summary.memory is not None and summary.memory.devices:
-        return tuple(each.device for each in summary.memory.devices)
-    return tuple(each.device for each in summary.devices)
+        return tuple(device.device for device in summary.memory.devices)
+    return tuple(device.device for device in summary.devices)
 
 
 def _unit(name: str) -> Unit:
@@ -76,6 +79,7 @@ def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | 
         if summary.window_ns:
             yield ("window_ns", None), summary.window_ns
         return
+
     yield ("step_ns", None), round(sum(step.time_ns for step in steps) / len(steps))
     for name in _STEP:
         lengths = [getattr(step, name) for step in steps]
@@ -84,7 +88,7 @@ def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | 
 
 
 def _of_ranks(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
-    """The means over the ranks of a job."""
+    """Yield the means over the ranks of a job."""
     ranks, ending = report.ranks, "_per_step" if per_step else ""
     if ranks:
         yield ("n_ranks", None), len(ranks)
@@ -93,7 +97,7 @@ def _of_ranks(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | No
 
 
 def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
-    """What each device does: in the time of the steps divided by their number, or without steps.
+    """Yield the work of each device: per step in the time of the steps, or without steps in all.
 
     A report of an earlier version has no figures in steps, and none that are comparable.
     """
@@ -102,6 +106,7 @@ def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int 
             for name in _DEVICE:
                 yield (name, device.device), getattr(device, name)
         return
+
     for device in summary.devices:
         if device.in_steps is not None:
             for name in _DEVICE:
@@ -113,13 +118,16 @@ def _of_memory(summary: Summary) -> Iterator[tuple[Key, int | None]]:
     memory = summary.memory
     if memory is None:
         return
+
     for device in memory.devices:
         for name in _SNAPSHOT:
             yield (name, device.device), getattr(device, name)
     for peak in memory.peak:
         yield ("peak_bytes", peak.device), peak.bytes
+
     if memory.unfreed_bytes is not None:
         yield ("unfreed_bytes", None), memory.unfreed_bytes
     for name in _MONITORED:
-        known = [n for step in memory.steps if (n := getattr(step, name)) is not None]
-        yield (name, None), known[-1] if known else None  # not every figure is sampled at each step
+        # Not every figure is sampled at each step: the last sample counts.
+        samples = [n for step in memory.steps if (n := getattr(step, name)) is not None]
+        yield (name, None), samples[-1] if samples else None

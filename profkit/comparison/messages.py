@@ -34,59 +34,69 @@ _MAX_RATIO: Final = 10
 """From this ratio on, a percentage adds nothing to the two figures."""
 
 
-def headline(difference: Difference) -> str:
-    """The change of step time or memory, and the number of changed findings."""
+def summarize_difference(difference: Difference) -> str:
+    """Write the change of step time or memory, and the number of changed findings."""
+    # Reversed, so that of several devices the first one stays.
     by_name = {figure.name: figure for figure in reversed(difference.figures)}
     sentences = []
+
     if "step_ns" in by_name:
         sentences.append(_compared("Step time is", by_name["step_ns"]))
     elif "window_ns" in by_name:
         sentences.append(_compared("The recording takes", by_name["window_ns"]))
     elif "active_bytes" in by_name:
-        every = [figure for figure in difference.figures if figure.name == "active_bytes"]
-        largest = max(every, key=lambda figure: abs(figure.delta or 0))
+        figures = [figure for figure in difference.figures if figure.name == "active_bytes"]
+        largest = max(figures, key=lambda figure: abs(figure.delta or 0))
         sentences.append(_compared(f"Active memory on {visible(largest.device or '')} is", largest))
         sentences += _largest_change(difference, largest.device)
     elif "host_rss_bytes" in by_name:
         sentences.append(_compared("Host memory at the end is", by_name["host_rss_bytes"]))
+
     findings = difference.of_kind("finding")
     counts = [
         f"{format_count(n)} {what}"
         for what in ("new", "fixed", "worse", "better")
         if (n := sum(change.status == what for change in findings))
     ]
+
     if counts:
         sentences.append(f"Findings: {', '.join(counts)}.")
     if difference.fixes is not None:
-        sentences.append(_predicted(difference.fixes))
+        sentences.append(_compare_prediction(difference.fixes))
+
     return " ".join(sentences) or "The recordings have no figures in common."
 
 
-def _predicted(fixes: FixResult) -> str:
-    """What was predicted for the fixed findings, and whether the step time fell by it.
+def _compare_prediction(fixes: FixResult) -> str:
+    """Write what was predicted for the fixed findings, and whether the step time fell by it.
 
-    Two recordings differ in more than the fixes, so what exceeds the prediction is not theirs.
+    Two recordings differ in more than the fixes, so time beyond the prediction has another cause.
     """
     low, high = format_ns(fixes.low_ns), format_ns(fixes.high_ns)
     predicted = low if low == high else f"{low} to {high}" if fixes.low_ns else f"at most {high}"
-    what = "The fix was" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes were"
-    rest = ""
+    subject = "The fix was" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes were"
+
+    outcome = ""
+
+    # Two recordings of one program differ: a small deviation is not worth a clause.
     if fixes.saved_ns <= 0:
-        rest = "; the step time did not fall"
+        outcome = "; the step time did not fall"
     elif fixes.saved_ns < fixes.low_ns * (1 - _PREDICTION_TOLERANCE):
-        rest = f"; the step time fell by {format_ns(fixes.saved_ns)}"
+        outcome = f"; the step time fell by {format_ns(fixes.saved_ns)}"
     elif fixes.saved_ns > fixes.high_ns * (1 + _PREDICTION_TOLERANCE):
-        rest = f"; the other {format_ns(fixes.saved_ns - fixes.high_ns)} have another cause"
-    return f"{what} predicted to save {predicted} per step{rest}."
+        outcome = f"; the other {format_ns(fixes.saved_ns - fixes.high_ns)} have another cause"
+
+    return f"{subject} predicted to save {predicted} per step{outcome}."
 
 
 def _compared(start: str, figure: Figure) -> str:
     before, after, delta = figure.before, figure.after, figure.delta
     if before is None or after is None or delta is None:
-        known, side = (before, "before") if after is None else (after, "after")
-        return f"{start} {amount(known, figure.unit)} {side}, and unknown on the other side."
+        recorded, side = (before, "before") if after is None else (after, "after")
+        return f"{start} {amount(recorded, figure.unit)} {side}, and unknown on the other side."
     if abs(delta) <= _UNCHANGED_SHARE * max(before, after):
         return f"{start} {amount(after, figure.unit)}, as before."
+
     has_share = before and abs(delta) < _MAX_RATIO * before
     share = f" ({format_share(abs(delta) / before)})" if has_share else ""
     return (
@@ -96,22 +106,24 @@ def _compared(start: str, figure: Figure) -> str:
 
 
 def _largest_change(difference: Difference, device: str | None) -> Iterator[str]:
-    """The line whose memory on a device changed most, over all stacks that end there."""
+    """Yield the line whose memory on a device changed most, over all stacks that end there."""
     by_line: dict[tuple[str | None, str], int] = {}
     for change in difference.of_kind("memory"):
         if change.device == device:
-            where = change.location or Location()
-            line = (where.file, where.place)
+            location = change.location or Location()
+            line = (location.file, location.place)
             by_line[line] = by_line.get(line, 0) + (change.delta or 0)
+
     (file, place), delta = max(
-        by_line.items(), key=lambda each: abs(each[1]), default=((None, ""), 0)
+        by_line.items(), key=lambda pair: abs(pair[1]), default=((None, ""), 0)
     )
+
     if file is not None and delta:
         yield f"Largest change: {visible(place)}, {_signed(delta, 'bytes')}."
 
 
 def amount(value: int | None, unit: Unit | None) -> str:
-    """A figure with its unit; empty if unknown."""
+    """Format a figure with its unit; empty if unknown."""
     if value is None or unit is None:
         return ""
     texts: dict[Unit, Callable[[int], str]] = {
@@ -121,7 +133,7 @@ def amount(value: int | None, unit: Unit | None) -> str:
 
 
 def signed(change: Change | Figure) -> str:
-    """The difference, ``+49.8 ms per step``; empty if unknown."""
+    """Format the difference, ``+49.8 ms per step``; empty if unknown."""
     if change.unit is None or change.delta is None:
         return ""
     per_step = " per step" if isinstance(change, Change) and change.per_step else ""
@@ -129,7 +141,7 @@ def signed(change: Change | Figure) -> str:
 
 
 def tone(figure: Figure) -> Literal["better", "worse", ""]:
-    """Whether a figure changed for the better, by at least 1%; empty where more is no worse."""
+    """Return whether a figure got better or worse, by at least 1%; empty if neither."""
     if not figure.delta or figure.name in _NEUTRAL:
         return ""
     if abs(figure.delta) <= _UNCHANGED_SHARE * max(figure.before or 0, figure.after or 0):
@@ -143,7 +155,7 @@ def _signed(delta: int, unit: Unit) -> str:
 
 
 def label(figure: Figure) -> str:
-    """``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy per step``."""
+    """Write ``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy per step``."""
     total = figure.name.removesuffix("_per_step")
     per_step = " per step" if total != figure.name else ""
     key = total.removesuffix(f"_{figure.unit}")
@@ -152,7 +164,7 @@ def label(figure: Figure) -> str:
 
 
 def share_of(figure: Figure) -> str:
-    """The relative difference, ``+12%``; empty if it is tenfold or more."""
+    """Format the relative difference, ``+12%``; empty if it is tenfold or more."""
     if not figure.delta or not figure.before:
         return ""
     share = figure.delta / figure.before
@@ -160,11 +172,12 @@ def share_of(figure: Figure) -> str:
 
 
 def subject_of(change: Change) -> str:
-    """What changed: a rule, a kernel, an operator, or the blocks of a device."""
+    """Name the changed rule, kernel or operator, or the blocks of a device."""
     if change.kind == "kernel":
         return short_kernel(visible(change.name), 60)
     if change.kind != "memory":
         return visible(change.name)
+
     device = visible(change.device or "")
     n = change.n_before if change.status == "fixed" else change.n_after
     if change.status in {"new", "fixed"} or change.n_before == change.n_after:

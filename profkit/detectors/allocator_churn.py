@@ -57,12 +57,12 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import (
     driver_calls,
-    growth_by_shapes,
-    uncached_calls,
+    find_growth_by_shapes,
+    find_uncached_calls,
 )
-from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
+from profkit.engine.families.device_memory.oom_messages import describe_flushes, suggest_flush_fix
 from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
+from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, find_costly_waits
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_flushes import FlushCause
@@ -130,9 +130,9 @@ def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     # Calls without a cache, and calls for new shapes, are reported by the rules on their causes.
-    if uncached_calls(ctx) is not None or growth_by_shapes(ctx) is not None:
+    if find_uncached_calls(ctx) is not None or find_growth_by_shapes(ctx) is not None:
         return
-    (wait,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
+    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if wait is None:
         return
 
@@ -178,8 +178,8 @@ def _report_flushes(memory: DeviceMemory, retries: Rows) -> Finding:
 
     return INFO.finding(
         confidence="high",
-        message=flush_message(memory, retries, reallocated_bytes),
-        fix=flush_fix(memory),
+        message=describe_flushes(memory, retries, reallocated_bytes),
+        fix=suggest_flush_fix(memory),
         locations=memory.locations(stacks)[:MAX_LINES],
         n=len(retries),
         # Time that a snapshot does not show: the same memory is reserved again and again.

@@ -48,8 +48,8 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.device_memory.driver_calls import uncached_calls
-from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
+from profkit.engine.families.device_memory.driver_calls import find_uncached_calls
+from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
 from profkit.engine.wording import counted, times_per_step
 from profkit.model.change import ProgramChange
 from profkit.model.events import Category
@@ -69,10 +69,10 @@ Thresholds = WaitThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for a recording without a caching allocator."""
-    calls = uncached_calls(ctx)
+    calls = find_uncached_calls(ctx)
     if calls is None:
         return
-    (wait,) = costly_waits(ctx, [ProgramChange(calls=calls.rows)], thresholds)
+    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=calls.rows)], thresholds)
     if wait is None:
         return
 

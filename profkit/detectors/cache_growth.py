@@ -60,7 +60,7 @@ from profkit.engine.families.device_memory.messages import (
 )
 from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_evidence,
-    fragmentation_fix,
+    suggest_fragmentation_fix,
 )
 from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.distinct import distinct
@@ -137,7 +137,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     return INFO.finding(
         confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
-        fix=fragmentation_fix(memory) if is_fragmented else (
+        fix=suggest_fragmentation_fix(memory) if is_fragmented else (
             "Use one side stream instead of many, and let CUDA graphs share one pool "
             "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
         ),

@@ -53,7 +53,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.messages import distributed_program
+from profkit.engine.families.collectives.messages import describe_program
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, complement, covered_by, unite
@@ -109,7 +109,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_costly else "note",
         confidence="high",
         message=_build_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
-        fix=_suggest_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
+        fix=_suggest_fix(wrapper.n_devices, trains=describe_program(ctx).trains),
         locations=known_locations(*lines),
         n=len(calls),
         cost=cost,

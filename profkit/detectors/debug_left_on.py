@@ -52,7 +52,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import python_calls
-from profkit.engine.families.reads import anomaly_checks
+from profkit.engine.families.reads import find_anomaly_checks
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.launch_moments import LAUNCH_NS
@@ -107,7 +107,7 @@ _BLOCKING: Final = "each launch waits until its kernel has finished"
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each setting that is on."""
-    checks = anomaly_checks(ctx)
+    checks = find_anomaly_checks(ctx)
     checks = checks[in_windows(ctx, checks)]
     if len(checks):
         yield _report_anomaly_checks(ctx, checks)

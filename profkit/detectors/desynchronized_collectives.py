@@ -125,12 +125,12 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
         yield INFO.finding(
             severity="warning" if reason == "waiting" else "error",
             confidence="medium" if is_late and not has_timed_out else "high",
-            message=blocked.message(first, records),
+            message=blocked.describe(first, records),
             fix=blocked.FIXES[reason],
-            locations=blocked.locations(first),
+            locations=blocked.find_locations(first),
             n=1 + len(later),
             ranks=tuple(sorted({*first.called, *absent})),
-            evidence=blocked.evidence(first, later),
+            evidence=blocked.collect_evidence(first, later),
         )
 
 

@@ -49,8 +49,8 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.device_memory.driver_calls import ShapeGrowth, growth_by_shapes
-from profkit.engine.windows import WaitThresholds, costly_waits
+from profkit.engine.families.device_memory.driver_calls import ShapeGrowth, find_growth_by_shapes
+from profkit.engine.windows import WaitThresholds, find_costly_waits
 from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -79,10 +79,10 @@ class Thresholds(WaitThresholds):
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all allocations for new shapes."""
-    growth = growth_by_shapes(ctx)
+    growth = find_growth_by_shapes(ctx)
     if growth is None or len(growth.calls) < thresholds.min_calls_count:
         return
-    (wait,) = costly_waits(ctx, [ProgramChange(calls=growth.calls)], thresholds)
+    (wait,) = find_costly_waits(ctx, [ProgramChange(calls=growth.calls)], thresholds)
     if wait is None:
         return
 

@@ -50,8 +50,8 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function, place_of_call
-from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
+from profkit.engine.families.python_calls import find_library_function, place_of_call
+from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
 from profkit.engine.wording import known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, are_followed_by_work, find_calls_by_profiler
 from profkit.index.ranks.collectives import collective_rows
@@ -86,14 +86,14 @@ _LIBRARY_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
     lines = list(ctx.by_line(_find_calls(ctx)))
-    waits = costly_waits(ctx, [ProgramChange(calls=rows) for _, rows in lines], thresholds)
+    waits = find_costly_waits(ctx, [ProgramChange(calls=rows) for _, rows in lines], thresholds)
     for (location, rows), wait in zip(lines, waits, strict=True):
         if wait is None or _ends_all_work(ctx, rows):
             continue
 
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _name_python_call(runtime_call)
-        caller = library_function(ctx, rows)
+        caller = find_library_function(ctx, rows)
         place = place_of_call(caller, location)
         yield wait.finding(
             ctx,

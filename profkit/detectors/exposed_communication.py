@@ -65,18 +65,18 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.gathers import late_gathers, without_overlapping
+from profkit.engine.families.collectives.gathers import find_late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
-    collective_fix,
-    distributed_program,
+    describe_program,
+    suggest_collective_fix,
 )
 from profkit.engine.families.collectives.waits import (
     CollectiveSite,
     CollectiveWaits,
-    collective_sites,
-    waits_of_devices,
-    waits_of_host,
+    find_collective_sites,
+    find_device_waits,
+    find_host_waits,
 )
 from profkit.engine.job_context import JobContext
 from profkit.engine.needs import Need
@@ -146,15 +146,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
-    by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
-    for waits in (by_devices, waits_of_host(ctx)):
+    by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else find_device_waits(ctx)
+    for waits in (by_devices, find_host_waits(ctx)):
         if waits is None:
             continue
         # Gathers that start too late are reported by unprefetched-gather.
-        late = late_gathers(ctx, waits) if waits.device is not None else None
+        late = find_late_gathers(ctx, waits) if waits.device is not None else None
         exposed, overlapping = without_overlapping(ctx, waits, late) if late else (waits, None)
         if _is_frequent(ctx, exposed, thresholds):
-            yield _build_finding(ctx, exposed, overlapping, distributed_program(ctx), thresholds)
+            yield _build_finding(ctx, exposed, overlapping, describe_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
@@ -186,7 +186,7 @@ def _build_finding(
     Args:
         overlapping: The change to collectives that another rule reports in part.
     """
-    sites = collective_sites(ctx, waits)
+    sites = find_collective_sites(ctx, waits)
     exposed = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
@@ -213,7 +213,7 @@ def _build_finding(
         severity="warning" if program.trains and is_costly else "note",
         confidence=confidence,
         message=_build_message(ctx, waits, longest, len(exposed)),
-        fix=collective_fix(ctx, waits, program),
+        fix=suggest_collective_fix(ctx, waits, program),
         locations=known_locations(
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),

@@ -67,7 +67,7 @@ from profkit.engine.families.device_memory.messages import (
 from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_cost,
     fragmentation_evidence,
-    fragmentation_fix,
+    suggest_fragmentation_fix,
 )
 from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -156,7 +156,7 @@ def _build_finding(
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=_build_message(memory, reserved, excess, largest, sites),
-        fix=fragmentation_fix(memory),
+        fix=suggest_fragmentation_fix(memory),
         locations=tuple(dict.fromkeys(locations))[:MAX_LINES],
         n=len(failed),
         cost=fragmentation_cost(memory, excess),

@@ -327,7 +327,7 @@ def _find_uncompiled(code: CompiledCode) -> Iterator[Compiled]:
         if not is_failure or not function.is_users or is_resumed(function.code[2]):
             continue
         is_new = function.code not in compiled and function.code not in uncompiled
-        if is_new and code.runs_in_steps(function):
+        if is_new and code.is_run_in_steps(function):
             uncompiled[function.code] = function
     yield from uncompiled.values()
 

@@ -69,12 +69,12 @@ from profkit.engine.families.python_calls import (
     CHECKPOINT,
     OUTPUT,
     PYTHON_CALLS,
+    find_innermost_callee,
     function_name,
-    innermost_callee,
     of_program,
 )
-from profkit.engine.families.sampled_python import named_places, python_time, step_samples
-from profkit.engine.families.sampled_texts import sampled_fix, sampled_message
+from profkit.engine.families.sampled_python import find_named_places, python_time, step_samples
+from profkit.engine.families.sampled_texts import describe_sampled_place, suggest_sampled_fix
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import marked
@@ -144,7 +144,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each sampled function whose time is outside of short gaps."""
     pauses = _keep_long(python_time(ctx), thresholds)
-    places = [place for place in named_places(ctx) if place.share > place.operator_share]
+    places = [place for place in find_named_places(ctx) if place.share > place.operator_share]
     if not len(pauses) or not places:
         return
 
@@ -166,8 +166,8 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
         yield INFO.finding(
             confidence="medium",
-            message=sampled_message(ctx, place, spent_ns),
-            fix=sampled_fix(place),
+            message=describe_sampled_place(ctx, place, spent_ns),
+            fix=suggest_sampled_fix(place),
             locations=known_locations(place.location),
             n=len(ctx.steps),
             cost=saved if is_all else ctx.cost(cost_ns, basis="estimate"),
@@ -310,4 +310,4 @@ class _Calls:
         below = np.flatnonzero(is_python & (ctx.source.frame == frame))
         below = below[~np.isin(below, self.rows)]
         callers = self.rows[self.frame == frame]
-        return innermost_callee(ctx, callers, below, self.pauses, total_ns)
+        return find_innermost_callee(ctx, callers, below, self.pauses, total_ns)

@@ -56,7 +56,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import (
     CostlyWait,
     WaitThresholds,
-    costly_waits,
+    find_costly_waits,
     in_windows,
     windows_ns,
 )
@@ -125,7 +125,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ProgramChange(calls=waits.rows[is_of_line], scaled=((line_makers, 0.0),))
         for (*_, is_of_line), line_makers in zip(lines, makers, strict=True)
     ]
-    costs = costly_waits(ctx, changes, thresholds)
+    costs = find_costly_waits(ctx, changes, thresholds)
 
     for (location, owners, is_of_line), line_makers, blocking in zip(
         lines, makers, costs, strict=True

@@ -53,7 +53,7 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings, read_rows
+from profkit.engine.families.reads import ReadKind, ReadThresholds, find_reads, read_findings
 from profkit.engine.wording import tensor_method
 from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
@@ -83,7 +83,7 @@ _READS: Final = {
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host to read a value."""
-    indexing = _find_index_reads(ctx, read_rows(ctx))
+    indexing = _find_index_reads(ctx, find_reads(ctx))
     yield from read_findings(
         ctx, INFO, thresholds, ReadKind.VALUE, lambda rows: _describe(ctx, rows, indexing)
     )

@@ -54,7 +54,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.waits import waits_of_host
+from profkit.engine.families.collectives.waits import find_host_waits
 from profkit.engine.windows import in_windows, windows, windows_ns
 from profkit.engine.wording import time_per_step
 from profkit.index.device.idle import find_waits_for_launches
@@ -133,7 +133,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for the device that waits longest for launches."""
     starts, ends = windows(ctx)
     overhead, is_known = _overhead_ratio(ctx, thresholds)
-    collectives = waits_of_host(ctx)
+    collectives = find_host_waits(ctx)
 
     # A host that waits for a collective cannot launch, which is another rule's.
     waits_by_device = []

@@ -53,7 +53,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import site_locations
-from profkit.engine.families.device_memory.oom_messages import oom_fix, oom_message
+from profkit.engine.families.device_memory.oom_messages import describe_oom, suggest_oom_fix
 from profkit.engine.families.device_memory.settings_messages import fitting_setting_evidence
 from profkit.engine.figures.snapshot import allocation_sites
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -104,8 +104,8 @@ def _build_finding(
     return INFO.finding(
         severity="warning" if continued else "error",
         confidence="high" if worst.device_free_bytes is not None else "medium",
-        message=oom_message(memory, location, worst, sites, len(failures)),
-        fix=oom_fix(memory, location, worst, sites),
+        message=describe_oom(memory, location, worst, sites, len(failures)),
+        fix=suggest_oom_fix(memory, location, worst, sites),
         locations=tuple(dict.fromkeys(locations)),
         n=len(failures),
         cost=Cost(bytes=worst.missing_bytes or worst.requested_bytes),

@@ -53,7 +53,7 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.copies import blocking_copies, copy_sites
+from profkit.engine.families.copies import blocking_copies, find_copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import times_per_step
@@ -110,7 +110,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     in_pageable = is_pageable(ctx.events, waits.copy)
 
     for memory, is_copy in (("pageable", in_pageable), ("pinned", ~in_pageable)):
-        for site in copy_sites(ctx, waits.select(is_copy), thresholds):
+        for site in find_copy_sites(ctx, waits.select(is_copy), thresholds):
             yield site.finding(
                 ctx,
                 INFO,

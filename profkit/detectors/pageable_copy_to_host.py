@@ -44,7 +44,7 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.copies import copy_sites, pageable_copies
+from profkit.engine.families.copies import find_copy_sites, pageable_copies
 from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import tensor_method, times_per_step
 from profkit.index.device.syncs import SyncKind
@@ -68,7 +68,7 @@ _LIBRARY_FIX: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
-    for site in copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
+    for site in find_copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
         method = tensor_method(ctx, int(site.owners[0])) or "cpu"
 
         yield site.finding(

@@ -63,15 +63,15 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
     Compilation,
     CompiledCode,
-    backward_rows,
+    find_recompilations,
     first_line,
     function_id,
+    group_backward_rows,
     is_limit,
     is_resumed,
     location_of,
     matching_fix,
     original,
-    recompilations,
     version_of,
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
@@ -161,8 +161,8 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that recompiles, and for each function given up on."""
     code = CompiledCode(ctx)
-    groups = recompilations(ctx, code)
-    for group, backward in zip(groups, backward_rows(ctx, groups), strict=True):
+    groups = find_recompilations(ctx, code)
+    for group, backward in zip(groups, group_backward_rows(ctx, groups), strict=True):
         yield _build_finding(ctx, group, backward, thresholds)
     for attempt in code.compiled:
         if is_limit(attempt.failure):
@@ -258,8 +258,8 @@ def _report_limit(ctx: Context, code: CompiledCode, attempt: Compiled) -> Iterat
         attempt: The compilation that torch refused.
     """
     function = code.function(attempt.number) or attempt
-    runs_in_steps = code.runs_in_steps(function)
-    if runs_in_steps is False:
+    is_run_in_steps = code.is_run_in_steps(function)
+    if is_run_in_steps is False:
         return
 
     caller = function.caller or attempt.caller
@@ -272,7 +272,7 @@ def _report_limit(ctx: Context, code: CompiledCode, attempt: Compiled) -> Iterat
     n_versions = sum(function_id(record.number) == ident for record in code.compiled) - 1
 
     yield INFO.finding(
-        confidence="high" if runs_in_steps else "low",
+        confidence="high" if is_run_in_steps else "low",
         message=(
             f"{subject}{at(place)} reached the recompile limit after {n_versions} compilations, "
             "so calls that match none of these versions run uncompiled. "

@@ -47,7 +47,7 @@ from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
+from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
 from profkit.engine.wording import time_per_step, times_per_step
 from profkit.index.device.elementwise import find_layout_copies
@@ -105,7 +105,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
         names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
-        caller = library_function(ctx, ops)
+        caller = find_library_function(ctx, ops)
         place = place_of_call(caller, location)
 
         yield INFO.finding(

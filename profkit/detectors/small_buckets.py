@@ -50,8 +50,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gradients import reduced_after_backward, reduced_by_hooks
-from profkit.engine.families.collectives.messages import distributed_program
-from profkit.engine.families.collectives.waits import CollectiveWaits, waits_of_devices
+from profkit.engine.families.collectives.messages import describe_program
+from profkit.engine.families.collectives.waits import CollectiveWaits, find_device_waits
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
@@ -100,7 +100,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if gradients are reduced in many small pieces."""
-    waits = waits_of_devices(ctx)
+    waits = find_device_waits(ctx)
     if waits is None or ctx.trace.world_size == 1:
         return
 
@@ -149,7 +149,7 @@ def _build_finding(
     cost = ctx.time_cost(change, "estimate")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     lines = ctx.costliest_lines(ops, 1)
-    is_ddp = distributed_program(ctx).is_ddp
+    is_ddp = describe_program(ctx).is_ddp
 
     return INFO.finding(
         severity="warning" if is_costly else "note",

@@ -58,8 +58,8 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
+    find_innermost_callee,
     function_name,
-    innermost_callee,
 )
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
@@ -183,7 +183,7 @@ def _find_main_function(ctx: Context, loads: Rows) -> str:
     below = ctx.events.rows_of(Category.PYTHON)
     below = below[ctx.tree.nearest(is_wait)[below] != NO_ROW]
     waiting = covered_by(ctx.events, loads)
-    name = innermost_callee(ctx, loads, below, waiting, waiting.total_ns)
+    name = find_innermost_callee(ctx, loads, below, waiting, waiting.total_ns)
     return "" if _OF_LOADER.search(name) else name
 
 

@@ -53,7 +53,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine import needs
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.collectives.extra_time import extra_time
+from profkit.engine.families.collectives.extra_time import find_extra_time
 from profkit.engine.job_context import JobContext, PlaceTime
 from profkit.engine.wording import counted
 from profkit.index.ranks.matching import SYNCHRONIZING
@@ -155,7 +155,7 @@ def _build_finding(
     number, host, delays = job.ranks[rank].rank, job.ranks[rank].host, job.delays
     why = _explain(job, last)
     n_steps = max(1, job.replay.n_steps)
-    extra = extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
+    extra = find_extra_time(job, rank, _MIN_EXPLAINED * saving_ns / n_steps)
 
     return INFO.finding(
         confidence="high" if job.replay.n_steps > 1 else "medium",

@@ -56,8 +56,8 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gradients import reduced_by_hooks
 from profkit.engine.families.collectives.waits import (
     CollectiveWaits,
-    waits_of_devices,
-    waits_of_host,
+    find_device_waits,
+    find_host_waits,
 )
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
@@ -105,7 +105,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     updates = _find_annotations(ctx, OPTIMIZER_STEP)
     if len(forwards) < 2 or not len(updates):  # noqa: PLR2004  (nothing is accumulated)
         return
-    for waits in (waits_of_devices(ctx), waits_of_host(ctx)):
+    for waits in (find_device_waits(ctx), find_host_waits(ctx)):
         if waits is not None:
             yield from _build_findings(ctx, waits, forwards, updates, thresholds)
 

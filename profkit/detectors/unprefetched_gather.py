@@ -66,12 +66,12 @@ from profkit.engine.families.collectives.gathers import (
     LateGathers,
     Sharding,
     earlier,
-    late_gathers,
+    find_late_gathers,
 )
 from profkit.engine.families.collectives.waits import (
     CollectiveWaits,
-    collective_sites,
-    waits_of_devices,
+    find_collective_sites,
+    find_device_waits,
 )
 from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import known_locations, time_per_step, times_per_step
@@ -125,10 +125,10 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if all-gathers of parameters could be issued earlier."""
-    waits = waits_of_devices(ctx)
+    waits = find_device_waits(ctx)
     if waits is None or ctx.trace.world_size == 1:
         return
-    gathers = late_gathers(ctx, waits)
+    gathers = find_late_gathers(ctx, waits)
     if gathers is None:
         return
 
@@ -140,7 +140,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # The lines are ordered by the time that could overlap, not by the whole wait.
     share_ns = np.zeros_like(waits.share_ns)
     share_ns[gathers.place] = gathers.hidden_ns
-    sites = collective_sites(ctx, replace(waits, share_ns=share_ns))
+    sites = find_collective_sites(ctx, replace(waits, share_ns=share_ns))
     rows = waits.rows[gathers.place]
 
     yield INFO.finding(

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from profkit.dataclass import dataclass
-from profkit.engine.kept import KeptRelations, kept_relation
+from profkit.engine.relation_cache import RelationCache, cached_relation
 from profkit.index.compiled.compilations import (
     Compilations,
     CompiledRuns,
@@ -82,7 +82,7 @@ class Context:
     """A recording and the relations in it. Every property is computed once.
 
     Attributes:
-        trace: The trace; one without events where there is none.
+        trace: The trace; :data:`~profkit.model.trace.NO_TRACE` without one.
         snapshot: The allocator's memory snapshot, or None.
         live: The monitored memory of the running program, or None.
         flights: What torch's FlightRecorder kept of the calls of collectives of this process.
@@ -99,11 +99,11 @@ class Context:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     tokens_per_step: int | None = None
     parameters: int | None = None
-    kept: KeptRelations | None = None
+    kept: RelationCache | None = None
 
     @property
     def path(self) -> str:
-        """The analyzed file; empty for a program that was only monitored."""
+        """Path of the analyzed file; empty for a program that was only monitored."""
         if self.has_trace:
             return self.trace.path
         if self.snapshot is not None:
@@ -112,22 +112,22 @@ class Context:
 
     @property
     def has_trace(self) -> bool:
-        """Whether there is a trace."""
+        """Return whether the recording has a trace."""
         return self.trace is not NO_TRACE
 
     @property
     def events(self) -> EventTable:
-        """The trace's complete events."""
+        """Complete events of the trace."""
         return self.trace.events
 
-    @kept_relation(lambda tree, ctx: tree.fits(ctx.events))
+    @cached_relation(lambda tree, ctx: tree.fits(ctx.events))
     def tree(self) -> CallTree:
-        """The call trees of the host threads."""
+        """Call trees of the host threads."""
         return build_call_tree(self.events)
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps."""
+        """Steps of the recording."""
         capture = self.trace.capture
         if capture is None or capture.steps == "whole":
             return find_steps(self.events)
@@ -135,7 +135,7 @@ class Context:
 
     @property
     def innermost_op(self) -> Int32s:
-        """The innermost operator around each row, itself included. Shape ``(n,)``."""
+        """Innermost operator around each row, itself included. Shape ``(n,)``."""
         return self.tree.innermost_op
 
     @cached_property
@@ -143,7 +143,7 @@ class Context:
         """Device work and the calls that launched it."""
         return join_launches(self.events, self.innermost_op)
 
-    @kept_relation(lambda work, ctx: work.fits(ctx.events))
+    @cached_relation(lambda work, ctx: work.fits(ctx.events))
     def op_work(self) -> OpWork:
         """FLOPs and bytes of the operators whose inputs were recorded."""
         return measure_op_work(self.events, self.tree)
@@ -160,32 +160,32 @@ class Context:
 
     @cached_property
     def rows_of_memory(self) -> Int32s:
-        """The innermost host row that runs at each ``[memory]`` event, on its thread.
+        """Innermost host row that runs at each ``[memory]`` event, on its thread.
 
         :data:`~profkit.model.events.NO_ROW` for none. Shape of ``trace.memory.lane``.
         """
         table = self.trace.memory
         return find_rows_open_at(self.events, self.tree, table.lane, table.ts_ns)
 
-    @kept_relation(lambda found, ctx: are_categories(found, ctx.events))
+    @cached_relation(lambda categories, ctx: are_categories(categories, ctx.events))
     def work_categories(self) -> Int64s:
-        """The category of operators and device work, as its index. Shape ``(n,)``."""
+        """Index of the category of each operator and device row. Shape ``(n,)``."""
         return classify_work(self.events, self.tree, self.launches, self.is_communication)
 
-    @kept_relation(lambda source, ctx: source.fits(ctx.events))
+    @cached_relation(lambda source, ctx: source.fits(ctx.events))
     def source(self) -> SourceMap:
-        """The source line of every host event."""
+        """Source line of every host event."""
         capture = self.trace.capture
         return map_source(self.events, self.tree, self.steps, capture, self.forward_ops)
 
     @cached_property
     def forward_ops(self) -> Int32s:
-        """The forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
+        """Forward operator of each row of a backward pass, else NO_ROW. Shape ``(n,)``."""
         return find_forward_of_backward(self.events, self.tree)
 
-    @kept_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
+    @cached_relation(lambda modules, ctx: modules is None or modules.fits(ctx.events))
     def modules(self) -> ModuleTree | None:
-        """The tree of modules, or None where no calls of modules were recorded."""
+        """Tree of modules, or None if no calls of modules were recorded."""
         return build_module_tree(self.events, self.tree, self.forward_ops)
 
     @cached_property
@@ -195,7 +195,7 @@ class Context:
 
     @cached_property
     def devices(self) -> tuple[DeviceActivity, ...]:
-        """The activity of each device, by ordinal."""
+        """Activity of each device, by ordinal."""
         return find_device_activity(self.events, self.launches, self.is_communication)
 
     @cached_property
@@ -206,18 +206,21 @@ class Context:
 
     @cached_property
     def own_time(self) -> Intervals:
-        """Time in which the thread of the steps ran profkit and no device was busy: nobody's.
+        """Time in which the thread of the steps ran profkit and no device was busy.
 
-        Without steps it is the thread with most operators.
+        No figure counts it. Without steps it is the thread with most operators.
         """
         events = self.events
-        rows, ops = events.rows_of(Category.PROFKIT), events.rows_of(Category.OP)
-        if not len(rows):
+        profkit_rows, op_rows = events.rows_of(Category.PROFKIT), events.rows_of(Category.OP)
+        if not len(profkit_rows):
             return EMPTY
+
+        # Only the thread of the steps delays them: other threads of profkit do not count.
         lanes = distinct(events.lane[self.steps.rows]).tolist()
-        if not lanes and len(ops):
-            lanes = [int(np.bincount(events.lane[ops]).argmax())]
-        rows = rows[np.isin(events.lane[rows], lanes)]
+        if not lanes and len(op_rows):
+            lanes = [int(np.bincount(events.lane[op_rows]).argmax())]
+
+        rows = profkit_rows[np.isin(events.lane[profkit_rows], lanes)]
         return subtract(union(events.ts_ns[rows], events.end_ns[rows]), self.busy)
 
     @cached_property
@@ -229,16 +232,18 @@ class Context:
     def unrecorded(self) -> Intervals:
         """Time in which a device worked on something that is not in the recording.
 
-        It counts from a share of the recording that is more than the uncertainty of latencies.
+        Empty below :data:`MIN_UNRECORDED_SHARE`, where it may be an error of the latencies.
         """
         if not self.has_device_work:
             return EMPTY
-        found = self.graph.unrecorded
-        return found if found.total_ns >= MIN_UNRECORDED_SHARE * self.window_ns else EMPTY
+
+        unrecorded = self.graph.unrecorded
+        is_certain = unrecorded.total_ns >= MIN_UNRECORDED_SHARE * self.window_ns
+        return unrecorded if is_certain else EMPTY
 
     @cached_property
     def idle_causes(self) -> tuple[IdleByCause, ...]:
-        """Why each device was idle, by ordinal; without the time of unrecorded work."""
+        """Idle time of each device by cause, by ordinal; without the time of unrecorded work."""
         return tuple(
             split_idle_by_cause(
                 self.events, self.launches, device, self.host_activity, self.unrecorded
@@ -246,7 +251,7 @@ class Context:
             for device in self.devices
         )
 
-    @kept_relation(lambda syncs, ctx: syncs.fits(ctx.events))
+    @cached_relation(lambda syncs, ctx: syncs.fits(ctx.events))
     def syncs(self) -> Syncs:
         """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
@@ -256,33 +261,33 @@ class Context:
         """Calls of the runtime that first load code or a library, or create a context."""
         return find_cold_calls(self.events, self.tree, self.syncs.rows, self.busy)
 
-    @kept_relation(lambda graph, ctx: graph.fits(ctx.events))
+    @cached_relation(lambda graph, ctx: graph.fits(ctx.events))
     def graph(self) -> DependencyGraph:
-        """The recording as a dependency graph."""
+        """Dependency graph of the recording."""
         ignored = find_calls_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
         return build_graph(self.events, self.tree, self.launches, self.syncs, self.steps, ignored)
 
     @cached_property
     def replay(self) -> Replay:
-        """The dependency graph, to be replayed with changes."""
+        """Dependency graph, to be replayed with changes."""
         return Replay(self.events, self.steps, self.graph)
 
     @cached_property
     def path_activity(self) -> HostActivity:
-        """What ran on the host threads, for critical paths."""
-        is_wait = np.zeros(len(self.events), dtype=np.bool_)
-        is_wait[self.data_waits] = True
-        wait = self.tree.nearest(is_wait)
+        """Activity of the host threads, as critical paths need it."""
+        # Collectives on the host block their thread only while nothing else of the rank works.
         events, collectives = self.events, host_collectives(self.events)
         waits = EMPTY
         if len(collectives):
             working = unite(host_work_time(events, self.tree), self.busy)
             waits = find_exposed_waits(events, collectives, working, 0, self.window_ns)
-        return HostActivity(self.tree, self.syncs, wait, self.is_communication, waits)
 
-    @kept_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
+        data_wait = self.nearest(self.data_waits)
+        return HostActivity(self.tree, self.syncs, data_wait, self.is_communication, waits)
+
+    @cached_relation(lambda path, ctx: path.fits(ctx.events, len(ctx.steps)))
     def critical_path(self) -> CriticalPath:
-        """The critical path of all steps, without what profkit did in them."""
+        """Critical path of all steps, without profkit's own calls."""
         path = find_critical_path(self.replay, self.path_activity)
         return path.without(self.events.category == Category.PROFKIT)
 
@@ -293,12 +298,12 @@ class Context:
 
     @cached_property
     def compilations(self) -> Compilations:
-        """The compilations by ``torch.compile``."""
+        """Compilations by ``torch.compile``."""
         return find_compilations(self.events, self.tree)
 
     @cached_property
     def compiled_runs(self) -> CompiledRuns:
-        """The calls of compiled code."""
+        """Calls of compiled code."""
         return find_compiled_runs(self.events, self.tree)
 
     @cached_property
@@ -308,12 +313,10 @@ class Context:
 
     @cached_property
     def device_memories(self) -> tuple[DeviceMemory, ...]:
-        """The snapshot's memory of each device; empty without a snapshot."""
-        return (
-            ()
-            if self.snapshot is None
-            else device_memories(self.snapshot, replay_history(self.snapshot))
-        )
+        """Memory of each device in the snapshot; empty without a snapshot."""
+        if self.snapshot is None:
+            return ()
+        return device_memories(self.snapshot, replay_history(self.snapshot))
 
     def relate(self) -> None:
         """Compute what every report needs, so that no rule's run time includes it.
@@ -335,23 +338,23 @@ class Context:
 
     @property
     def has_device_work(self) -> bool:
-        """Whether any device was busy in the window."""
+        """Return whether any device was busy in the window."""
         return len(self.launches.work) > 0
 
     @property
     def has_lines(self) -> bool:
-        """Whether source lines are known."""
+        """Return whether source lines are known."""
         return self.source.origin is not None
 
     @cached_property
     def window_ns(self) -> int:
-        """From the start of the first event to the end of the last."""
+        """Time from the start of the first event to the end of the last."""
         if not len(self.events):
             return 0
         return int(self.events.end_ns.max() - self.events.ts_ns.min())
 
     def device_label(self, device: int) -> str:
-        """PyTorch's name of a device: ``cuda:0`` also with ROCm, ``xpu:0`` for Intel.
+        """Return PyTorch's name of a device: ``cuda:0`` also with ROCm, ``xpu:0`` for Intel.
 
         Args:
             device: The device's ordinal.
@@ -361,22 +364,30 @@ class Context:
         return f"{kind}:{device}"
 
     def peak_of(self, device: int | None) -> Peak | None:
-        """The peaks of a device by its ordinal, or of the CPU; None where they are not known.
+        """Return the peaks of a device by its ordinal, or of the CPU; None if they are not known.
 
-        A device that is not described is like the others, if these are all of one kind.
+        A device without a description counts as like the others, if all of them are of one kind.
         """
         if device is None:
             return self.peaks.get(CPU)
-        every = self.trace.devices
-        like = [every[device]] if device in every else every.values()
-        found = {(each.name, each.n_sms) for each in like}
-        if len(found) != 1:
+
+        described = self.trace.devices
+        candidates = [described[device]] if device in described else described.values()
+        kinds = {(candidate.name, candidate.n_sms) for candidate in candidates}
+        if len(kinds) != 1:
             return None
-        name, n_sms = found.pop()
+
+        name, n_sms = kinds.pop()
         return self.peaks.get(name) or peak_of(name, n_sms)
 
+    def nearest(self, rows: Rows | Int32s) -> Int32s:
+        """Return the innermost of ``rows`` around each row, itself included. Shape ``(n,)``."""
+        is_row = np.zeros(len(self.events), dtype=np.bool_)
+        is_row[rows] = True
+        return self.tree.nearest(is_row)
+
     def launched_by(self, rows: Rows) -> tuple[Rows, Int32s]:
-        """The device work that operators, or operators within them, launched.
+        """Return the device work that operators, or operators within them, launched.
 
         Args:
             rows: Operators or what contains them, such as annotations.
@@ -384,27 +395,27 @@ class Context:
         Returns:
             The work, ascending, and for each the innermost of ``rows`` that launched it.
         """
-        wanted = np.zeros(len(self.events), dtype=np.bool_)
-        wanted[rows] = True
         op = self.launches.op
-        owner = np.where(op == NO_ROW, NO_ROW, self.tree.nearest(wanted)[op])
+        owner = np.where(op == NO_ROW, NO_ROW, self.nearest(rows)[op])
         return self.launches.work[owner != NO_ROW], owner[owner != NO_ROW]
 
     def step_of(self, rows: Rows | Int32s) -> Int32s:
-        """The step in which each row begins, or -1. Shape of ``rows``."""
+        """Return the step in which each row begins, or -1. Shape of ``rows``."""
         return self.steps.of(self.events.ts_ns[rows])
 
     def location(self, row: int) -> Location:
-        """The source line, operator and module of a host row.
+        """Return the source line, operator and module of a host row.
 
         Device work has none of its own: pass its launch or operator.
         """
         if row == NO_ROW:
             return Location()
+
         source = self.source
         frame = source.frames[source.frame[row]] if source.frame[row] != NO_FRAME else None
         module = source.module[row]
         op = self.innermost_op[row]
+
         return Location(
             file=frame.file if frame else None,
             line=frame.line if frame else None,
@@ -424,54 +435,60 @@ class Context:
         if not len(rows):
             return
         rows = np.asarray(rows, dtype=np.intp)
+
         frame = self.source.frame[rows].astype(np.int64)
         op = self.innermost_op[rows]
-        named = np.where(op == NO_ROW, self.events.name[rows], self.events.name[op])
-        key = np.where(frame != NO_FRAME, frame, -2 - named.astype(np.int64))
+        name_number = np.where(op == NO_ROW, self.events.name[rows], self.events.name[op])
+        # Lines are numbered from 0. Names take the numbers below -1, so that no key is both.
+        key = np.where(frame != NO_FRAME, frame, -2 - name_number.astype(np.int64))
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
+
         for number in np.argsort(first, kind="stable").tolist():
-            here = rows[group == number]
-            location = self.location(int(here[0]))
-            steps = distinct(self.step_of(here))
-            if len(self.steps) > 1 and len(steps) == 1 and steps[0] != NO_STEP:
+            group_rows = rows[group == number]
+            location = self.location(int(group_rows[0]))
+            steps = distinct(self.step_of(group_rows))
+            is_one_step = len(self.steps) > 1 and len(steps) == 1 and steps[0] != NO_STEP
+            if is_one_step:
                 location = replace(location, step=self.steps.names[steps[0]])
-            yield location, here
+            yield location, group_rows
 
     def costliest_lines(
         self, rows: Rows | Int32s, limit: int, spent_ns: Int64s | None = None
     ) -> tuple[Location, ...]:
-        """The lines with the most time, the costliest first.
+        """Return the lines with the most time, the costliest first.
 
         Args:
             rows: Host rows, in any order; a row may occur several times. Shape ``(k,)``.
             limit: The maximum number of lines.
             spent_ns: The time to add for each; by default each counts the same. Shape ``(k,)``.
         """
+        # A row that occurs several times counts each time, which `total[rows] +=` would not do.
         total = np.zeros(len(self.events), dtype=np.int64)
         np.add.at(total, rows, 1 if spent_ns is None else spent_ns)
-        once = distinct(rows).astype(np.intp)
-        lines = sorted(self.by_line(once), key=lambda each: -int(total[each[1]].sum()))
+
+        unique_rows = distinct(rows).astype(np.intp)
+        lines = sorted(self.by_line(unique_rows), key=lambda line: -int(total[line[1]].sum()))
         return tuple(location for location, _ in lines[:limit])
 
     @cached_property
     def has_program(self) -> bool:
-        """Whether anything of the program was recorded, and not the profiler's own calls alone."""
+        """Return whether anything but the profiler's own calls was recorded."""
         events = self.events
         is_any = len(events.rows_of(*_OF_PROGRAM)) or len(LAUNCH.rows(events))
         return bool(is_any or len(self.trace.memory))
 
     @cached_property
     def is_unexplained(self) -> bool:
-        """Whether too much of the steps is a lag without a known cause for costs by replay."""
+        """Return whether a replay explains too little of the steps to predict costs."""
         most_ns = MAX_UNEXPLAINED_SHARE * self.replay.recorded_ns
         return self.critical_path.unexplained_ns > most_ns
 
     def time_cost(self, change: ProgramChange, basis: Basis = "replay") -> Cost:
-        """The time that a change saves, by replay; of several, :meth:`time_costs` is faster."""
+        """Return the time that a change saves, by replay; for several use :meth:`time_costs`."""
         return self.time_costs((change,), basis)[0]
 
     def time_costs(self, changes: Sequence[ProgramChange], basis: Basis = "replay") -> list[Cost]:
-        """The time that each of some changes saves, by replay.
+        """Return the time that each of some changes saves, by replay.
 
         Where too much of the recording is unexplained, it is an upper bound: all that was
         unexplained may disappear with the change, but no more time than it removes.
@@ -486,6 +503,7 @@ class Context:
                 possible_ns = saving.max_ns + self.critical_path.unexplained_ns
                 ns = high_ns = min(possible_ns, self.replay.removed_ns(change))
                 basis = "upper-bound"
+
             cost = self.cost(ns, basis=basis)
             costs.append(replace(cost, low_ns=min(saving.ns, ns), high_ns=high_ns))
         return costs
@@ -493,7 +511,7 @@ class Context:
     def cost(
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"
     ) -> Cost:
-        """A cost in total, and per step where there are steps."""
+        """Return a cost in total, and per step if the recording has steps."""
         n_steps = len(self.steps)
         return Cost(
             ns=ns,

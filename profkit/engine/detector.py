@@ -13,7 +13,7 @@ from profkit.model.location import Location
 
 @dataclass(frozen=True)
 class RuleInfo:
-    """What a rule is called and what it needs.
+    """Name of a rule and its needs.
 
     Attributes:
         id: Family and number, such as ``SYN001``. Never used twice.
@@ -51,7 +51,7 @@ class RuleInfo:
         change: ProgramChange | None = None,
         ranks: tuple[int, ...] = (),
     ) -> Finding:
-        """A :class:`~profkit.model.finding.Finding` with this rule's id, name and title.
+        """Build a :class:`~profkit.model.finding.Finding` with this rule's id, name and title.
 
         Args:
             severity: By default the rule's.
@@ -77,12 +77,12 @@ class RuleInfo:
 
     @property
     def is_health(self) -> bool:
-        """Whether its findings are about the recording and not about the program."""
+        """Return whether its findings are about the recording and not about the program."""
         return is_health(self.id)
 
 
 def is_health(rule: str) -> bool:
-    """Whether the rule of an id checks the recording instead of the program."""
+    """Return whether the rule of an id checks the recording instead of the program."""
     return rule.startswith("PRF")
 
 

@@ -1,4 +1,4 @@
-"""What the recorded devices can do, by compute capability or name."""
+"""Abilities of the recorded devices, by compute capability or name."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _BEFORE_AMPERE: Final = regex(
 
 
 def lacks_bfloat16(ctx: Context) -> bool:
-    """Whether a recorded GPU is known to have no arithmetic in bfloat16.
+    """Return whether a recorded GPU is known to have no arithmetic in bfloat16.
 
     Source: "Arithmetic Instructions" in the CUDA C++ Programming Guide (``bfloat16`` from compute
     capability 8.0 on). AMD's GPUs write other numbers there, and all that PyTorch supports have it.

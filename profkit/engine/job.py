@@ -1,4 +1,4 @@
-"""Puts the reports on the ranks of a job together."""
+"""Merges the reports on the ranks of a job."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.extra_time import place_times
-from profkit.engine.figures.ranks import collectives_summary, rank_summaries
+from profkit.engine.families.collectives.extra_time import list_place_times
+from profkit.engine.figures.ranks import summarize_collectives, summarize_ranks
 from profkit.engine.job_context import JobContext, RankReport, RuleChoice
 from profkit.engine.needs import is_over_ranks
-from profkit.engine.rank_lanes import job_lanes, own_time
+from profkit.engine.rank_lanes import build_job_lanes, split_rank_time
 from profkit.engine.registry import rules
 from profkit.engine.runner import RuleResults, ranked, run_rules
 from profkit.index.ranks.activity import find_rank_activity
@@ -29,19 +29,21 @@ _MAX_RANKS: Final = 1 << 20
 """A file that states more ranks is wrong."""
 
 
-def rank_report(
+def build_rank_report(
     ctx: Context, report: Report, choice: RuleChoice | None = None
 ) -> RankReport | None:
-    """The report with the collectives of its trace or dump; None if its rank is not known.
+    """Add the collectives of its trace or dump to a report; None if its rank is not known.
 
     Args:
         choice: The rules that are to run over the job; by default all.
     """
     trace, choice = ctx.trace, choice or RuleChoice()
     if not ctx.has_trace and ctx.flights:
-        return _dump_report(ctx.flights, report, choice)
+        return _build_dump_report(ctx.flights, report, choice)
+
     if trace.rank is None or not len(ctx.events):
         return None
+
     calls = find_collective_calls(trace, ctx.tree, ctx.launches, ctx.steps)
     activity = find_rank_activity(
         trace,
@@ -53,6 +55,7 @@ def rank_report(
         ctx.host_activity["sync"],
         calls.start_ns,
     )
+
     return RankReport(
         trace.path,
         trace.base_ns,
@@ -62,25 +65,27 @@ def rank_report(
         trace.host,
         has_trace=True,
         packed_calls=Packed(calls),
-        packed_time=Packed(own_time(ctx, report.summary.steps)),
+        packed_time=Packed(split_rank_time(ctx, report.summary.steps)),
         packed_activity=Packed(activity),
-        packed_places=Packed(place_times(report)),
-        packed_report=Packed(_reduced(report)),
+        packed_places=Packed(list_place_times(report)),
+        packed_report=Packed(_drop_details(report)),
         whole=report,
         choice=choice,
         flights=tuple(map(PackedRecord.of, ctx.flights)),
     )
 
 
-def _dump_report(
+def _build_dump_report(
     flights: tuple[FlightRecord, ...], report: Report, choice: RuleChoice
 ) -> RankReport | None:
-    """The report on dumps of a rank without a trace."""
+    """Build the report on dumps of a rank without a trace."""
     first = flights[0]
     if first.rank is None:
         return None
-    times = [call.created_ns for each in flights for call in each.calls if call.created_ns]
-    times += [each.written_ns for each in flights if each.written_ns]
+
+    times = [call.created_ns for dump in flights for call in dump.calls if call.created_ns]
+    times += [dump.written_ns for dump in flights if dump.written_ns]
+
     return RankReport(
         first.path,
         min(times, default=0),
@@ -93,21 +98,25 @@ def _dump_report(
         packed_time=Packed(None),
         packed_activity=Packed(None),
         packed_places=Packed(()),
-        packed_report=Packed(_reduced(report)),
+        packed_report=Packed(_drop_details(report)),
         whole=report,
         choice=choice,
         flights=tuple(map(PackedRecord.of, flights)),
     )
 
 
-def _reduced(report: Report) -> Report:
-    """A report without what is only shown of the lowest rank of a job: a tenth as large."""
+def _drop_details(report: Report) -> Report:
+    """Drop the figures that are shown of a job's lowest rank alone: this leaves a tenth."""
     with_spans = {rule.INFO.id for rule in rules() if hasattr(rule, "over_ranks")}
 
-    def own(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    def reduce_findings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return tuple(
-            replace(each, spans=each.spans if each.rule in with_spans else (), change=None)
-            for each in findings
+            replace(
+                finding,
+                spans=finding.spans if finding.rule in with_spans else (),
+                change=None,
+            )
+            for finding in findings
         )
 
     summary = replace(
@@ -115,62 +124,79 @@ def _reduced(report: Report) -> Report:
         top_kernels=(), top_ops=(), modules=(), lines=(), regions=(), sync_sites=None, copies=(),
         memory=None, critical_path=None,
     )  # fmt: skip
-    findings, health = own(report.findings), own(report.health)
-    return replace(report, summary=summary, findings=findings, health=health, unchecked=())
+    return replace(
+        report,
+        summary=summary,
+        findings=reduce_findings(report.findings),
+        health=reduce_findings(report.health),
+        unchecked=(),
+    )
 
 
-def jobs_of(reports: Iterable[RankReport]) -> list[list[RankReport]]:
-    """Which reports are of one job: of the same number of ranks, each once, at the same time.
+def group_by_job(reports: Iterable[RankReport]) -> list[list[RankReport]]:
+    """Group reports by job: with one number of ranks, each rank once, at the same time.
 
-    A rank that was recorded several times has several windows, each with those of the other ranks.
-
-    Dumps of the FlightRecorder belong to the traces of the same time. Those without one are jobs.
+    A rank that was recorded several times has several windows, each in the job of the ranks that
+    were recorded in it. Dumps of the FlightRecorder belong to the traces of the same time; dumps
+    without traces are a job.
 
     Returns:
         The reports of each job with more than one, by rank, traces first.
     """
     open_jobs: list[list[RankReport]] = []
-    in_order = sorted(reports, key=lambda one: (not one.has_trace, one.start_ns, one.rank))
-    for each in in_order:
-        fitting = (job for job in open_jobs if _belongs(each, job))
-        job = next(fitting, None)
+
+    # Traces first: they define the jobs to which dumps are added.
+    in_order = sorted(
+        reports, key=lambda report: (not report.has_trace, report.start_ns, report.rank)
+    )
+    for report in in_order:
+        job = next((job for job in open_jobs if _is_in_job(report, job)), None)
         if job is None:
-            open_jobs.append([each])
+            open_jobs.append([report])
         else:
-            job.append(each)
-    shown_first = [sorted(job, key=lambda one: (not one.has_trace, one.rank)) for job in open_jobs]
+            job.append(report)
+
+    shown_first = [
+        sorted(job, key=lambda report: (not report.has_trace, report.rank)) for job in open_jobs
+    ]
     return [job for job in shown_first if len(job) > 1]
 
 
-def _belongs(one: RankReport, job: Sequence[RankReport]) -> bool:
-    slack_ns = 0 if one.has_trace else _DUMP_SLACK_NS
+def _is_in_job(report: RankReport, job: Sequence[RankReport]) -> bool:
+    """Return whether a report is of a job that others have opened."""
+    slack_ns = 0 if report.has_trace else _DUMP_SLACK_NS
     overlaps = any(
-        one.start_ns - slack_ns < each.end_ns and each.start_ns < one.end_ns + slack_ns
-        for each in job
+        report.start_ns - slack_ns < member.end_ns and member.start_ns < report.end_ns + slack_ns
+        for member in job
     )
-    sizes = {each.world_size for each in (one, job[0])}
-    own = [each for each in job if each.rank == one.rank]
-    if not one.has_trace and not one.end_ns:
+    sizes = {report.world_size, job[0].world_size}
+    has_same_size = len(sizes - {None}) <= 1
+    same_rank = [member for member in job if member.rank == report.rank]
+
+    if not report.has_trace and not report.end_ns:
         # A dump without calls has no time: it adds nothing to the trace of its rank.
-        return len(sizes - {None}) < 2 and any(each.has_trace for each in own)  # noqa: PLR2004
-    if one.has_trace:
-        return len(sizes) == 1 and not own and overlaps
-    return len(sizes - {None}) < 2 and overlaps and all(_may_be_one(one, each) for each in own)  # noqa: PLR2004  (they agree)
+        return has_same_size and any(member.has_trace for member in same_rank)
+    # Two traces of one rank belong to two jobs.
+    if report.has_trace:
+        return len(sizes) == 1 and not same_rank and overlaps
+    is_same_process = all(_may_be_one(report, member) for member in same_rank)
+    return has_same_size and overlaps and is_same_process
 
 
-def _may_be_one(dump: RankReport, other: RankReport) -> bool:
-    """Whether a dump is of the same process as another recording of its rank."""
-    pids = {(each.about.host, each.about.pid) for each in (*dump.flights, *other.flights)}
-    if len(pids) == 1 and other.flights:
+def _may_be_one(dump: RankReport, member: RankReport) -> bool:
+    """Return whether a dump is of the same process as another recording of its rank."""
+    pids = {(flight.about.host, flight.about.pid) for flight in (*dump.flights, *member.flights)}
+    # Dumps name their process: one host and number is one process.
+    if len(pids) == 1 and member.flights:
         return None not in pids.pop()
-    is_at_once = dump.start_ns < other.end_ns and other.start_ns < dump.end_ns
-    return other.has_trace and is_at_once
+    is_at_once = dump.start_ns < member.end_ns and member.start_ns < dump.end_ns
+    return member.has_trace and is_at_once
 
 
-def job_report(job: Sequence[RankReport]) -> Report:
-    """One report on the ranks of a job, with the findings of the rules over ranks.
+def merge_reports(job: Sequence[RankReport]) -> Report:
+    """Merge the reports on the ranks of a job, with the findings of the rules over ranks.
 
-    What is of one recording, such as steps and kernels, is that of the lowest rank.
+    Figures of a single recording, such as its steps and kernels, are the lowest rank's.
 
     Args:
         job: By rank; dumps of the FlightRecorder besides the traces.
@@ -182,10 +208,13 @@ def job_report(job: Sequence[RankReport]) -> Report:
     shown, whole = ctx.ranks[0], ctx.ranks[0].report
     if shown.has_trace and len(ctx.ranks) == 1:
         return whole
+
     merged = _Merged.of(ctx)
+
     # All ranks of a context have one, or none.
-    traced = [each for each in ctx.ranks if each.has_trace]
-    seen = {each.rank for each in ctx.ranks}
+    traced = [report for report in ctx.ranks if report.has_trace]
+    seen = {report.rank for report in ctx.ranks}
+
     world_size = shown.world_size or 0
     listed = range(world_size if world_size <= _MAX_RANKS else 0)
     source = replace(
@@ -196,10 +225,12 @@ def job_report(job: Sequence[RankReport]) -> Report:
         n_events=merged.n_events,
         devices=merged.devices,
     )
-    results = _checked(ctx)
-    summaries = rank_summaries(ctx) if traced else ()
+
+    results = _run_chosen_rules(ctx)
+    summaries = summarize_ranks(ctx) if traced else ()
     over_ranks = {rule.INFO.id for rule in rules() if is_over_ranks(rule.INFO.needs)}
-    skipped = (each for each in whole.unchecked if each.rule not in over_ranks)
+    skipped = (check for check in whole.unchecked if check.rule not in over_ranks)
+
     return replace(
         whole,
         source=source,
@@ -208,30 +239,30 @@ def job_report(job: Sequence[RankReport]) -> Report:
         health=ranked(merged.health),
         ranks=summaries,
         missing_ranks=tuple(rank for rank in listed if rank not in seen),
-        collectives=collectives_summary(ctx) if traced else None,
-        lanes=job_lanes(ctx) if traced else None,
+        collectives=summarize_collectives(ctx) if traced else None,
+        lanes=build_job_lanes(ctx) if traced else None,
     )
 
 
-def _checked(ctx: JobContext) -> RuleResults:
-    """Run the rules over ranks that were chosen."""
+def _run_chosen_rules(ctx: JobContext) -> RuleResults:
+    """Run the chosen rules over ranks."""
     choice = ctx.ranks[0].choice
-    wanted = (
+    chosen = (
         rule
         for rule in rules()
         if is_over_ranks(rule.INFO.needs) and (choice.ids is None or rule.INFO.id in choice.ids)
     )
     thresholds = choice.thresholds
-    return run_rules(ctx, wanted, thresholds, strict=choice.strict, on_stage=lambda *_: None)
+    return run_rules(ctx, chosen, thresholds, strict=choice.strict, on_stage=lambda *_: None)
 
 
 @dataclass(frozen=True)
 class _Merged:
-    """What the reports on all ranks say together.
+    """The reports on all ranks, merged.
 
     Attributes:
-        findings: Those of all ranks: each problem once, where it costs most, with its ranks.
-        health: The same of what is wrong with the recordings.
+        findings: Each problem of any rank once, where it costs most, with its ranks.
+        health: Each fault of the recordings once, with its ranks.
         devices: The names of all devices.
         n_events: Number of events of all ranks.
         n_ruled: Number of reports with more than a dump of the FlightRecorder.
@@ -245,19 +276,21 @@ class _Merged:
 
     @classmethod
     def of(cls, ctx: JobContext) -> "_Merged":
-        """Go through the reports, of which one at a time is in memory."""
+        """Merge the reports, of which one at a time is in memory."""
         findings, health = _Problems(), _Problems()
         devices: dict[str, None] = {}
         n_events = n_ruled = 0
-        for number, each in enumerate(ctx.ranks):
-            report = each.report
+
+        for number, rank_report in enumerate(ctx.ranks):
+            report = rank_report.report
             n_events += report.source.n_events
-            if each.has_trace:
+            if rank_report.has_trace:
                 devices.update(dict.fromkeys(report.source.devices))
             if report.source.kind != "flight-recorder":
                 n_ruled += 1
-                findings.add(number, each.rank, report.findings)
-                health.add(number, each.rank, report.health)
+                findings.add(number, rank_report.rank, report.findings)
+                health.add(number, rank_report.rank, report.health)
+
         return cls(findings.merged(ctx), health.merged(ctx), tuple(devices), n_events, n_ruled)
 
 
@@ -271,46 +304,50 @@ class _Problem(NamedTuple):
 
 
 class _Problems:
-    """The findings of all ranks by problem: those of the same rule and line are one."""
+    """Findings of all ranks by problem: findings of one rule and line are one."""
 
     def __init__(self) -> None:
         self._costliest: dict[_Problem, tuple[int, Finding]] = {}
         self._ranks: dict[_Problem, set[int]] = defaultdict(set)
 
-    def add(self, number: int, rank: int, found: Iterable[Finding]) -> None:
+    def add(self, number: int, rank: int, findings: Iterable[Finding]) -> None:
         """Add the findings of a rank.
 
         Args:
             number: The rank's index.
         """
-        for finding in found:
-            where = finding.locations[0] if finding.locations else Location()
-            key = _Problem(finding.rule, where.file, where.line, where.op)
+        for finding in findings:
+            location = finding.locations[0] if finding.locations else Location()
+            key = _Problem(finding.rule, location.file, location.line, location.op)
             self._ranks[key].add(rank)
-            before = self._costliest.get(key)
-            if before is None or _cost(finding) > _cost(before[1]):
+            costliest = self._costliest.get(key)
+            if costliest is None or _cost(finding) > _cost(costliest[1]):
                 self._costliest[key] = number, finding
 
     def merged(self, ctx: JobContext) -> list[Finding]:
-        """Each problem once, with its ranks. A rule can say more of a finding with all ranks."""
+        """Return each problem once, with its ranks; a rule can say more if it knows all ranks."""
         with_ranks = {rule.INFO.id: getattr(rule, "over_ranks", None) for rule in rules()}
         merged = []
         self._join_without_line()
+
         for key, (number, finding) in self._costliest.items():
-            add = with_ranks.get(finding.rule)
-            told = finding if add is None else add(ctx, number, finding)
-            merged.append(replace(told, ranks=tuple(sorted(self._ranks[key]))))
+            complete = with_ranks.get(finding.rule)
+            completed = finding if complete is None else complete(ctx, number, finding)
+            merged.append(replace(completed, ranks=tuple(sorted(self._ranks[key]))))
+
         return merged
 
     def _join_without_line(self) -> None:
-        """Join what some ranks have at an operator with what others have there at a line.
+        """Join findings at an operator with findings of other ranks at the operator's line.
 
-        Not all of them may have recorded stacks. Several lines with that operator leave it open.
+        Some ranks may not have recorded stacks. If several lines have the operator, nothing tells
+        which of them it is.
         """
         by_op: dict[tuple[str, str], list[_Problem]] = defaultdict(list)
         for key in self._costliest:
             if key.op is not None and key.file is not None:
                 by_op[key.rule, key.op].append(key)
+
         for key in [key for key in self._costliest if key.op is not None and key.file is None]:
             with_line = by_op[key.rule, key.op or ""]
             if len(with_line) == 1 and self._ranks[key].isdisjoint(self._ranks[with_line[0]]):

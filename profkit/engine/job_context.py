@@ -62,12 +62,12 @@ class PlaceTime:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The report on one rank, with its collectives. Those of all ranks are in memory together.
+    """Report on one rank, with its collectives. The reports of all ranks are in memory together.
 
     Attributes:
         path: Its recording.
         start_ns: Nanoseconds since 1970 of its first event.
-        end_ns: The same of its last.
+        end_ns: Nanoseconds since 1970 of its last event.
         world_size: Number of ranks of its job, or None.
         rank: Its number in the job.
         host: The machine, or None where it is not known.
@@ -76,7 +76,7 @@ class RankReport:
         packed_time: The parts of its time, for the timeline; None without a trace.
         packed_activity: When it waits for its collectives; None without a trace.
         packed_places: Where it spends its time, as far as that is known; empty without a trace.
-        packed_report: The report without what is only shown of the lowest rank of a job.
+        packed_report: The report without the figures that are shown of a job's lowest rank alone.
         whole: All of the report, or None.
         choice: The rules that are to run over the job.
         flights: What torch's FlightRecorder kept of this rank.
@@ -100,27 +100,27 @@ class RankReport:
 
     @property
     def calls(self) -> RankCalls:
-        """Its collectives."""
+        """Collectives of the rank."""
         return RankCalls(self.rank, self.host, self.packed_calls.value)
 
     @property
     def time(self) -> OwnTime | None:
-        """The parts of its time, for the timeline; None without a trace."""
+        """Parts of the rank's time, for the timeline; None without a trace."""
         return self.packed_time.value
 
     @property
     def activity(self) -> RankActivity | None:
-        """When it waits for its collectives; None without a trace."""
+        """Times at which the rank waits for its collectives; None without a trace."""
         return self.packed_activity.value
 
     @property
     def places(self) -> tuple[PlaceTime, ...]:
-        """Where it spends its time, as far as that is known; empty without a trace."""
+        """Known places where the rank spends its time; empty without a trace."""
         return self.packed_places.value
 
     @property
     def report(self) -> Report:
-        """The report, whole or without what is only shown of the lowest rank of a job."""
+        """Report of the rank, whole or without the figures shown of a job's lowest rank alone."""
         return self.whole or self.packed_report.value
 
 
@@ -129,7 +129,7 @@ class JobContext:
     """The recorded ranks of a job and the relations between them. Properties are computed once.
 
     Attributes:
-        ranks: Its ranks, ascending: those with a trace or, if none has one, those with a dump.
+        ranks: Its ranks with a trace or, if none has one, with a dump; ascending.
         flights: What torch's FlightRecorder kept of these and other ranks.
     """
 
@@ -138,71 +138,82 @@ class JobContext:
 
     @classmethod
     def of(cls, job: Iterable[RankReport]) -> "JobContext":
-        """The job of some reports, of which several may be of one rank: its trace and its dumps."""
-        members = sorted(job, key=lambda each: (not each.has_trace, each.rank, each.start_ns))
-        flights = tuple(flight for each in members for flight in each.flights)
+        """Build the job of some reports, of which several may be of one rank: a trace and dumps."""
+        members = sorted(
+            job, key=lambda report: (not report.has_trace, report.rank, report.start_ns)
+        )
+        flights = tuple(flight for report in members for flight in report.flights)
+
         has_trace = bool(members) and members[0].has_trace
         ranks: dict[int, RankReport] = {}
-        for each in members:
-            if each.has_trace == has_trace:
-                ranks.setdefault(each.rank, each)
+        # Of several recordings of a rank the first counts.
+        for report in members:
+            if report.has_trace == has_trace:
+                ranks.setdefault(report.rank, report)
+
         return cls(tuple(ranks.values()), flights)
 
     @cached_property
     def path(self) -> str:
-        """The folder of its recordings, or the first of them where they have none in common."""
-        paths = [each.path for each in self.ranks]
-        if any(map(is_url, paths)):  # whose two slashes commonpath would make one
-            parts = os.path.commonprefix([each.split("/") for each in paths])  # noqa: RUF071  (of lists)
+        """Folder of the recordings, or the first recording if they have no folder in common."""
+        paths = [report.path for report in self.ranks]
+        if any(map(is_url, paths)):
+            # commonpath would make one slash of the two of a URL.
+            lists = [path.split("/") for path in paths]
+            parts = os.path.commonprefix(lists)  # noqa: RUF071  (of lists)
             return "/".join(parts) or paths[0]
-        with contextlib.suppress(ValueError):  # absolute and relative ones, or several drives
+
+        # Absolute and relative paths, or several drives, have no common path.
+        with contextlib.suppress(ValueError):
             return os.path.commonpath(paths) or paths[0]
         return paths[0]
 
     @cached_property
     def matches(self) -> Matches:
-        """The collectives of the ranks, matched."""
+        """Collectives of the ranks, matched."""
         records = records_by_rank(self.flights)
         calls = with_records(
-            [each.packed_calls for each in self.ranks],
-            [records.get(each.rank, []) for each in self.ranks],
+            [report.packed_calls for report in self.ranks],
+            [records.get(report.rank, []) for report in self.ranks],
             self.ranks[0].world_size,
         )
+
         return match_collectives(
-            RankCalls(each.rank, each.host, own.value)
-            for each, own in zip(self.ranks, calls, strict=True)
+            RankCalls(report.rank, report.host, packed.value)
+            for report, packed in zip(self.ranks, calls, strict=True)
         )
 
     @cached_property
     def delays(self) -> Delays:
         """Waiting and transfer of the matched collectives."""
-        computed = [each.computed_ns for each in self._activities]
-        known = [each for each in computed if each is not None]
-        every = np.concatenate(known) if known and len(known) == len(self.ranks) else None
-        return find_delays(self.matches, every)
+        times = [activity.computed_ns for activity in self._activities]
+        known_times = [time for time in times if time is not None]
+        is_known = known_times and len(known_times) == len(self.ranks)
+        return find_delays(self.matches, np.concatenate(known_times) if is_known else None)
 
     @cached_property
     def _activities(self) -> list[RankActivity]:
-        """Those of the ranks with a trace."""
-        return [found for each in self.ranks if (found := each.activity) is not None]
+        """Activities of the ranks with a trace."""
+        return [activity for report in self.ranks if (activity := report.activity) is not None]
 
     def common_steps(self, rank: int) -> Rows:
-        """Places of the steps of a rank, by index, that all ranks have. Shape ``(s,)``.
+        """Return the places of a rank's steps that all ranks have, by index. Shape ``(s,)``.
 
-        In further ones it may wait for ranks that write their recording.
+        In its further steps it may wait for ranks that write their recording.
         """
-        names = [each.steps for each in self._activities]
+        names = [activity.steps for activity in self._activities]
         common = set(names[0]).intersection(*names[1:])
+
         return np.flatnonzero([name in common for name in names[rank]])
 
     @property
     def replay(self) -> JobReplay:
-        """The ranks' own times and waits, to be replayed with changes."""
+        """Replay of the ranks' own times and waits with changes."""
         return self.what_if.replay
 
     @cached_property
     def what_if(self) -> WhatIfRanks:
-        """What the job would take if some ranks were like the others."""
+        """Predictor of the job's time if some ranks were like the others."""
         return WhatIfRanks(self.matches, self.delays, self._activities)
 
     @cached_property
@@ -212,19 +223,20 @@ class JobContext:
 
     @cached_property
     def last_records(self) -> dict[int, PackedRecord]:
-        """The last dump of each rank."""
+        """Last dump of each rank."""
         ordered = sorted(
-            self.flights, key=lambda each: (each.about.is_end, each.about.written_ns or 0)
+            self.flights, key=lambda flight: (flight.about.is_end, flight.about.written_ns or 0)
         )
-        return {each.about.rank: each for each in ordered if each.about.rank is not None}
+        # Of several dumps of a rank the last one stays.
+        return {flight.about.rank: flight for flight in ordered if flight.about.rank is not None}
 
     @cached_property
     def blocked(self) -> list[BlockedCollective]:
-        """The collectives that ranks are blocked in, by their last dumps."""
+        """Collectives that ranks are blocked in, by their last dumps."""
         return find_blocked(self.last_records.values())
 
     def cost(self, ns: float, basis: Basis) -> Cost:
-        """A cost in the replayed steps, and per step; without steps of the whole recording."""
+        """Return a cost in the replayed steps, or without steps in the whole recording."""
         n_steps = self.replay.n_steps
         per_step_ns = round(ns / n_steps) if n_steps else None
         return Cost(ns=round(ns), per_step_ns=per_step_ns, basis=basis)

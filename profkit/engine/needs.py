@@ -1,4 +1,4 @@
-"""Data that rules need, and what to record where it is missing.
+"""Data that rules need, and how to record what is missing.
 
 A rule lists its needs in its ``INFO``. Needs that several rules share are defined here; a rule with
 a need that no other rule has defines a :class:`Need` in its own file.
@@ -36,9 +36,9 @@ class Need:
 
 
 def _knows_compute_capability(ctx: Context) -> bool:
-    """Whether a device's compute capability is known. ROCm writes other numbers there."""
-    known = any(device.compute_capability for device in ctx.trace.devices.values())
-    return known and not len(HIP.rows(ctx.events))
+    """Return whether a device's compute capability is known. ROCm writes other numbers there."""
+    is_written = any(device.compute_capability for device in ctx.trace.devices.values())
+    return is_written and not len(HIP.rows(ctx.events))
 
 
 TRACE: Final = Need(
@@ -157,18 +157,18 @@ WHAT_IF_RANKS: Final = Need(
 
 
 def first_unmet(ctx: Context | JobContext, needs: Iterable[Need]) -> Need | None:
-    """The first need that a recording or a job does not meet, or None."""
+    """Return the first need that a recording or a job does not meet, or None."""
     return next((need for need in _with_required(needs) if not need.is_met(ctx)), None)
 
 
 def _with_required(needs: Iterable[Need]) -> list[Need]:
-    """The needs, each after those that it requires."""
-    found = []
+    """Return the needs, each after the needs that it requires."""
+    ordered = []
     for need in needs:
-        found += [*_with_required(need.requires), need]
-    return found
+        ordered += [*_with_required(need.requires), need]
+    return ordered
 
 
 def is_over_ranks(needs: Iterable[Need]) -> bool:
-    """Whether a rule with some needs runs over the ranks of a job instead of one recording."""
+    """Return whether a rule with some needs runs over the ranks of a job, not one recording."""
     return RANKS in _with_required(needs)

@@ -9,6 +9,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import time_parts
+from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.job_context import JobContext
 from profkit.index.intervals import union
 from profkit.index.level_of_detail import coarser, joined, stacked, within_rows
@@ -29,12 +30,15 @@ _STATES: Final[tuple[CallState, ...]] = get_args(CallState)
 _WHY: Final[tuple[Lateness, ...]] = get_args(Lateness)
 
 
-def own_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
-    """The parts of a rank's time over its whole recording, except for communication."""
+def split_rank_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
+    """Split a rank's time over its whole recording into parts, except for communication."""
     events = ctx.events
     whole = union(events.ts_ns.min(keepdims=True), events.end_ns.max(keepdims=True))
     parts = {kind: times for kind, times in time_parts(ctx, whole).items() if len(times)}
+
+    # Collectives have slices of their own.
     parts.pop("communication", None)
+
     n = [len(times) for times in parts.values()]
     none = np.zeros(0, dtype=np.int64)
     slices = _in_one_row(
@@ -42,99 +46,111 @@ def own_time(ctx: Context, steps: tuple[StepSummary, ...]) -> OwnTime:
         np.concatenate([none, *(times.ends_ns for times in parts.values())]),
         np.repeat(np.arange(len(n), dtype=np.int32), n),
     )
+
     return OwnTime(
         start_ns=ctx.trace.base_ns,
         kinds=tuple(parts),
         n=tuple(n),
         total_ns=tuple(times.total_ns for times in parts.values()),
         slices=bounded(slices, MAX_SLICES),
-        steps=tuple((each.time_start_ns, each.time_start_ns + each.time_ns) for each in steps),
+        steps=tuple((step.time_start_ns, step.time_start_ns + step.time_ns) for step in steps),
     )
 
 
 def _in_one_row(starts_ns: Int64s, ends_ns: Int64s, site: Int32s) -> Slices:
-    """Slices by start, without empty ones. Shape ``(k,)`` each."""
+    """Sort slices by start, without empty ones. Shape ``(k,)`` each."""
     order = np.lexsort((ends_ns, starts_ns))
     order = order[ends_ns[order] > starts_ns[order]]
     starts, ends = starts_ns[order], ends_ns[order]
+
     n, row = np.ones(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int32)
     event = np.full(len(row), NO_ROW, dtype=np.int32)
     return Slices(row, starts, ends, ends - starts, n, ends - starts, site[order], event)
 
 
 def bounded(slices: Slices, n: int) -> Slices:
-    """At most so many slices, or one per row: adjacent short ones are merged."""
+    """Merge adjacent short slices until at most ``n`` are left, or one per row."""
     rows = int(slices.row[-1]) + 1 if len(slices) else 0
     resolution_ns = max(1, int(np.ptp(slices.start_ns)) // (n * 64)) if len(slices) > n else 1
+
     while len(slices) > max(n, rows):
+        # Slices that are closer together than the resolution become one.
         slices = coarser(slices, resolution_ns)
         resolution_ns *= 2
     return slices
 
 
-def job_lanes(job: JobContext) -> JobLanes:
-    """The lanes of all ranks, of which one at a time is in memory."""
+def build_job_lanes(job: JobContext) -> JobLanes:
+    """Build the lanes of all ranks, of which one at a time is in memory."""
     calls, clocks = job.matches.calls, job.matches.clocks
     kinds: Counter[str] = Counter()
     total_ns: Counter[str] = Counter()
     begins = []
-    for own in _times(job):
-        kinds.update(dict(zip(own.kinds, own.n, strict=True)))
-        total_ns.update(dict(zip(own.kinds, own.total_ns, strict=True)))
-        begins.append(own.start_ns)
+
+    # A first pass over the packed times finds the kinds and the origin, a second moves the slices.
+    for time in _times(job):
+        kinds.update(dict(zip(time.kinds, time.n, strict=True)))
+        total_ns.update(dict(zip(time.kinds, time.total_ns, strict=True)))
+        begins.append(time.start_ns)
+
     collectives = _Collectives(job.matches, job.delays)
-    sites = collectives.sites()
+    sites = collectives.count_sites()
     first_site = {code: i for i, code in enumerate(sites, start=len(kinds))}
     place = {kind: i for i, kind in enumerate(kinds)}
+
     begins_ns = clocks.corrected(calls.clock, np.array(begins, dtype=np.int64))
     origin_ns = int(min([*begins_ns.tolist(), *collectives.begins_ns]))
+
     lanes = []
-    for number, (each, own) in enumerate(zip(job.ranks, _times(job), strict=True)):
+    for number, (report, time) in enumerate(zip(job.ranks, _times(job), strict=True)):
         clock = calls.clock[number]
 
+        # Default arguments bind the values of this rank.
         def moved(
-            times_ns: Int64s, clock: np.int32 = clock, start_ns: int = own.start_ns
+            times_ns: Int64s, clock: np.int32 = clock, start_ns: int = time.start_ns
         ) -> Int64s:
-            here = np.full(len(times_ns), clock, dtype=np.int32)
-            return clocks.corrected(here, times_ns + start_ns) - origin_ns
+            clock_of_each = np.full(len(times_ns), clock, dtype=np.int32)
+            return clocks.corrected(clock_of_each, times_ns + start_ns) - origin_ns
 
-        further = collectives.of_rank(number, origin_ns, first_site)
-        first = replace(
-            own.slices,
-            start_ns=moved(own.slices.start_ns),
-            end_ns=moved(own.slices.end_ns),
-            site=np.array([place[kind] for kind in own.kinds], dtype=np.int32)[own.slices.site],
+        call_slices = collectives.build_slices(number, origin_ns, first_site)
+        time_slices = replace(
+            time.slices,
+            start_ns=moved(time.slices.start_ns),
+            end_ns=moved(time.slices.end_ns),
+            site=np.array([place[kind] for kind in time.kinds], dtype=np.int32)[time.slices.site],
         )
-        windows = np.array(own.steps, dtype=np.int64).reshape(-1, 2)
+        windows = np.array(time.steps, dtype=np.int64).reshape(-1, 2)
+
         lanes.append(
             RankLane(
-                rank=each.rank,
-                file=each.path,
-                host=each.host,
+                rank=report.rank,
+                file=report.path,
+                host=report.host,
                 clock=RankClock(
                     int(clocks.offset_ns[clock]), float(clocks.drift[clock]), clocks.origin_ns
                 ),
-                packed_slices=Packed(joined((first, bounded(further, MAX_SLICES)))),
-                n=sum(own.n) + len(further),
+                packed_slices=Packed(joined((time_slices, bounded(call_slices, MAX_SLICES)))),
+                n=sum(time.n) + len(call_slices),
                 steps=tuple(
                     zip(moved(windows[:, 0]).tolist(), moved(windows[:, 1]).tolist(), strict=True)
                 ),
             )
         )
+
     parts = [LaneSite(kind, n=n, total_ns=total_ns[kind]) for kind, n in kinds.items()]
     return JobLanes(origin_ns, tuple(lanes), (*parts, *sites.values()))
 
 
 def _times(job: JobContext) -> Iterator[OwnTime]:
-    """The time of each rank, one after the other."""
-    return (own for each in job.ranks if (own := each.time) is not None)
+    """Return the time of each rank, one after the other."""
+    return (time for report in job.ranks if (time := report.time) is not None)
 
 
 class _Collectives:
-    """The slices of all collectives; times in nanoseconds since 1970 on the common clock.
+    """Slices of all collectives; times in nanoseconds since 1970 on the common clock.
 
-    Those of a rank: each call until the last rank had started; then; and how long others waited for
-    those in which it was the last.
+    A rank has three slices of a call: its wait until the last rank started, the transfer, and, if
+    it was the last rank itself, the time that others waited for it.
 
     Attributes:
         begins_ns: The first start on each rank that has any.
@@ -145,30 +161,37 @@ class _Collectives:
         self._matches = matches
         self._wait_ns = np.zeros(len(calls), dtype=np.int64)
         self._wait_ns[matches.members] = delays.wait_ns
+
         late = delays.last[delays.is_certain]
         by_rank = np.argsort(calls.member[late], kind="stable")
         self._late = late[by_rank]
         self._late_ns = delays.delay_ns[delays.is_certain][by_rank]
-        why = [_WHY.index(each) for each in np.array(delays.why)[delays.is_certain].tolist()]
+
+        why = [
+            _WHY.index(lateness) for lateness in np.array(delays.why)[delays.is_certain].tolist()
+        ]
         self._why = np.array(why, dtype=np.int64)[by_rank]
+
         self._first_late = np.searchsorted(
             calls.member[self._late], np.arange(len(calls.ranks) + 1)
         )
         self._shape = len(_STATES), len(calls.kinds), len(calls.groups), len(_WHY) + 1
         self.begins_ns: list[int] = []
 
-    def sites(self) -> dict[int, LaneSite]:
-        """What the slices of all ranks represent, by code."""
+    def count_sites(self) -> dict[int, LaneSite]:
+        """Return what the slices of all ranks represent, by code."""
         n: Counter[int] = Counter()
         total: Counter[int] = Counter()
+
         for number in range(len(self._matches.calls.ranks)):
-            begins, until, code = self._slices(number)
+            begins, until, code = self._find_slices(number)
             self.begins_ns += [int(begins.min())] if len(begins) else []
-            distinct, place = np.unique(code, return_inverse=True)
-            ns = np.zeros(len(distinct), dtype=np.int64)
-            np.add.at(ns, place, until - begins)
-            n.update(dict(zip(distinct.tolist(), np.bincount(place).tolist(), strict=True)))
-            total.update(dict(zip(distinct.tolist(), ns.tolist(), strict=True)))
+
+            codes, place = np.unique(code, return_inverse=True)
+            ns = sum_by_key(len(codes), place, until - begins)
+            n.update(dict(zip(codes.tolist(), np.bincount(place).tolist(), strict=True)))
+            total.update(dict(zip(codes.tolist(), ns.tolist(), strict=True)))
+
         return {code: self._site(code, n[code], total[code]) for code in sorted(n)}
 
     def _site(self, code: int, n: int, total_ns: int) -> LaneSite:
@@ -183,40 +206,49 @@ class _Collectives:
             total_ns=total_ns,
         )
 
-    def _slices(self, number: int) -> tuple[Int64s, Int64s, Int64s]:
-        """Starts and ends of a rank's slices and what they are, as a code. Shape ``(k,)`` each."""
+    def _find_slices(self, number: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Return starts and ends of a rank's slices, and their codes. Shape ``(k,)`` each."""
         matches, calls = self._matches, self._matches.calls
-        own = slice(calls.first[number], calls.first[number + 1])
-        here = slice(self._first_late[number], self._first_late[number + 1])
-        late = self._late[here]
-        starts, ends = matches.start_ns[own], matches.end_ns[own]
-        joined_ns, last_ns = starts + self._wait_ns[own], matches.start_ns[late]
-        state = np.where(matches.unmatched[own] != 0, _STATES.index("unmatched"),
+        call_range = slice(calls.first[number], calls.first[number + 1])
+        late_range = slice(self._first_late[number], self._first_late[number + 1])
+        late = self._late[late_range]
+
+        starts, call_ends = matches.start_ns[call_range], matches.end_ns[call_range]
+        joined_ns, last_ns = starts + self._wait_ns[call_range], matches.start_ns[late]
+
+        state = np.where(matches.unmatched[call_range] != 0, _STATES.index("unmatched"),
                          _STATES.index("transfer"))  # fmt: skip
-        begins = np.concatenate((starts, joined_ns, last_ns - self._late_ns[here]))
-        until = np.concatenate((joined_ns, ends, last_ns))
+
+        begins = np.concatenate((starts, joined_ns, last_ns - self._late_ns[late_range]))
+        ends = np.concatenate((joined_ns, call_ends, last_ns))
         n, n_late = len(starts), len(late)
+
         what = np.concatenate((
             np.full(n, _STATES.index("waiting")), state, np.full(n_late, _STATES.index("late")),
         ))  # fmt: skip
-        reason = np.concatenate((np.full(2 * n, len(_WHY)), self._why[here]))
+        reason = np.concatenate((np.full(2 * n, len(_WHY)), self._why[late_range]))
+
         kind, group = (
-            np.concatenate((column[own], column[own], column[late]))
+            np.concatenate((column[call_range], column[call_range], column[late]))
             for column in (calls.kind, calls.group)
         )
-        code = np.ravel_multi_index((what, kind, group, reason), self._shape)
-        known = until > begins
-        return begins[known], until[known], code[known]
 
-    def of_rank(self, number: int, origin_ns: int, site_of: Mapping[int, int]) -> Slices:
-        """The slices of one rank below the first row, without overlaps within a row.
+        # A slice's state, kind, group and reason are one number, so that equal slices can be
+        # counted.
+        code = np.ravel_multi_index((what, kind, group, reason), self._shape)
+        is_any = ends > begins
+        return begins[is_any], ends[is_any], code[is_any]
+
+    def build_slices(self, number: int, origin_ns: int, site_of: Mapping[int, int]) -> Slices:
+        """Return the slices of one rank below the first row, without overlaps within a row.
 
         Args:
-            site_of: The number of each code's site.
+            site_of: Numbers of the sites by code.
         """
-        begins, until, code = self._slices(number)
-        site = np.array([site_of[each] for each in code.tolist()], dtype=np.int32)
-        found = _in_one_row(begins - origin_ns, until - origin_ns, site)
-        found = replace(found, row=stacked(found.row, found))
-        found = within_rows(found.of(np.argsort(found.row, kind="stable")), _MAX_ROWS)
-        return replace(found, row=found.row + np.int32(1))
+        begins, ends, code = self._find_slices(number)
+
+        site = np.array([site_of[slice_code] for slice_code in code.tolist()], dtype=np.int32)
+        slices = _in_one_row(begins - origin_ns, ends - origin_ns, site)
+        slices = replace(slices, row=stacked(slices.row, slices))
+        slices = within_rows(slices.of(np.argsort(slices.row, kind="stable")), _MAX_ROWS)
+        return replace(slices, row=slices.row + np.int32(1))

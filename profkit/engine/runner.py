@@ -38,18 +38,18 @@ class RuleResults:
 
     @property
     def on_program(self) -> list[Finding]:
-        """The findings that are not about the recording."""
-        return [each for each in self.findings if not is_health(each.rule)]
+        """Findings that are not about the recording."""
+        return [finding for finding in self.findings if not is_health(finding.rule)]
 
     @classmethod
     def joined(cls, every: Iterable["RuleResults"]) -> "RuleResults":
-        """The results of several runs as one."""
-        found = cls()
-        for each in every:
-            found.findings += each.findings
-            found.unchecked += each.unchecked
-            found.has_crash |= each.has_crash
-        return found
+        """Join the results of several runs."""
+        joined = cls()
+        for results in every:
+            joined.findings += results.findings
+            joined.unchecked += results.unchecked
+            joined.has_crash |= results.has_crash
+        return joined
 
 
 def run_rules(
@@ -76,12 +76,14 @@ def run_rules(
         start_ns = time.perf_counter_ns()
         thresholds = thresholds_for(rule, overrides)
         unmet = first_unmet(ctx, rule.INFO.needs)
+
         try:
             if unmet is not None:
                 skipped = Unchecked(rule.INFO.id, unmet.reason, unmet.remedy)
                 results.unchecked.append(skipped)
             else:
                 results.findings.extend(rule.detect(ctx, thresholds))
+        # A rule, which may be a plugin's, must not cost the user the other rules' findings.
         except Exception as error:
             message = f"The rule {rule.INFO.id} crashed on {ctx.path}: {error!r}."
             hint = "This is a bug in the rule; please report it with the file."
@@ -89,25 +91,30 @@ def run_rules(
                 raise InternalError(message, hint) from error
             results.has_crash = True
             results.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
+
         on_stage(f"rule {rule.INFO.id}", time.perf_counter_ns() - start_ns)
+
     return results
 
 
 def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (each rule has its own)
-    """The thresholds that a rule runs with.
+    """Return the thresholds that a rule runs with.
 
     Raises:
         UsageError: The rule has no such threshold, or the value is not a number.
     """
     changed = dict(overrides.get(rule.INFO.name, {}))
-    defaults = {each.name: each.default for each in fields(rule.Thresholds)}
+    defaults = {threshold.name: threshold.default for threshold in fields(rule.Thresholds)}
+
     for name, value in changed.items():
         if name not in defaults:
             message = f"The rule {rule.INFO.name} has no threshold {name}."
             raise UsageError(message, f"It has {', '.join(defaults) or 'none'}.")
+        # True is an int in Python, but not a threshold.
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             message = f"The threshold {name} of {rule.INFO.name} is a number, not {value!r}."
             raise UsageError(message, f"Its default is {defaults[name]}.")
+
     return rule.Thresholds(**changed)
 
 
@@ -125,12 +132,12 @@ def report_on(
         summary=replace(summary, recoverable_ns=recoverable_ns),
         findings=ranked(results.on_program),
         unchecked=tuple(results.unchecked),
-        health=ranked(each for each in results.findings if is_health(each.rule)),
+        health=ranked(finding for finding in results.findings if is_health(finding.rule)),
     )
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings by cost, the costliest first; notes after everything else.
+    """Sort findings by cost, the costliest first; notes after everything else.
 
     Time counts before memory: a slow step costs now, memory only when it runs out. Equal costs are
     ordered by rule and line, so that two reports of one file are identical.
@@ -152,6 +159,6 @@ def _rank(finding: Finding) -> tuple[bool, int, int, int, str, str, int]:
 
 
 def recoverable_ns(ctx: Context, findings: Iterable[Finding]) -> int:
-    """Time that the fixes of all findings together can save: one replay with all changes."""
+    """Return the time that the fixes of all findings save together: one replay of all changes."""
     changes = [finding.change for finding in findings if finding.change is not None]
     return ctx.time_cost(together(changes)).ns or 0 if changes else 0

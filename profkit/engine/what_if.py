@@ -35,7 +35,7 @@ _NOUNS: Final = {
 _N_EXAMPLES: Final = 3
 _MAX_NAME: Final = 60
 MAX_SWITCHES: Final = 12
-"""Findings that :func:`combinations` combines: more than a reader compares."""
+"""Findings that :func:`predict_combinations` combines: more than a reader compares."""
 _PAIR: Final = 2
 _MAX_NODES: Final = 3_000_000
 """What can be replayed within about a second."""
@@ -50,10 +50,12 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
         changes: The changes, each with its description.
     """
     changes = tuple(changes)
-    change, n = together(each for _, each in changes), max(1, len(ctx.steps))
-    before, (predicted,) = ctx.critical_path, _predicted(ctx, [change])
+    change, n = together(change for _, change in changes), max(1, len(ctx.steps))
+
+    before, (predicted,) = ctx.critical_path, _predict(ctx, [change])
     after = find_critical_path(ctx.replay, ctx.path_activity, change)
     before_ns = round(ctx.replay.recorded_ns / n)
+
     return Prediction(
         path=ctx.path,
         n_steps=len(ctx.steps),
@@ -70,10 +72,10 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     )
 
 
-def _predicted(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTime]:
-    """The time per step with each of some changes, or of the recording without steps."""
+def _predict(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTime]:
+    """Predict the time per step with each of some changes, or of the recording without steps."""
     replay, n = ctx.replay, max(1, len(ctx.steps))
-    found = []
+    predictions = []
     for change, lengths in zip(changes, replay.lengths_ns(changes).T.tolist(), strict=True):
         kept_ns, least_ns = lengths[0], min(lengths)
         if ctx.is_unexplained and not len(change.captured):
@@ -81,36 +83,40 @@ def _predicted(ctx: Context, changes: Sequence[ProgramChange]) -> list[Predicted
             removed_ns = max(0, replay.removed_ns(change))
             least_ns -= ctx.critical_path.unexplained_ns
             least_ns = min(kept_ns, max(least_ns, replay.recorded_ns - removed_ns, 0))
-        found.append(PredictedTime(round(kept_ns / n), round(least_ns / n)))
-    return found
+
+        predictions.append(PredictedTime(round(kept_ns / n), round(least_ns / n)))
+
+    return predictions
 
 
-def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
+def predict_combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
     """Predict the time with any combination of some changes.
 
-    Combinations that would take too long to replay are left out: then there are those of no, one,
+    If all of them would take too long to replay, the result has the combinations of no, one,
     all and, if they do not take too long either, two changes.
 
     Args:
         changes: At most :data:`MAX_SWITCHES`.
     """
-    every = range(1 << len(changes))
-    of_one = 2 * (len(ctx.graph) + _SETUP_NODES)
+    # A combination is a number whose bits choose the changes.
+    numbers = range(1 << len(changes))
+    n_nodes = 2 * (len(ctx.graph) + _SETUP_NODES)
 
     def up_to(most: int) -> list[int]:
-        return [each for each in every if each.bit_count() <= most or each == every[-1]]
+        return [number for number in numbers if number.bit_count() <= most or number == numbers[-1]]
 
-    sizes = (size for size in (len(changes), _PAIR) if len(up_to(size)) * of_one <= _MAX_NODES)
-    wanted = up_to(next(sizes, 1))
-    of_each = [
-        together(change for i, change in enumerate(changes) if number >> i & 1) for number in wanted
+    sizes = (size for size in (len(changes), _PAIR) if len(up_to(size)) * n_nodes <= _MAX_NODES)
+    chosen = up_to(next(sizes, 1))
+
+    combined = [
+        together(change for i, change in enumerate(changes) if number >> i & 1) for number in chosen
     ]
-    times = _predicted(ctx, of_each)
-    return Combinations(len(changes), dict(zip(wanted, times, strict=True)))
+    times = _predict(ctx, combined)
+    return Combinations(len(changes), dict(zip(chosen, times, strict=True)))
 
 
-def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:
-    """The change of the time of everything that a pattern matches.
+def scale_matches(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:
+    """Scale the time of everything that a pattern matches.
 
     Kernels, copies and fills change alone. Operators, regions and Python functions change with all
     that happens during them on their thread, and with the work that they launched; if the factor is
@@ -130,18 +136,24 @@ def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, Pr
             f"The factor of {pattern!r} is {factor:g}.",
             "It is what the time is multiplied by: 0 or more, such as 0.5 for half.",
         )
-    named = _matching(ctx, pattern)
+
+    named = _match_names(ctx, pattern)
+
     category = ctx.events.category
     rows = np.flatnonzero(named & np.isin(category, DEVICE_WORK))
     if not len(rows):
         rows = np.flatnonzero(named & np.isin(category, [*_NOUNS]))
     if not len(rows):
-        raise UsageError(f"Nothing in {ctx.path} is named {pattern!r}.", _hint(ctx, pattern))
+        raise UsageError(
+            f"Nothing in {ctx.path} is named {pattern!r}.", _suggest_names(ctx, pattern)
+        )
+
     counts = Counter(category[rows].tolist())
     matched: Counter[str] = Counter()
-    for each, n in counts.items():
-        matched[_NOUNS[Category(each)]] += n
-    calls, work = _during(ctx, rows)
+    for code, n in counts.items():
+        matched[_NOUNS[Category(code)]] += n
+
+    calls, work = _find_during(ctx, rows)
     change = ProgramChange(
         calls=calls if factor == 0 else calls[:0],
         scaled=((united(rows, work), factor),),
@@ -149,60 +161,67 @@ def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, Pr
     return AppliedChange("scale", pattern, factor, dict(matched)), change
 
 
-def _matching(ctx: Context, pattern: str) -> Mask:
-    """Which rows have a name that a pattern matches as a whole. Shape ``(n,)``.
+def _match_names(ctx: Context, pattern: str) -> Mask:
+    """Return which rows have a name that a pattern matches as a whole. Shape ``(n,)``.
 
     Kernels also have the short name under which reports show them.
     """
     pieces = re.split(r"([*?])", pattern)
     wild = {"*": ".*", "?": "."}
-    expression = re.compile("".join(wild.get(each, re.escape(each)) for each in pieces), re.DOTALL)
+    expression = re.compile(
+        "".join(wild.get(piece, re.escape(piece)) for piece in pieces), re.DOTALL
+    )
+
     names = ctx.events.names
-    found = np.fromiter(
+    is_match = np.fromiter(
         (expression.fullmatch(name) is not None for name in names), np.bool_, len(names)
     )
     for number in distinct(ctx.events.name[ctx.events.rows_of(Category.KERNEL)]).tolist():
-        found[number] |= expression.fullmatch(short_kernel(names[number])) is not None
-    return np.asarray(found[ctx.events.name])
+        is_match[number] |= expression.fullmatch(short_kernel(names[number])) is not None
+
+    return np.asarray(is_match[ctx.events.name])
 
 
-def _hint(ctx: Context, pattern: str) -> str:
-    """Names that contain what the pattern does, else those that take the longest."""
+def _suggest_names(ctx: Context, pattern: str) -> str:
+    """Suggest names that contain the pattern's longest part, else the names with the most time."""
     events = ctx.events
     literal = max(re.split(r"[*?]", pattern), key=len).lower()
+
     total: Counter[str] = Counter()
     for row in np.flatnonzero(np.isin(events.category, [*_NOUNS])).tolist():
         name = events.name_of(row)
         is_kernel = events.category[row] == Category.KERNEL
         total[short_kernel(name) if is_kernel else name] += int(events.dur_ns[row])
+
     names = [visible(name) for name, _ in total.most_common() if len(name) <= _MAX_NAME]
     similar = [name for name in names if literal and literal in name.lower()]
+
     if similar:
         return f"A pattern matches whole names, such as {similar[0]!r}; * stands for the rest."
+
     longest = " or ".join(map(repr, names[:_N_EXAMPLES]))
     return f"Names are those of the trace, such as {longest}." if longest else "It has no events."
 
 
-def _during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
-    """Blocking calls during some host events, and device work that was launched during them.
+def _find_during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
+    """Return blocking calls during host events, and device work launched during them.
 
     Calls of the runtime count without the work that they launch.
     """
-    category = ctx.events.category
-    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
-    wanted[rows] = True
-    calls = ctx.syncs.rows[ctx.tree.nearest(wanted)[ctx.syncs.rows] != NO_ROW]
-    wanted &= ~np.isin(category, (*CALLS, *DEVICE_WORK))
+    calls = ctx.syncs.rows[ctx.nearest(rows)[ctx.syncs.rows] != NO_ROW]
+
     launches = ctx.launches
+    launchers = rows[~np.isin(ctx.events.category[rows], (*CALLS, *DEVICE_WORK))]
     source = np.where(launches.launch != NO_ROW, launches.launch, launches.op)
-    is_within = (source != NO_ROW) & (ctx.tree.nearest(wanted)[source] != NO_ROW)
+    is_within = (source != NO_ROW) & (ctx.nearest(launchers)[source] != NO_ROW)
+
     return calls.astype(np.intp), launches.work[is_within]
 
 
-def removed(
+def remove_findings(
     ctx: Context, word: str, findings: Sequence[Finding], skipped: Unchecked | None
 ) -> tuple[AppliedChange, ProgramChange]:
-    """The change that fixes findings.
+    """Build the change that fixes findings.
 
     Args:
         word: A rule, as in ``SYN001`` or ``SYN001@train.py:41``.
@@ -215,34 +234,45 @@ def removed(
     rule, _, place = word.partition("@")
     if skipped is not None:
         raise UsageError(f"{rule} could not be checked. {skipped.reason}", skipped.remedy)
-    here = [each for each in findings if not place or any(_is_at(w, place) for w in each.locations)]
-    if not here:
-        known = [
-            visible(f"{w.file}:{w.line}") for each in findings for w in each.locations if w.file
+
+    chosen = [
+        finding
+        for finding in findings
+        if not place or any(_is_at(location, place) for location in finding.locations)
+    ]
+    if not chosen:
+        places = [
+            visible(f"{location.file}:{location.line}")
+            for finding in findings
+            for location in finding.locations
+            if location.file
         ]
-        hint = f"It has findings at {', '.join(dict.fromkeys(known))}." if known else ""
-        there = f" at {place}" if place and findings else ""
-        raise UsageError(f"{rule} has no finding{there} in {ctx.path}.", hint)
-    changes = [each.change for each in here if each.change is not None]
+        hint = f"It has findings at {', '.join(dict.fromkeys(places))}." if places else ""
+        at_place = f" at {place}" if place and findings else ""
+        raise UsageError(f"{rule} has no finding{at_place} in {ctx.path}.", hint)
+
+    changes = [finding.change for finding in chosen if finding.change is not None]
     if not changes:
         message = f"The findings of {rule} cost no time that a replay can remove."
         raise UsageError(message, "Remove findings with a cost in time.")
-    what = AppliedChange("remove", word, 0.0, {"findings": len(changes)})
-    return what, together(changes)
+
+    applied = AppliedChange("remove", word, 0.0, {"findings": len(changes)})
+    return applied, together(changes)
 
 
 def _is_at(location: Location, place: str) -> bool:
-    """Whether a location is in a file, or at a line of it, such as ``train.py:41``."""
+    """Return whether a location is in a file, or at a line of it, such as ``train.py:41``."""
     file, _, line = place.rpartition(":")
     if not (file and line.isdecimal()):
         file, line = place, ""
-    own = (location.file or "").replace("\\", "/")
-    is_file = own == file or own.endswith(f"/{file}")
+
+    location_file = (location.file or "").replace("\\", "/")
+    is_file = location_file == file or location_file.endswith(f"/{file}")
     return is_file and (not line or str(location.line) == line.lstrip("0"))
 
 
 def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
-    """The change to a program that never waits for its next batch.
+    """Build the change to a program that never waits for its next batch.
 
     Raises:
         UsageError: The recording has no such wait.
@@ -253,12 +283,12 @@ def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
             f"{ctx.path} has no wait for a batch.",
             "profkit finds the waits of torch.utils.data.DataLoader and of profkit.steps().",
         )
-    what = AppliedChange("data-wait", "", 0.0, {"waits": len(waits)})
-    return what, ProgramChange(scaled=((waits, 0.0),))
+    applied = AppliedChange("data-wait", "", 0.0, {"waits": len(waits)})
+    return applied, ProgramChange(scaled=((waits, 0.0),))
 
 
-def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
-    """The change to a program that launches the work of each step as one graph.
+def use_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
+    """Build the change to a program that launches the work of each step as one graph.
 
     From the end of the first launch of a step to the end of its last one, host threads spend time
     only on blocking calls and on waiting for data. Device work follows what it waits for with the
@@ -269,22 +299,28 @@ def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
     """
     launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
     step = ctx.step_of(launch) if len(launch) else launch
+
     if not len(ctx.steps):
         message = f"{ctx.path} has no steps, so it is unknown what one graph would launch."
         raise UsageError(message, "Record steps with profkit.trace() or with torch.profiler.")
     if not (step >= 0).any():
         message = f"No step of {ctx.path} launches device work."
         raise UsageError(message, "A graph replaces launches of kernels and copies.")
-    stays = covered_by(ctx.events, np.concatenate((ctx.syncs.rows, ctx.data_waits)))
-    spans = tuple(pair for each in _spans(ctx, launch) for pair in subtract(each, stays).pairs())
-    inside = np.isin(ctx.launches.launch, launch[step >= 0])
-    captured = ctx.launches.work[inside]
-    what = AppliedChange("graph", "", 0.0, {"launches": int((step >= 0).sum())})
-    return what, ProgramChange(host_time=spans, captured=captured)
+
+    # Also with a graph, the host waits where it needs a result or the next batch.
+    host_waits = covered_by(ctx.events, np.concatenate((ctx.syncs.rows, ctx.data_waits)))
+    spans = tuple(
+        pair for span in _spans(ctx, launch) for pair in subtract(span, host_waits).pairs()
+    )
+
+    is_captured = np.isin(ctx.launches.launch, launch[step >= 0])
+    captured = ctx.launches.work[is_captured]
+    applied = AppliedChange("graph", "", 0.0, {"launches": int((step >= 0).sum())})
+    return applied, ProgramChange(host_time=spans, captured=captured)
 
 
 def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
-    """From the end of the first launch of each step to the end of its last one."""
+    """Yield the time from the first launch of each step to the end of its last one."""
     step, ends = ctx.step_of(launch), ctx.events.end_ns[launch]
     for number in distinct(step[step >= 0]).tolist():
         of_step = ends[step == number]
@@ -292,13 +328,14 @@ def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
         yield of_pairs(((start, end),))
 
 
-def checked_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Patterns and factors.
+def check_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield patterns and factors.
 
     Raises:
         UsageError: A factor is not a number.
     """
     for pattern, factor in scale.items():
+        # True is an int in Python, but not a factor.
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             message = f"The factor of {pattern!r} is {factor!r}, which is not a number."
             raise UsageError(message, "Write 0.5 for half of the time.")

@@ -1,4 +1,4 @@
-"""What a job would take with changes of its ranks."""
+"""Predicts the time of a job with changes of its ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -41,12 +41,12 @@ class RanksChoice:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is changed."""
+        """Return whether anything is changed."""
         return self != RanksChoice()
 
 
 def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
-    """The prediction of some changes at once or, if none are chosen, of each usual one alone.
+    """Predict some changes at once or, if none are chosen, each usual change alone.
 
     Raises:
         UsageError: Too few collectives were matched, there is no such rank or stage, or a pattern
@@ -55,21 +55,26 @@ def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
     unmet = first_unmet(job, (WHAT_IF_RANKS,))
     if unmet is not None:
         raise UsageError(f"{job.path}: {unmet.reason}", unmet.remedy)
+
     what_if = job.what_if
-    chosen = [_changes(job, choice)] if choice.is_any else _usual(job)
+    chosen = [_build_changes(job, choice)] if choice.is_any else _build_usual_changes(job)
     lengths = what_if.replay.lengths_ns([change for _, change in chosen]).tolist()
+
     n = max(1, what_if.replay.n_steps)
     before_ns = round(what_if.actual_ns / n)
     cases = [
         JobCase(tuple(named), round(length / n), before_ns - round(length / n))
         for (named, _), length in zip(chosen, lengths, strict=True)
     ]
+
+    # Usual changes are a list of suggestions, of which the small ones are left out.
     if not choice.is_any:
         least_ns = _MIN_SHARE * before_ns
         cases = [
-            each for each in cases if each.changes[0].kind != "rank" or each.saving_ns >= least_ns
+            case for case in cases if case.changes[0].kind != "rank" or case.saving_ns >= least_ns
         ]
-        cases.sort(key=lambda each: -each.saving_ns)
+        cases.sort(key=lambda case: -case.saving_ns)
+
     return JobPrediction(
         path=job.path,
         n_steps=what_if.replay.n_steps,
@@ -81,14 +86,15 @@ def predict_job(job: JobContext, choice: RanksChoice) -> JobPrediction:
     )
 
 
-def checked_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  # noqa: ANN401  (checked here)
-    """Factors by pattern; a number is for all collectives, None for none.
+def check_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  # noqa: ANN401  (checked here)
+    """Return factors by pattern; a number is for all collectives, None for none.
 
     Raises:
         UsageError: A factor is not a number above 0.
     """
     if bandwidth is None:
         return {}
+
     by_pattern = bandwidth if isinstance(bandwidth, Mapping) else {"": bandwidth}
     for pattern, factor in by_pattern.items():
         is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
@@ -100,11 +106,11 @@ def checked_bandwidth(bandwidth: Mapping[str, Any] | Any) -> dict[str, float]:  
 
 
 def _numbers(job: JobContext) -> list[int]:
-    return [each.rank for each in job.ranks]
+    return [report.rank for report in job.ranks]
 
 
-def _usual(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
-    """Each usual change: of one rank, of a stage, of all, of the transfers."""
+def _build_usual_changes(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
+    """Build each usual change: of one rank, of a stage, of all, of the transfers."""
     numbers = _numbers(job)
     choices = [
         *(RanksChoice(ranks=(numbers[rank],)) for rank in job.what_if.candidates),
@@ -113,27 +119,31 @@ def _usual(job: JobContext) -> list[tuple[list[RanksChange], RankChange]]:
         RanksChoice(waiting=False),
         RanksChoice(bandwidth={"": 2.0}),
     ]
-    return [_changes(job, choice) for choice in choices]
+    return [_build_changes(job, choice) for choice in choices]
 
 
-def _changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], RankChange]:
-    """Changes by name, and for the replay."""
+def _build_changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], RankChange]:
+    """Return changes by name, and for the replay."""
     numbers, stages = _numbers(job), job.what_if.stages
     medians = _places(
         choice.ranks, numbers, f"{job.path} has no rank", f"of rank {rank_list(numbers)}"
     )
+
     named = [RanksChange("rank", (rank,)) for rank in dict.fromkeys(choice.ranks)]
+
     hint = f"of stage 0 to {len(stages) - 1}" if stages else "of no pipeline"
-    found = _places(choice.stages, range(len(stages)), f"{job.path} has no stage", hint)
-    means = [rank for stage in found for rank in stages[stage]]
-    for stage in found:
+    stage_numbers = _places(choice.stages, range(len(stages)), f"{job.path} has no stage", hint)
+    means = [rank for stage in stage_numbers for rank in stages[stage]]
+    for stage in stage_numbers:
         members = tuple(numbers[rank] for rank in stages[stage])
         named.append(RanksChange("stage", members, stage))
+
     if choice.even:
         named.append(RanksChange("even", tuple(numbers)))
         means = list(range(len(numbers)))
     if not choice.waiting:
         named.append(RanksChange("no-waiting"))
+
     bandwidths = []
     for pattern, factor in choice.bandwidth.items():
         matching = _matching(job, pattern)
@@ -146,6 +156,7 @@ def _changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], R
         named.append(
             RanksChange("bandwidth", target=pattern, factor=factor, n_collectives=len(matching))
         )
+
     change = RankChange(
         ranks=tuple(means),
         medians=tuple(medians),
@@ -155,22 +166,22 @@ def _changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChange], R
     return named, change
 
 
-def _places(wanted: Iterable[int], there: Sequence[int], missing: str, hint: str) -> list[int]:
-    """The index of each number, once.
+def _places(wanted: Iterable[int], numbers: Sequence[int], missing: str, hint: str) -> list[int]:
+    """Return the index of each number, once.
 
     Raises:
         UsageError: One is not there.
     """
-    found = []
+    places = []
     for number in dict.fromkeys(wanted):
-        if number not in there:
+        if number not in numbers:
             raise UsageError(f"{missing} {number}.", f"The recordings are {hint}.")
-        found.append(there.index(number))
-    return found
+        places.append(numbers.index(number))
+    return places
 
 
 def _names_of(job: JobContext) -> list[tuple[str, ...]]:
-    """The kind, and the name and use of the group, of each matched collective."""
+    """Return the kind, and the name and use of the group, of each matched collective."""
     matches = job.matches
     calls, leader = matches.calls, matches.members[matches.first]
     return [
@@ -186,10 +197,10 @@ def _names(job: JobContext) -> set[str]:
 
 
 def _matching(job: JobContext, pattern: str) -> tuple[int, ...]:
-    """The matched collectives that a pattern names, by number."""
+    """Return the numbers of the matched collectives that a pattern names."""
     is_named = {name: fnmatchcase(name, pattern) for name in _names(job)}
-    is_own = np.array(
+    is_match = np.array(
         [not pattern or any(is_named.get(n, False) for n in names) for names in _names_of(job)],
         dtype=np.bool_,
     )
-    return tuple(np.flatnonzero(is_own).tolist())
+    return tuple(np.flatnonzero(is_match).tolist())

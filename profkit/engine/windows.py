@@ -32,10 +32,10 @@ MAX_EVENT_IDS = 20
 
 
 def windows(ctx: Context) -> tuple[Int64s, Int64s]:
-    """Starts and ends in nanoseconds: of each step, or of the whole recording.
+    """Return starts and ends in nanoseconds: of each step, or of the whole recording.
 
-    Where the host runs ahead of the devices, a step is from the completion of the one before it to
-    its own: so long the program takes per step, once the host has to wait.
+    If the host runs ahead of the devices, a step is the time from the completion of the previous
+    step to its own: the steady-state step time, once the host has to wait.
 
     Without steps and with device work, the window is from the first device work to the last: a
     device's activity before its first recorded event is unknown, so it does not count as idle.
@@ -44,9 +44,11 @@ def windows(ctx: Context) -> tuple[Int64s, Int64s]:
         if is_device_bound(ctx):
             return ctx.replay.windows
         return ctx.steps.starts_ns, ctx.steps.ends_ns
+
     if ctx.devices:
         start = min(device.start_ns for device in ctx.devices)
         return np.array([start]), np.array([max(device.end_ns for device in ctx.devices)])
+
     events = ctx.events
     if not len(events):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -54,25 +56,25 @@ def windows(ctx: Context) -> tuple[Int64s, Int64s]:
 
 
 def is_device_bound(ctx: Context) -> bool:
-    """Whether the devices take longer per step than the host, which runs ahead."""
+    """Return whether the devices take longer per step than the host, which runs ahead."""
     return ctx.has_device_work and ctx.replay.is_device_bound
 
 
 def windows_ns(ctx: Context) -> int:
-    """Total length of the windows, each of them at least 1, so that shares of it are defined."""
+    """Return the total length of the windows, each at least 1, so that shares of it are defined."""
     starts, ends = windows(ctx)
     return int(np.maximum(ends - starts, 1).sum())
 
 
 def in_windows(ctx: Context, rows: Rows) -> Mask:
-    """Which rows begin in a window. Shape of ``rows``."""
+    """Return which rows begin in a window. Shape of ``rows``."""
     if not len(ctx.steps):
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray(ctx.step_of(rows) >= 0)
 
 
 def idle_in_windows(ctx: Context) -> Intervals:
-    """Time without device work from the start of the first window to the end of the last.
+    """Return the time without device work between the first window's start and the last one's end.
 
     Unrecorded device work counts as work.
     """
@@ -84,12 +86,12 @@ def idle_in_windows(ctx: Context) -> Intervals:
 
 
 def device_time(ctx: Context, work: Rows | Int32s) -> Intervals:
-    """Time within the windows in which some device work ran."""
+    """Return the time within the windows in which some device work ran."""
     return intersect(covered_by(ctx.events, work), union(*windows(ctx)))
 
 
 def busy_ns(ctx: Context) -> int:
-    """Time in the windows in which a device was busy, at least 1, so that shares are defined."""
+    """Return how long a device was busy in the windows, at least 1 so that shares are defined."""
     return max(1, int(covered_within(ctx.busy, *windows(ctx)).sum()))
 
 
@@ -138,7 +140,7 @@ class CostlyWait:
         evidence: Mapping[str, EvidenceValue] | None = None,
         confidence: Confidence | None = None,
     ) -> Finding:
-        """The finding of a rule on blocking calls.
+        """Build the finding of a rule on blocking calls.
 
         Args:
             locations: The source lines, the costliest first.
@@ -180,23 +182,27 @@ class WaitThresholds:
     warning_share: float = 0.01
 
 
-def costly_waits(
+def find_costly_waits(
     ctx: Context, changes: Sequence[ProgramChange], thresholds: WaitThresholds
 ) -> list[CostlyWait | None]:
-    """The costs of blocking calls; None where they block the host for too short a time.
+    """Return the costs of blocking calls; None if they block the host for too short a time.
 
     Args:
         changes: For each source line the calls, and the operators that a fix removes with them.
     """
     starts, ends = windows(ctx)
     window, total_ns = union(starts, ends), windows_ns(ctx)
-    blocked = [intersect(covered_by(ctx.events, each.calls), window) for each in changes]
+
+    blocked = [intersect(covered_by(ctx.events, change.calls), window) for change in changes]
     least_ns = max(1, thresholds.min_wait_share * total_ns)
-    found = [i for i, each in enumerate(blocked) if each.total_ns >= least_ns]
-    chosen = [changes[i] for i in found]
-    costs = ctx.time_costs(chosen) if ctx.has_device_work else [Cost()] * len(chosen)
+
+    # Each replay is a pass over the graph: only waits that are long enough are replayed.
+    long_enough = [i for i, time in enumerate(blocked) if time.total_ns >= least_ns]
+    costly = [changes[i] for i in long_enough]
+    costs = ctx.time_costs(costly) if ctx.has_device_work else [Cost()] * len(costly)
+
     waits: list[CostlyWait | None] = [None] * len(changes)
-    for i, cost in zip(found, costs, strict=True):
+    for i, cost in zip(long_enough, costs, strict=True):
         n_windows = np.count_nonzero(covered_within(blocked[i], starts, ends))
         is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
         waits[i] = CostlyWait(
@@ -207,11 +213,12 @@ def costly_waits(
             cost=cost,
             change=changes[i],
         )
+
     return waits
 
 
 def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:
-    """Ids of the first events of a finding, for its evidence."""
+    """Return ids of the first events of a finding, for its evidence."""
     return [int(position) for position in ctx.events.position[rows[:MAX_EVENT_IDS]]]
 
 
@@ -225,7 +232,7 @@ _HOST_CATEGORIES: Final = frozenset(
 
 
 def uses_device(ctx: Context) -> bool:
-    """Whether the program used any device, even if the recording does not show its work.
+    """Return whether the program used any device, even if the recording does not show its work.
 
     Events of a kind that only a device's runtime writes are enough, of any vendor, and operators
     that only a GPU runs.

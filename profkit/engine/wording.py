@@ -52,12 +52,14 @@ def at(location: Location) -> str:
 
 
 def known_locations(*locations: Location) -> tuple[Location, ...]:
-    """Those locations that have a line, an operator or a module."""
-    return tuple(each for each in locations if each.file or each.op or each.module)
+    """Return the locations that have a line, an operator or a module."""
+    return tuple(
+        location for location in locations if location.file or location.op or location.module
+    )
 
 
 def tensor_method(ctx: Context, row: int) -> str | None:
-    """The method of a tensor that called an operator, such as ``item``.
+    """Return the method of a tensor that called an operator, such as ``item``.
 
     Returns:
         None if the recording has no stacks, or the operator was called otherwise.
@@ -79,13 +81,14 @@ def counted(n: int, one: str, many: str = "") -> str:
 
 
 def rank_list(ranks: Sequence[int]) -> str:
-    """Ranks in a sentence: ``0 to 3, 7``; of many gaps the first ones."""
+    """Return ranks in a sentence: ``0 to 3, 7``; of many gaps the first ones."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:
             runs.append([rank])
+
     words = [
         ", ".join(map(str, run)) if len(run) <= _MAX_SINGLE else f"{run[0]} to {run[-1]}"
         for run in runs[:_MAX_RUNS]

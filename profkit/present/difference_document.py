@@ -10,9 +10,9 @@ from profkit.comparison.messages import (
     share_of,
     signed,
     subject_of,
+    summarize_difference,
     tone,
 )
-from profkit.comparison.messages import headline as difference_headline
 from profkit.model.difference import Change, Difference, Figure
 from profkit.model.location import NO_SOURCE_LINE
 from profkit.names import short_path
@@ -47,7 +47,7 @@ def build_difference_document(difference: Difference, options: ReadersOptions) -
         program=f"profkit {one_line(difference.profkit)}",
         paths=tuple(one_line(short_path(side.path, options.base)) or "a report" for side in sides),
         origin=(),
-        headline=one_line(difference_headline(difference)),
+        headline=one_line(summarize_difference(difference)),
         sections=(
             *_build_figures(difference, options),
             *_build_changes(difference, options),

@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.figures.path_segments import name_of_segment, path_segments
+from profkit.engine.figures.path_segments import group_path_segments, name_of_segment
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls
@@ -226,7 +226,7 @@ def _add_steps(drawn: DrawnLanes, ctx: Context) -> None:
 
 def _add_critical_path(drawn: DrawnLanes, ctx: Context) -> None:
     """Add the segments of the critical path: a site for each kind, name and source line."""
-    path, segments = ctx.critical_path, path_segments(ctx, ctx.critical_path)
+    path, segments = ctx.critical_path, group_path_segments(ctx, ctx.critical_path)
     first = len(drawn.sites)
     columns = (segments.kind, segments.name, segments.frame)
     figures = (segments.n_by_group, segments.ns_by_group)

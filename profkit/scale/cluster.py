@@ -33,12 +33,12 @@ _RETRIES: Final = 1
 def connected(
     address: str | None, scheduler_file: str | None, say: Callable[[str], None]
 ) -> Iterator[Any]:
-    """A client of a running cluster, during a block.
+    """Connect to a running cluster during a block.
 
     Args:
         address: Of the scheduler, such as ``tcp://10.0.0.1:8786``.
-        scheduler_file: What ``dask scheduler --scheduler-file`` has written.
-        say: Is called with messages to the user.
+        scheduler_file: The file that ``dask scheduler --scheduler-file`` has written.
+        say: Shows messages to the user.
 
     Raises:
         UsageError: Dask is not installed, or there is no such scheduler.
@@ -47,16 +47,19 @@ def connected(
         from distributed import Client  # noqa: PLC0415  (an extra)
     except ImportError:
         raise UsageError("A cluster needs a package that is not installed.", INSTALL) from None
+
     hint = "Give the address that it printed when it started, or the file that it has written."
     try:
         if scheduler_file is not None:
-            Path(scheduler_file).open().close()  # Dask would wait for it
+            # Dask would wait for a file that does not exist.
+            Path(scheduler_file).open().close()
         client = Client(
             address, scheduler_file=scheduler_file, timeout=_TIMEOUT_S, set_as_default=False
         )
     except (OSError, ValueError, TimeoutError) as error:
         message = f"There is no Dask scheduler at {address or scheduler_file}: {error}."
         raise UsageError(message, hint) from error
+
     with client:
         say(f"Dask dashboard: {client.dashboard_link}")
         if not client.nthreads():
@@ -66,9 +69,9 @@ def connected(
 
 @contextlib.contextmanager
 def client_of_this_worker() -> Iterator[Any]:
-    """During a block, the client of the cluster of which this is a task; None outside of one.
+    """Give the client of the cluster that runs this task, during a block; None outside of a task.
 
-    Meanwhile the task does not count as one of its worker's, which would wait for itself.
+    Meanwhile the task leaves its place on the worker: it would wait for its own end.
     """
     distributed = sys.modules.get("distributed")
     try:
@@ -83,7 +86,7 @@ def client_of_this_worker() -> Iterator[Any]:
         yield client
 
 
-def on_cluster(
+def call_on_cluster(
     function: str,
     items: Sequence[object],
     needs_bytes: Sequence[int],
@@ -91,7 +94,7 @@ def on_cluster(
 ) -> Generator[tuple[int, Any], None, None]:
     """Call a function for each item, one task each.
 
-    A task whose process dies is repeated once; Dask repeats those of workers that die.
+    A task whose process dies is repeated once; Dask repeats the tasks of workers that die.
 
     Args:
         function: As ``module:name``; the workers have to have its package.
@@ -108,31 +111,35 @@ def on_cluster(
     if getattr(client, "asynchronous", False):
         hint = "Give Client(..., asynchronous=False)."
         raise UsageError("The client of the cluster is asynchronous.", hint)
+
     futures = client.map(
         call_on_worker,
         [function] * len(items), items, needs_bytes,
         pure=False, retries=_RETRIES,
     )  # fmt: skip
     index_of = {future.key: index for index, future in enumerate(futures)}
+
     try:
         for future in as_completed(futures, loop=client.loop, raise_errors=False):
-            yield index_of[future.key], _result(future)
+            yield index_of[future.key], _get_result(future)
             future.release()
     finally:
         if client.status == "running":
-            client.cancel([each for each in futures if not each.done()], force=True)
+            client.cancel([future for future in futures if not future.done()], force=True)
 
 
-def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
-    """A task's result or error.
+def _get_result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function returns)
+    """Return a task's result or error.
 
     Raises:
-        UsageError: It is one of the cluster, not of the item.
+        UsageError: The error concerns the cluster, not the item.
     """
     try:
-        return future.result()  # which is made again if its worker has died since
+        # Dask makes the result again if its worker has died since.
+        return future.result()
     except Exception as raised:  # noqa: BLE001  (of the task, or of Dask)
         error = raised
+
     if future.cancelled():
         raise UsageError("The Dask cluster has ended, or cancelled the tasks.", "Start it again.")
     if isinstance(error, ModuleNotFoundError):
@@ -141,6 +148,7 @@ def _result(future: Any) -> Any:  # noqa: ANN401  (of Dask; what the function re
     if type(error).__name__ == "KilledWorker":
         hint = "Often memory ran out: see the logs of the workers."
         return LostProcessError("The workers that read it died.", hint)
+
     if isinstance(error, ProfkitError):
         return error
     return InternalError(f"Dask raised {type(error).__name__}: {error}.", "Please report it.")
@@ -153,18 +161,19 @@ def call_on_worker(function: str, item: object, needs_bytes: int) -> Any:  # noq
         LostProcessError: The process died.
     """
     with _idle.process(function, needs_bytes) as process:
-        found = process.call(item)
-    if isinstance(found, LostProcessError):
-        raise found
-    if isinstance(found, MissingFileError | UnreadableFileError):
+        result = process.call(item)
+
+    if isinstance(result, LostProcessError):
+        raise result
+    if isinstance(result, MissingFileError | UnreadableFileError):
         from distributed import get_worker  # noqa: PLC0415  (an extra)
 
         hint = (
             f"The worker {get_worker().address} read it: files have to be where all workers see "
             "them, at the same path or a URL."
         )
-        return type(found)(found.message, hint)
-    return found
+        return type(result)(result.message, hint)
+    return result
 
 
 class _IdleProcesses:
@@ -177,10 +186,11 @@ class _IdleProcesses:
 
     @contextlib.contextmanager
     def process(self, function: str, needs_bytes: int) -> Iterator[WorkerProcess]:
-        """A process that carries out one call, when there is memory for it."""
+        """Give a process that carries out one call, when there is memory for it."""
         with self._lock:
             if self._budget is None:
                 self._budget = MemoryBudget(planned_bytes())
+
         with self._budget.taking(needs_bytes):
             with self._lock:
                 waiting = self._idle.setdefault(function, [])

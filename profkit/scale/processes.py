@@ -34,17 +34,18 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def call(self, item: object) -> Any:  # noqa: ANN401  (what the function returns)
-        """The result of a call, or the error that it raised.
+        """Return the result of a call, or the error that it raised.
 
         A process that dies is an error too.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise ValueError
+
         try:
             pickle.dump(item, stdin, pickle.HIGHEST_PROTOCOL)
             stdin.flush()
@@ -56,14 +57,15 @@ class WorkerProcess:
     def end(self) -> None:
         """Kill the process and what it has started."""
         self.kill()
-        with self._process:  # closes its pipes and waits
+        # Leaving the block closes the pipes and waits for the end.
+        with self._process:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
 
     def kill(self) -> None:
-        """Kill it without waiting for its end."""
+        """Kill the process without waiting for its end."""
         with contextlib.suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -72,7 +74,7 @@ class WorkerProcess:
 
 
 def _lost(code: int) -> LostProcessError:
-    """The error of a process that ended by itself."""
+    """Return the error of a process that ended by itself."""
     if code >= 0:
         return LostProcessError(f"The process that read it ended with code {code}.")
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
@@ -81,11 +83,11 @@ def _lost(code: int) -> LostProcessError:
 
 
 def can_start() -> bool:
-    """Whether processes can be started; not where Python is embedded in another program."""
+    """Return whether processes can be started; not if Python is embedded in another program."""
     return bool(sys.executable)
 
 
-def in_processes(
+def call_in_processes(
     function: str, items: Sequence[object], n_processes: int
 ) -> Generator[tuple[int, Any], None, None]:
     """Call a function for each item, in processes that carry out one call at a time.
@@ -102,6 +104,7 @@ def in_processes(
     """
     pool = _Pool(function, items, n_processes)
     lost: list[int] = []
+
     try:
         for _ in items:
             index, result = pool.next()
@@ -109,13 +112,15 @@ def in_processes(
                 lost.append(index)
             else:
                 yield index, result
+
         pool.end()
+        # Alone, the call has the memory that the others took.
         for index in lost:
-            again = _Pool(function, [items[index]], 1)
+            retry = _Pool(function, [items[index]], 1)
             try:
-                _, result = again.next()
+                _, result = retry.next()
             finally:
-                again.end()
+                retry.end()
             yield index, result
     finally:
         pool.end()
@@ -155,22 +160,23 @@ class _Pool:
 
     def _work(self) -> None:
         process: WorkerProcess | None = None
+        # The deque is empty: other threads have taken the last items.
         with contextlib.suppress(IndexError):
             while True:
                 index = self._waiting.popleft()
                 if process is None or not process.is_alive:
-                    process = self._started(process)
+                    process = self._start(process)
                 if process is None:
                     return
-                self._results.put((index, _called(process, self._items[index])))
+                self._results.put((index, _call(process, self._items[index])))
         if process is not None:
             process.end()
 
-    def _started(self, before: WorkerProcess | None) -> WorkerProcess | None:
-        """A new process in place of one that died; None after the end."""
+    def _start(self, dead: WorkerProcess | None) -> WorkerProcess | None:
+        """Start a process in place of one that died; None after the end."""
         with self._lock:
-            if before is not None:
-                self._running.discard(before)
+            if dead is not None:
+                self._running.discard(dead)
             if self._ended:
                 return None
             process = WorkerProcess(self._function)
@@ -178,7 +184,7 @@ class _Pool:
             return process
 
 
-def _called(process: WorkerProcess, item: object) -> Any:  # noqa: ANN401  (what the function returns)
+def _call(process: WorkerProcess, item: object) -> Any:  # noqa: ANN401  (what the function returns)
     try:
         return process.call(item)
     except Exception as error:  # noqa: BLE001  (whoever waits for a result gets one)

@@ -1,4 +1,4 @@
-"""How many processes a machine has room for: by its cores and free memory, and those of the cgroup.
+"""Number of processes that the cores and the free memory of the machine and its cgroup allow.
 
 Source: "Control Group v2" and "Memory Resource Controller" in the Linux kernel's documentation;
 proc(5) for ``MemAvailable``, an estimate of what can be used without swapping.
@@ -17,11 +17,11 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED_BYTES: Final = 1 << 60
 """The first version of cgroups writes such a number for no limit."""
 _USED_SHARE: Final = 0.8
-"""The share of free memory that is planned with: others take some meanwhile."""
+"""The share of free memory that is planned with: other programs take some meanwhile."""
 
 
 def n_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     for folder in _cgroup_folders(""):
@@ -32,13 +32,13 @@ def n_cores() -> int:
 
 
 def free_bytes() -> int | None:
-    """Memory that this process may still allocate, or None where the system does not say."""
-    known = [*_free_in_cgroups(), *_available()]
-    return max(0, min(known)) if known else None
+    """Return the memory that this process may still allocate; None if it is unknown."""
+    limits = [*_free_in_cgroups(), *_available()]
+    return max(0, min(limits)) if limits else None
 
 
 def planned_bytes() -> int | None:
-    """The part of :func:`free_bytes` to plan with."""
+    """Return the part of :func:`free_bytes` to plan with."""
     free = free_bytes()
     return None if free is None else int(_USED_SHARE * free)
 
@@ -55,7 +55,7 @@ def _available() -> Iterator[int]:
 
 
 def _free_in_cgroups() -> Iterator[int]:
-    """What each limit around this process leaves; pages of files can be dropped."""
+    """Yield the memory left of each limit around this process; file pages can be dropped."""
     files = {
         "": ("memory.max", "memory.current", "inactive_file"),
         "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -73,7 +73,7 @@ def _free_in_cgroups() -> Iterator[int]:
 
 
 def _cgroup_folders(controller: str) -> Iterator[Path]:
-    """The folders of this process's cgroup and of those around it.
+    """Yield the folders of this process's cgroup and of the cgroups around it.
 
     Args:
         controller: Of the first version; empty for the second.
@@ -82,9 +82,11 @@ def _cgroup_folders(controller: str) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             root = _CGROUPS / controller
-            own = root / path.lstrip("/")
-            # In a container the path is often that outside of it, and the root is its own.
-            yield from (each for each in (own, *own.parents) if each.is_relative_to(root))
+            cgroup = root / path.lstrip("/")
+            # In a container the path is often the host's path, while the root is the container's.
+            yield from (
+                folder for folder in (cgroup, *cgroup.parents) if folder.is_relative_to(root)
+            )
 
 
 def _text(path: Path) -> str:
@@ -98,7 +100,7 @@ class MemoryBudget:
     """Memory that several threads share.
 
     Args:
-        n_bytes: What there is; None for no limit.
+        n_bytes: The memory; None for no limit.
     """
 
     def __init__(self, n_bytes: int | None) -> None:
@@ -108,7 +110,7 @@ class MemoryBudget:
 
     @contextmanager
     def taking(self, n_bytes: int) -> Iterator[None]:
-        """Wait until there is so much, and take it during a block. Who is alone never waits."""
+        """Wait until there is so much, and take it during a block. A single caller never waits."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._taken or sum(self._taken) + n_bytes <= self._n_bytes
@@ -123,15 +125,17 @@ class MemoryBudget:
 
 
 def processes_for(needs_bytes: Sequence[int], most: int | None = None) -> int:
-    """How many calls to carry out at a time: those that need the most memory have room together.
+    """Return how many calls to carry out at a time, so that the largest have room together.
 
     Args:
-        needs_bytes: What each call needs.
-        most: How many the user wants, whatever the memory; by default at most one per core.
+        needs_bytes: The memory that each call needs.
+        most: The user's number, whatever the memory; by default at most one per core.
     """
     if most is not None:
         return max(1, min(most, len(needs_bytes)))
+
     planned = planned_bytes()
+
     largest_first = sorted(needs_bytes, reverse=True)
     fitting = sum(
         planned is None or total <= planned for total in itertools.accumulate(largest_first)

@@ -23,23 +23,25 @@ def main() -> None:
     results = _claim_stdout()
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, items), daemon=True).start()
+
     function = named(sys.argv[1])
     while True:
         result = outcome_of(function, items.get())
         pickle.dump(result, results, pickle.HIGHEST_PROTOCOL)
         results.flush()
-        del result  # before the next one is made
+        # Two large results at a time would take twice the memory.
+        del result
 
 
 def named(name: str) -> Callable[[Any], Any]:
-    """A function by its module and name, as ``module:name``."""
-    module, _, own = name.partition(":")
-    function: Callable[[Any], Any] = getattr(importlib.import_module(module), own)
+    """Import a function by its module and name, as ``module:name``."""
+    module, _, attribute = name.partition(":")
+    function: Callable[[Any], Any] = getattr(importlib.import_module(module), attribute)
     return function
 
 
 def outcome_of(function: Callable[[Any], Any], item: object) -> Any:  # noqa: ANN401  (what it returns)
-    """What a function returns for an item, or the error that it raises, as one of ours."""
+    """Return a function's result for an item, or the error that it raises, as one of ours."""
     try:
         return function(item)
     except ProfkitError as error:
@@ -54,15 +56,16 @@ def outcome_of(function: Callable[[Any], Any], item: object) -> Any:  # noqa: AN
 
 
 def _claim_stdout() -> BinaryIO:
-    """The pipe to the other process; what rules print goes nowhere."""
+    """Return the pipe to the other process; output that rules print goes nowhere."""
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no path of a file)
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
     return pipe
 
 
 def _receive(stream: BinaryIO, items: "queue.SimpleQueue[Any]") -> None:
-    """Pass on items until there are no more, which ends the process at once."""
+    """Pass on items until the input ends, which ends the process at once."""
     try:
         while True:
             items.put(pickle.load(stream))  # noqa: S301  (from the process that started this one)
@@ -71,7 +74,7 @@ def _receive(stream: BinaryIO, items: "queue.SimpleQueue[Any]") -> None:
 
 
 def end_group() -> None:
-    """End this process and those that it started, if it leads a group of its own."""
+    """End this process and its children, if it leads a group of its own."""
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis import several
-from profkit.analysis.several import Order, Scale, analyze_all
+from profkit.analysis.several import AnalysisRequest, Scale, analyze_all
 from profkit.api import analyze, render
 from profkit.cli.main import main
 from profkit.errors import DamagedFileError, LoadError, MissingFileError, NotATraceError
@@ -74,7 +74,7 @@ def test_processes_give_the_report_of_this_process(job: Path) -> None:
 
 def test_each_recording_is_read_once(job: Path) -> None:
     lone(job / "other.pt.trace.json")
-    order, silent = Order(format="html", options={"base": str(job)}), Silent()
+    order, silent = AnalysisRequest(format="html", options={"base": str(job)}), Silent()
     found = analyze_all(find_recordings([str(job)]), order, Scale(), silent)
     assert sorted(silent.read) == sorted(str(each) for each in job.iterdir())
     assert [each.is_job for each in found.reports] == [False, True]
@@ -112,7 +112,7 @@ def test_what_may_be_a_rank_is_known_from_the_start_of_its_file(tmp_path: Path) 
 
 def test_what_comes_back_is_small(job: Path) -> None:
     item = several._Item(
-        find_recordings([str(job)])[0], Order(), may_be_rank=True, root="", n_readers=None
+        find_recordings([str(job)])[0], AnalysisRequest(), may_be_rank=True, root="", n_readers=None
     )
     result = several.analyze_item(item)
     assert result.rank is not None
@@ -264,7 +264,7 @@ def test_processes_are_chosen_by_the_size_of_files(
 ) -> None:
     silent = Silent()
     recordings = find_recordings([str(job)])
-    analyze_all(recordings, Order(), Scale(), silent)
+    analyze_all(recordings, AnalysisRequest(), Scale(), silent)
     assert not silent.done, "small files are read here"
     monkeypatch.setattr(several, "_WORTH_BYTES", 1)
     started: list[tuple[str, int]] = []
@@ -274,10 +274,10 @@ def test_processes_are_chosen_by_the_size_of_files(
         for index in reversed(range(len(items))):
             yield index, outcome_of(named(function), items[index])
 
-    monkeypatch.setattr(several, "in_processes", here)
+    monkeypatch.setattr(several, "call_in_processes", here)
     monkeypatch.setattr(several, "processes_for", lambda needs, _most: len(needs) - 1)
     silent = Silent()
-    found = analyze_all(recordings, Order(), Scale(), silent)
+    found = analyze_all(recordings, AnalysisRequest(), Scale(), silent)
     assert [each.is_job for each in found.reports] == [True]
     assert started == [("profkit.analysis.several:analyze_item", 2)]
     assert silent.read == []
@@ -297,7 +297,7 @@ def test_rules_and_limits_apply_in_other_processes(job: Path) -> None:
 def test_another_version_of_profkit_is_refused(job: Path) -> None:
     item = several._Item(
         find_recordings([str(job)])[0],
-        Order(),
+        AnalysisRequest(),
         may_be_rank=True,
         root="",
         n_readers=None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import profkit
-from profkit.budgets.baseline import baseline_of, baseline_text
+from profkit.budgets.baseline import baseline_text, build_baseline
 from profkit.errors import DamagedFileError
 from profkit.model.capture_info import CpuTime
 from profkit.model.check import BudgetResult
@@ -34,7 +34,7 @@ def timed(*times_ms: float, device: str = "NVIDIA H100") -> Report:
 def baseline_file(folder: Path, *reports_: Report) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "baseline.json"
-    path.write_bytes(baseline_text(baseline_of(reports_)))
+    path.write_bytes(baseline_text(build_baseline(reports_)))
     return path
 
 

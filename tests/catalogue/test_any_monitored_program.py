@@ -14,8 +14,8 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.families.leaks.causes import (
     Cause,
-    leaks_of_cause,
-    merged,
+    find_leaks,
+    merge_leaks,
     total_bytes,
     total_per_step_bytes,
 )
@@ -86,9 +86,9 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
     expected = [
         name
         for name in map(attrgetter("INFO.name"), LEAK_RULES)
-        for group in leaks_of_cause(ctx, name)
-        if total_per_step_bytes(merged(group)) >= limits[name].min_step_bytes
-        or total_bytes(merged(group)) >= limits[name].min_total_bytes
+        for group in find_leaks(ctx, name)
+        if total_per_step_bytes(merge_leaks(group)) >= limits[name].min_step_bytes
+        or total_bytes(merge_leaks(group)) >= limits[name].min_total_bytes
     ]
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:

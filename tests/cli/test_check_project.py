@@ -11,7 +11,7 @@ import torch
 import profkit
 from profkit.budgets.figures import FIGURES
 from profkit.cli.main import main
-from profkit.scale.processes import in_processes
+from profkit.scale.processes import call_in_processes
 from tests.examples.on_a_device import AHEAD, Device, on_a_device
 
 pytestmark = pytest.mark.slow
@@ -117,7 +117,7 @@ def test_each_planted_problem_fails_with_its_line_and_its_fix_passes(
     (tmp_path / "pyproject.toml").write_text(BUDGETS)
     programs = [TRAINING, *(faulty(name)[0] for name in PLANTED), TRAINING]
     places = [(str(tmp_path), text) for text in programs]
-    first, *traces, last = (path for _, path in in_processes(f"{HERE}:recorded", places, 1))
+    first, *traces, last = (path for _, path in call_in_processes(f"{HERE}:recorded", places, 1))
     assert main(["check", first, "--baseline", "b.json", "--update-baseline"]) == 0
     for (name, (_, _, budget, cause)), path in zip(PLANTED.items(), traces, strict=True):
         capsys.readouterr()

@@ -41,7 +41,7 @@ def report_of(file: str) -> Report:
     return studied(file).report
 
 
-def context_of(file: str) -> Context:
+def load_context(file: str) -> Context:
     return studied(file).recording.context
 
 
@@ -69,7 +69,7 @@ def test_figures_agree_to_the_byte(expected: dict[str, Any]) -> None:
 @needs_corpus
 @each_snapshot
 def test_live_blocks_at_the_peak_and_the_end_add_up(expected: dict[str, Any]) -> None:
-    for memory in context_of(expected["file"]).device_memories:
+    for memory in load_context(expected["file"]).device_memories:
         replay = memory.replay
         in_the_end = memory.sites_at(replay.end)
         assert int(in_the_end.n_bytes.sum()) == int(replay.active_bytes[-1])
@@ -82,7 +82,7 @@ def test_live_blocks_at_the_peak_and_the_end_add_up(expected: dict[str, Any]) ->
 @needs_corpus
 @each_snapshot
 def test_active_bytes_never_exceed_reserved_bytes(expected: dict[str, Any]) -> None:
-    for memory in context_of(expected["file"]).device_memories:
+    for memory in load_context(expected["file"]).device_memories:
         # A file whose blocks do not even add up to their segments is told as odd.
         if not memory.snapshot.notes.n_inconsistent_segments:
             assert (memory.replay.active_bytes <= memory.replay.reserved_bytes).all()
@@ -96,7 +96,7 @@ def test_free_memory_is_releasable_or_unreleasable(expected: dict[str, Any]) -> 
     for device in memory.devices:
         assert device.private_free_bytes == 0
         assert device.releasable_bytes + device.unreleasable_bytes == device.inactive_bytes
-    for each in context_of(expected["file"]).device_memories:
+    for each in load_context(expected["file"]).device_memories:
         assert (
             int(each.segment_map.unreleasable_by_block.sum()) == each.segment_map.unreleasable_bytes
         )
@@ -108,7 +108,7 @@ def test_free_memory_is_releasable_or_unreleasable(expected: dict[str, Any]) -> 
 def test_the_segment_map_before_the_first_entry_is_consistent(
     expected: dict[str, Any],
 ) -> None:
-    for each in context_of(expected["file"]).device_memories:
+    for each in load_context(expected["file"]).device_memories:
         if each.snapshot.notes.n_inconsistent_segments or not each.replay.end:
             continue
         for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
@@ -163,7 +163,7 @@ def test_a_healthy_program_has_notes_only(expected: dict[str, Any]) -> None:
 @each_snapshot
 def test_the_allocator_model_reproduces_reserved_bytes(expected: dict[str, Any]) -> None:
     """At every request of every history, to the byte; one was fabricated by its authors."""
-    for memory in context_of(expected["file"]).device_memories:
+    for memory in load_context(expected["file"]).device_memories:
         if len(memory.replay.alloc) and expected["file"] != "facebookresearch-output.pickle.gz":
             assert memory.what_if.max_error_bytes == 0
 

@@ -11,7 +11,7 @@ import pytest
 from profkit.engine import needs, registry
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule, RuleInfo
-from profkit.engine.figures.summary import source_of, summarize
+from profkit.engine.figures.summary import describe_source, summarize
 from profkit.engine.needs import Need, first_unmet
 from profkit.engine.registry import rules
 from profkit.engine.runner import ranked, recoverable_ns, report_on, run_rules, thresholds_for
@@ -184,7 +184,7 @@ def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> No
 def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:
     rules = [rule(finding("PRF900"), id="PRF900"), rule(finding())]
     found = run_rules(ctx, rules, {}, on_stage=nobody)
-    report = report_on(source_of(ctx), summarize(ctx), found, 5)
+    report = report_on(describe_source(ctx), summarize(ctx), found, 5)
     assert report.summary.recoverable_ns == 5
     assert [f.rule for f in report.findings] == ["SYN900"]
     assert [f.rule for f in report.health] == ["PRF900"]
@@ -201,7 +201,7 @@ def test_rules_are_chosen_by_id_name_and_family() -> None:
     known = tuple(rule(id=i) for i in ("SYN001", "SYN002", "KER001"))
 
     def ids(*, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[str]:
-        return [r.INFO.id for r in registry.chosen(known, select, ignore)]
+        return [r.INFO.id for r in registry.choose_rules(known, select, ignore)]
 
     assert ids() == ["SYN001", "SYN002", "KER001"]
     assert ids(select=("syn",)) == ["SYN001", "SYN002"]

@@ -10,16 +10,16 @@ import pytest
 import profkit
 from profkit.api import study
 from profkit.engine.context import Context
-from profkit.engine.figures.critical_path import critical_path_summary
-from profkit.engine.what_if import combinations
+from profkit.engine.figures.critical_path import summarize_critical_path
 from profkit.engine.what_if import predict as predict_with
+from profkit.engine.what_if import predict_combinations
 from profkit.errors import NotATraceError, UsageError
 from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.what_if import PredictedTime, Prediction
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from tests.index.replay.test_replay import context_of, each_recording
+from tests.index.replay.test_replay import each_recording, load_context
 from tests.traces import load_trace
 
 US = 1_000
@@ -236,7 +236,7 @@ def test_combinations_are_those_of_single_predictions(tmp_path: Path) -> None:
             for finding in studied.report.findings
             if finding.change is not None and finding.locations[0].line == int(line)
         ]
-    known = combinations(ctx, changes)
+    known = predict_combinations(ctx, changes)
     assert sorted(known.times) == [0, 1, 2, 3]
     for number, chosen in ((1, rules[:1]), (2, rules[1:]), (3, rules)):
         alone = profkit.what_if(path, remove=chosen)
@@ -249,13 +249,13 @@ def test_of_too_many_combinations_there_are_singles_pairs_and_all(
 ) -> None:
     ctx = Context(trace=load_trace(waiting().write(tmp_path / "a.pt.trace.json")))
     changes = [ProgramChange(calls=ctx.syncs.rows)] * 4
-    assert sorted(combinations(ctx, changes).times) == [*range(16)]
+    assert sorted(predict_combinations(ctx, changes).times) == [*range(16)]
     of_one = 2 * (len(ctx.replay.graph) + 3_000)
     monkeypatch.setattr("profkit.engine.what_if._MAX_NODES", 12 * of_one)
     pairs = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15]
-    assert sorted(combinations(ctx, changes).times) == pairs
+    assert sorted(predict_combinations(ctx, changes).times) == pairs
     monkeypatch.setattr("profkit.engine.what_if._MAX_NODES", 12 * of_one - 1)
-    assert sorted(combinations(ctx, changes).times) == [0, 1, 2, 4, 8, 15]
+    assert sorted(predict_combinations(ctx, changes).times) == [0, 1, 2, 4, 8, 15]
 
 
 def test_a_kernel_is_matched_by_the_short_name_of_reports_too(
@@ -356,8 +356,8 @@ def test_a_snapshot_cannot_be_replayed(tmp_path: Path) -> None:
 
 @each_recording
 def test_the_report_and_a_prediction_without_changes_have_the_same_path(path: Path) -> None:
-    ctx = context_of(path)
-    summary, unchanged = critical_path_summary(ctx), predict_with(ctx, ())
+    ctx = load_context(path)
+    summary, unchanged = summarize_critical_path(ctx), predict_with(ctx, ())
     if summary is None:
         assert unchanged.before_ns == 0 or not ctx.has_program
         return
@@ -373,7 +373,7 @@ def test_the_report_and_a_prediction_without_changes_have_the_same_path(path: Pa
 
 @each_recording
 def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     replay, work = ctx.replay, ctx.launches.work
     waits = ProgramChange(scaled=((ctx.data_waits, 0.0),))
     for change in (

@@ -74,7 +74,7 @@ def test_waits_are_compared_with_shares_of_the_windows(
     ctx = context(waiting(steps=2), tmp_path)
     calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     thresholds = windows.WaitThresholds(min_wait_share, warning_share)
-    (wait,) = windows.costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
+    (wait,) = windows.find_costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     assert (wait.severity if wait else None) == severity
     if wait:
         # Two steps of 140 µs; without the wait 10 + 2 x 100 and a switch of 1 µs.
@@ -85,8 +85,8 @@ def test_waits_are_compared_with_shares_of_the_windows(
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
     thresholds = windows.WaitThresholds(0.0, 0.0)
-    assert windows.costly_waits(ctx, [ProgramChange()], thresholds) == [None]
-    assert windows.costly_waits(ctx, [], thresholds) == []
+    assert windows.find_costly_waits(ctx, [ProgramChange()], thresholds) == [None]
+    assert windows.find_costly_waits(ctx, [], thresholds) == []
 
 
 def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> None:

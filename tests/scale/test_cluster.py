@@ -139,10 +139,10 @@ def test_a_task_of_the_cluster_uses_it_too(client: Any, job: Path) -> None:
 
 @pytest.mark.slow
 def test_errors_of_items_are_results(client: Any) -> None:
-    found = dict(cluster.on_cluster(f"{HERE}:refused", [0, 2], [1, 1], client))
+    found = dict(cluster.call_on_cluster(f"{HERE}:refused", [0, 2], [1, 1], client))
     assert found[0].hint == "Copy it."
     assert "ZeroDivisionError" in found[1].message
-    (missing,) = cluster.on_cluster(f"{HERE}:missing", [0], [1], client)
+    (missing,) = cluster.call_on_cluster(f"{HERE}:missing", [0], [1], client)
     assert isinstance(missing[1], MissingFileError)
     assert "The worker tcp://127.0.0.1:" in missing[1].hint
     assert "at the same path or a URL" in missing[1].hint
@@ -159,13 +159,15 @@ def test_a_file_that_kills_its_process_or_its_worker_is_an_error(
             own.add_worker()
         with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
             client.wait_for_workers(5, timeout=LIMIT_S)
-            found = dict(cluster.on_cluster(f"{HERE}:killed", ["", once, always], [1] * 3, client))
+            found = dict(
+                cluster.call_on_cluster(f"{HERE}:killed", ["", once, always], [1] * 3, client)
+            )
             assert (found[0], found[1]) == ("alive", "alive at last")
             assert isinstance(found[2], LostProcessError)
             assert "SIGKILL" in found[2].message
             assert Path(always).read_text() == "xx"
             monkeypatch.setattr(cluster, "call_on_worker", _killed)
-            ((_, lost),) = cluster.on_cluster("", [None], [1], client)
+            ((_, lost),) = cluster.call_on_cluster("", [None], [1], client)
             assert isinstance(lost, LostProcessError)
             assert lost.message == "The workers that read it died."
     finally:
@@ -183,7 +185,7 @@ def test_tasks_of_a_worker_that_is_killed_midway_run_on_another(tmp_path: Path) 
         first = own.add_worker()
         with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=LIMIT_S)
-            results = cluster.on_cluster(f"{HERE}:slowly", range(8), [1] * 8, client)
+            results = cluster.call_on_cluster(f"{HERE}:slowly", range(8), [1] * 8, client)
             found = [next(results)]
             own.add_worker()
             client.wait_for_workers(2, timeout=LIMIT_S)
@@ -196,7 +198,7 @@ def test_tasks_of_a_worker_that_is_killed_midway_run_on_another(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_an_interrupt_cancels_what_has_not_begun(client: Any) -> None:
-    results = cluster.on_cluster(f"{HERE}:slowly", range(200), [1] * 200, client)
+    results = cluster.call_on_cluster(f"{HERE}:slowly", range(200), [1] * 200, client)
     next(results)
     results.close()
     until = time.monotonic() + LIMIT_S
@@ -212,7 +214,7 @@ def test_a_cluster_that_ends_is_an_error(tmp_path: Path) -> None:
         own.add_worker()
         with distributed.Client(own.address, timeout=LIMIT_S, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=LIMIT_S)
-            results = cluster.on_cluster(f"{HERE}:slowly", range(200), [1] * 200, client)
+            results = cluster.call_on_cluster(f"{HERE}:slowly", range(200), [1] * 200, client)
             next(results)
             client.shutdown()
             with pytest.raises(UsageError, match="ended, or cancelled"):
@@ -291,10 +293,10 @@ def finished_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
     killed = distributed.KilledWorker("call", None, 3)
     client = Futures("a", LostProcessError("It died."), killed)
-    found = list(cluster.on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
+    found = list(cluster.call_on_cluster("m:f", [1, 2, 3], [0, 0, 0], client))
     assert found[0] == (0, "a")
     assert [type(result) for _, result in found[1:]] == [LostProcessError] * 2
-    ((_, bug),) = cluster.on_cluster("m:f", [1], [0], Futures(KeyError("odd")))
+    ((_, bug),) = cluster.call_on_cluster("m:f", [1], [0], Futures(KeyError("odd")))
     assert "Dask raised KeyError: 'odd'" in bug.message
     assert client.cancelled == ["call-1", "call-2"]
     for broken, text in (
@@ -302,10 +304,10 @@ def test_results_are_told_apart_from_errors_of_the_cluster() -> None:
         (None, "ended, or cancelled"),
     ):
         with pytest.raises(UsageError, match=text):
-            list(cluster.on_cluster("m:f", [1, 2], [0, 0], Futures("a", broken)))
+            list(cluster.call_on_cluster("m:f", [1, 2], [0, 0], Futures("a", broken)))
     asynchronous = SimpleNamespace(asynchronous=True)
     with pytest.raises(UsageError, match="asynchronous"):
-        list(cluster.on_cluster("m:f", [1], [0], asynchronous))
+        list(cluster.call_on_cluster("m:f", [1], [0], asynchronous))
 
 
 def test_a_worker_uses_its_process_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from profkit import errors
 from profkit.scale import processes, resources
-from profkit.scale.processes import in_processes
+from profkit.scale.processes import call_in_processes
 from tests.scale.functions import HERE
 
 posix = pytest.mark.skipif(not hasattr(os, "killpg"), reason="processes have no groups here")
@@ -34,7 +34,7 @@ def ended(pids: list[int]) -> bool:
 
 
 def test_each_item_has_a_result_from_another_process(capfd: pytest.CaptureFixture[str]) -> None:
-    found = dict(in_processes(f"{HERE}:squared", range(7), 2))
+    found = dict(call_in_processes(f"{HERE}:squared", range(7), 2))
     assert {index: square for index, (square, _) in found.items()} == {n: n * n for n in range(7)}
     workers = {pid for _, pid in found.values()}
     assert os.getpid() not in workers
@@ -44,7 +44,7 @@ def test_each_item_has_a_result_from_another_process(capfd: pytest.CaptureFixtur
 
 
 def test_errors_are_results_with_all_their_parts() -> None:
-    found = dict(in_processes(f"{HERE}:refused", range(3), 1))
+    found = dict(call_in_processes(f"{HERE}:refused", range(3), 1))
     assert isinstance(found[0], errors.DamagedFileError)
     assert (found[0].message, found[0].hint) == ("It is damaged.", "Copy it.")
     assert isinstance(found[1], errors.SeveralTracesError)
@@ -62,7 +62,7 @@ def test_every_error_survives_the_way_between_processes() -> None:
 @posix
 def test_a_process_that_dies_is_replaced_and_its_call_repeated_once(tmp_path: Path) -> None:
     once, always = f"{tmp_path}/once-1", f"{tmp_path}/always-9"
-    found = dict(in_processes(f"{HERE}:killed", ["", once, always, "", ""], 2))
+    found = dict(call_in_processes(f"{HERE}:killed", ["", once, always, "", ""], 2))
     assert [found[index] for index in (0, 1, 3, 4)] == ["alive", "alive at last", "alive", "alive"]
     assert isinstance(found[2], errors.LostProcessError)
     assert "killed by SIGKILL" in found[2].message
@@ -73,7 +73,7 @@ def test_a_process_that_dies_is_replaced_and_its_call_repeated_once(tmp_path: Pa
 @posix
 def test_whoever_stops_waiting_ends_the_processes_and_their_children(tmp_path: Path) -> None:
     path = tmp_path / "pids"
-    results = in_processes(f"{HERE}:asleep", [str(path)], 1)
+    results = call_in_processes(f"{HERE}:asleep", [str(path)], 1)
 
     def interrupt() -> None:
         until = time.monotonic() + 20
@@ -103,8 +103,8 @@ def test_a_program_that_is_killed_takes_its_processes_along(tmp_path: Path) -> N
 
     path = tmp_path / "pids"
     code = (
-        "from profkit.scale.processes import in_processes\n"
-        f"next(in_processes('{HERE}:asleep', [{str(path)!r}], 1))"
+        "from profkit.scale.processes import call_in_processes\n"
+        f"next(call_in_processes('{HERE}:asleep', [{str(path)!r}], 1))"
     )
     program = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -122,7 +122,7 @@ def test_a_process_imports_from_where_its_program_does(
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
-    ((_, found),) = in_processes(f"{HERE}:search_path", [None], 1)
+    ((_, found),) = call_in_processes(f"{HERE}:search_path", [None], 1)
     assert set(found) == {folder or str(tmp_path) for folder in sys.path}
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.python_calls import library_function, may_be_torchs, place_of_call
-from profkit.engine.windows import CostlyWait, WaitThresholds, costly_waits, in_windows
+from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
+from profkit.engine.windows import CostlyWait, WaitThresholds, find_costly_waits, in_windows
 from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
@@ -40,16 +40,16 @@ class CopySite:
 
     @property
     def mean_bytes(self) -> str:
-        """The mean size of a copy, such as ``18.4 MiB``."""
+        """Mean size of a copy, such as ``18.4 MiB``."""
         return format_bytes(self.n_bytes / len(self.copies))
 
     @property
     def place(self) -> str:
-        """Where the copies are made, with a leading space."""
+        """Place of the copies, with a leading space."""
         return place_of_call(self.caller, self.location)
 
     def finding(self, ctx: Context, info: RuleInfo, *, message: str, fix: str) -> Finding:
-        """The finding of a rule on these copies."""
+        """Build the finding of a rule on these copies."""
         return self.wait.finding(
             ctx,
             info,
@@ -63,26 +63,29 @@ class CopySite:
 
 
 def blocking_copies(ctx: Context, kind: SyncKind) -> Syncs:
-    """The calls in the steps that block the host with a copy."""
+    """Return the calls in the steps that block the host with a copy."""
     waits = ctx.syncs.of_kind(kind)
     return waits.select(in_windows(ctx, waits.rows))
 
 
 def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
-    """Those whose copy is of pageable memory."""
+    """Return the calls in the steps that block the host with a copy of pageable memory."""
     waits = blocking_copies(ctx, kind)
     return waits.select(is_pageable(ctx.events, waits.copy))
 
 
-def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
-    """The source lines whose copies block the host for longer than a threshold."""
+def find_copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
+    """Yield the source lines whose copies block the host for longer than a threshold."""
     lines = list(ctx.by_line(distinct(waits.owner)))
-    sites = [waits.select(np.isin(waits.owner, owners)) for _, owners in lines]
-    costs = costly_waits(ctx, [ProgramChange(calls=here.rows) for here in sites], thresholds)
-    for (location, owners), here, wait in zip(lines, sites, costs, strict=True):
+    waits_of_lines = [waits.select(np.isin(waits.owner, owners)) for _, owners in lines]
+    costs = find_costly_waits(
+        ctx, [ProgramChange(calls=site_waits.rows) for site_waits in waits_of_lines], thresholds
+    )
+
+    for (location, owners), site_waits, wait in zip(lines, waits_of_lines, costs, strict=True):
         if wait is not None:
-            copies = distinct(here.copy)
-            caller = library_function(ctx, owners)
+            copies = distinct(site_waits.copy)
+            caller = find_library_function(ctx, owners)
             # The program calls a function of torch itself.
             caller = "" if may_be_torchs(caller) else caller
             yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)

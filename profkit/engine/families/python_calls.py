@@ -75,21 +75,23 @@ class CallThresholds:
 
 
 def python_calls(ctx: Context, pattern: re.Pattern[str]) -> Rows:
-    """The outermost matching Python calls of the program in the windows, by start.
+    """Find the outermost matching Python calls of the program in the windows, by start.
 
-    Those of other threads are not included, as of a logger that writes what it gets, nor those of a
-    loader's data set, whose time is a wait for data.
+    Calls on other threads are not included, such as of a logger that writes what it gets, nor calls
+    of a loader's data set, whose time is a wait for data.
     """
-    found = rows_named(ctx.events, pattern, Category.PYTHON)
-    if not found.any():
-        return np.flatnonzero(found)
-    rows = np.flatnonzero(found & (ctx.tree.enclosing(found) == NO_ROW) & of_program(ctx))
+    is_match = rows_named(ctx.events, pattern, Category.PYTHON)
+    if not is_match.any():
+        return np.flatnonzero(is_match)
+
+    is_outermost = is_match & (ctx.tree.enclosing(is_match) == NO_ROW)
+    rows = np.flatnonzero(is_outermost & of_program(ctx))
     rows = rows[in_windows(ctx, rows)]
     return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
 
 
 def of_program(ctx: Context) -> Mask:
-    """Which rows are on threads that run operators below Python functions, outside a loader.
+    """Return which rows are on threads that run operators below Python, outside a loader.
 
     Shape ``(n,)``.
     """
@@ -97,16 +99,16 @@ def of_program(ctx: Context) -> Mask:
     is_python = events.category == Category.PYTHON
     ops = events.rows_of(Category.OP)
     lanes = distinct(events.lane[ops[tree.nearest(is_python)[ops] != NO_ROW]])
-    is_wait = np.zeros(len(events), dtype=np.bool_)
-    is_wait[ctx.data_waits] = True
-    return np.asarray(np.isin(events.lane, lanes) & (tree.nearest(is_wait) == NO_ROW))
+
+    return np.asarray(np.isin(events.lane, lanes) & (ctx.nearest(ctx.data_waits) == NO_ROW))
 
 
 def function_name(name: str) -> str:
-    """```savefig()` of matplotlib`` for the name of a Python call."""
+    """Return ```savefig()` of matplotlib`` for the name of a Python call."""
     builtin = _BUILTIN.match(name)
     if builtin is not None:
         return f"`{builtin['name']}()`"
+
     frame = parse_frame(name)
     if frame is None:
         return f"`{name}`"
@@ -116,21 +118,22 @@ def function_name(name: str) -> str:
 
 
 def are_within(ctx: Context, rows: Rows | Int32s, pattern: re.Pattern[str]) -> bool:
-    """Whether all of some rows run in Python functions with a matching name."""
+    """Return whether all of some rows run in Python functions with a matching name."""
     calls = rows_named(ctx.events, pattern, Category.PYTHON)
     return bool((ctx.tree.nearest(calls)[rows] != NO_ROW).all())
 
 
-def library_function(ctx: Context, rows: Rows | Int32s) -> str:
-    """The function of a library in which some rows run, as :func:`function_name`.
+def find_library_function(ctx: Context, rows: Rows | Int32s) -> str:
+    """Find the function of a library in which some rows run, as :func:`function_name`.
 
-    :data:`A_LIBRARY` where no Python calls were recorded that say which one. Empty if the program
+    :data:`A_LIBRARY` if no Python calls were recorded that say which one. Empty if the program
     itself calls them, if only through a library's wrapper of ``synchronize()``.
     """
     if not ctx.source.in_library[rows].all():
         return ""
     if not (ctx.events.category == Category.PYTHON).any():
         return A_LIBRARY
+
     row = int(rows[0])
     while row != NO_ROW and ctx.source.in_library[row]:
         name = ctx.events.name_of(row)
@@ -142,16 +145,17 @@ def library_function(ctx: Context, rows: Rows | Int32s) -> str:
         ):
             return function_name(name)
         row = int(ctx.tree.parent[row])
+
     return ""
 
 
 def may_be_torchs(caller: str) -> bool:
-    """Whether a :func:`library_function` is, or may be, one of torch, such as ``Module.to()``."""
+    """Return whether a library's function is, or may be, one of torch, such as ``Module.to()``."""
     return caller == A_LIBRARY or caller.endswith(" of torch")
 
 
 def place_of_call(caller: str, location: Location) -> str:
-    """Where something is called, such as `` in `zoom()` of scipy, called at train.py:3,``.
+    """Return where a function is called: `` in `zoom()` of scipy, called at train.py:3,``.
 
     Args:
         caller: The function of a library that calls it, or empty if the program does.
@@ -159,10 +163,10 @@ def place_of_call(caller: str, location: Location) -> str:
     return f" in {caller}, called{at(location)}," if caller else at(location)
 
 
-def innermost_callee(
+def find_innermost_callee(
     ctx: Context, callers: Rows, among: Rows, within: Intervals, total_ns: int
 ) -> str:
-    """The name of the innermost function in which some calls spend most of their time.
+    """Name the innermost function in which some calls spend most of their time.
 
     Args:
         callers: The calls.
@@ -176,32 +180,37 @@ def innermost_callee(
     events = ctx.events
     is_caller = events.category == Category.PYTHON
     is_caller[callers] = True
+
     caller, name = ctx.tree.enclosing(is_caller)[among], ""
     while True:
+        # Follow the main callee down until a function spends its time itself or in several others.
         callees = among[marked(callers, len(events))[caller]]
         spent_ns = covered_within(within, events.ts_ns[callees], events.end_ns[callees])
         function = _functions(ctx, callees)
         spent = np.bincount(function, spent_ns)
+
         if not len(spent) or spent.max() < _MOST * total_ns:
             return name
+
         callers = callees[function == np.argmax(spent)]
         name = events.name_of(int(callers[0]))
 
 
 def _functions(ctx: Context, rows: Rows) -> Int64s:
-    """A number for the function that each row calls. Shape of ``rows``.
+    """Return a number for the function that each row calls. Shape of ``rows``.
 
     Each resumption of a generator is a call, with the line of its ``yield``.
     """
-    numbers, place = np.unique(ctx.events.name[rows], return_inverse=True)
-    known: dict[object, int] = {}
-    found = []
-    for number in numbers.tolist():
+    names, place = np.unique(ctx.events.name[rows], return_inverse=True)
+    numbers: dict[object, int] = {}
+    function_of_name = []
+    for number in names.tolist():
         name = ctx.events.names[number]
         frame = parse_frame(name)
         key = name if frame is None else (frame.file, frame.function)
-        found.append(known.setdefault(key, len(known)))
-    return np.array(found, dtype=np.int64)[place]
+        function_of_name.append(numbers.setdefault(key, len(numbers)))
+
+    return np.array(function_of_name, dtype=np.int64)[place]
 
 
 def call_findings(
@@ -211,9 +220,9 @@ def call_findings(
     pattern: re.Pattern[str],
     fix: Callable[[str], str],
 ) -> Iterator[Finding]:
-    """A finding for each place that calls some functions for too long.
+    """Yield a finding for each place that calls some functions for too long.
 
-    What the calls wait for on a device stays in the cost's replay: another call would wait for it.
+    Waits of the calls for a device stay in the cost's replay: another call would wait for it.
 
     Args:
         pattern: The functions, as in :func:`python_calls`.
@@ -223,12 +232,15 @@ def call_findings(
     places = list(ctx.by_line(python_calls(ctx, pattern)))
     changes = [ProgramChange(scaled=((rows, 0.0),)) for _, rows in places]
     costs = ctx.time_costs(changes) if changes else []
+
     for (location, rows), change, cost in zip(places, changes, costs, strict=True):
         if (cost.ns or 0) < max(1, thresholds.min_saved_share * windows_ns(ctx)):
             continue
+
         spent = covered_by(events, rows)
         name = events.name_of(int(rows[np.argmax(events.dur_ns[rows])]))
         share = format_share(spent.total_ns / windows_ns(ctx))
+
         yield info.finding(
             confidence="high" if ctx.source.origin == "window" else "medium",
             message=(

@@ -13,10 +13,16 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
-    library_function,
+    find_library_function,
     place_of_call,
 )
-from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
+from profkit.engine.windows import (
+    WaitThresholds,
+    event_ids,
+    find_costly_waits,
+    in_windows,
+    uses_device,
+)
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, find_user_reads
 from profkit.index.distinct import common, distinct
@@ -49,7 +55,7 @@ _UNSCALE: Final = regex(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$"
 
 
 class ReadKind(IntEnum):
-    """What a read is for, each with a rule of its own."""
+    """Purposes of a read, each with a rule of its own."""
 
     VALUE = 0
     """The program uses a value."""
@@ -76,60 +82,69 @@ class ReadThresholds(WaitThresholds):
 
 
 def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
-    """The :class:`ReadKind` of some operators that read. Shape of ``rows``."""
+    """Return the :class:`ReadKind` of some operators that read. Shape of ``rows``."""
     events = ctx.events
     is_value = rows_named(events, _VALUE, Category.OP)[rows]
     kinds = np.where(is_value, ReadKind.VALUE, ReadKind.SIZE).astype(np.uint8)
-    kinds[np.isin(rows, _reads_of_scalers(ctx))] = ReadKind.SCALER
-    kinds[np.isin(rows, _reads_of_norms(ctx))] = ReadKind.NORM
-    kinds[np.isin(rows, anomaly_checks(ctx))] = ReadKind.ANOMALY
+
+    # The later kinds are special uses of values and replace the first.
+    kinds[np.isin(rows, _find_reads_of_scalers(ctx))] = ReadKind.SCALER
+    kinds[np.isin(rows, _find_reads_of_norms(ctx))] = ReadKind.NORM
+    kinds[np.isin(rows, find_anomaly_checks(ctx))] = ReadKind.ANOMALY
     return kinds
 
 
-def anomaly_checks(ctx: Context) -> Rows:
-    """The operators with which anomaly detection tests each gradient, ascending.
+def find_anomaly_checks(ctx: Context) -> Rows:
+    """Return the operators with which anomaly detection tests each gradient, ascending.
 
     Autograd calls them itself, outside its nodes: three for each gradient.
 
     Source: ``torch/csrc/autograd/engine.cpp`` (``AnomalyMode::should_check_nan``).
     """
     events = ctx.events
-    asked = np.flatnonzero(rows_named(events, _ANY_TRUE, Category.OP))
-    if not len(asked):
-        return asked
+    test_rows = np.flatnonzero(rows_named(events, _ANY_TRUE, Category.OP))
+    if not len(test_rows):
+        return test_rows
     caller = ctx.tree.op_around
-    nodes = common(caller[asked], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
+
+    nodes = common(caller[test_rows], np.flatnonzero(rows_named(events, _NODE, Category.OP)))
     rows = np.flatnonzero(rows_named(events, _CHECK, Category.OP))
     return np.asarray(rows[np.isin(caller[rows], nodes)])
 
 
-def _reads_of_norms(ctx: Context) -> Rows:
-    """The conditions on whether a norm is finite, by the operators that compute it before them.
+def _find_reads_of_norms(ctx: Context) -> Rows:
+    """Find the conditions on whether a norm is finite, by the operators that compute it.
 
     Source: ``torch/nn/utils/clip_grad.py`` (``error_if_nonfinite``).
     """
     patterns = (_FINITE_NORM, *_FINITE_TESTS, _CONDITION)
     named = [rows_named(ctx.events, pattern, Category.OP) for pattern in patterns]
-    if not all(each.any() for each in named):
+    if not all(mask.any() for mask in named):
         return np.zeros(0, dtype=np.intp)
+
+    # clip_grad_norm_ calls these operators one after the other: look for runs of their names.
     rows = _called(ctx, ctx.events.category == Category.OP)
     at = np.arange(len(rows) - len(patterns) + 1)
-    own = np.ones(len(at), dtype=np.bool_)
-    for place, each in enumerate(named):
-        own &= each[rows[at + place]]
-    last = at[own] + len(patterns) - 1
-    return np.asarray(rows[last[ctx.events.lane[rows[last]] == ctx.events.lane[rows[at[own]]]]])
+
+    is_match = np.ones(len(at), dtype=np.bool_)
+    for place, mask in enumerate(named):
+        is_match &= mask[rows[at + place]]
+
+    last = at[is_match] + len(patterns) - 1
+    return np.asarray(
+        rows[last[ctx.events.lane[rows[last]] == ctx.events.lane[rows[at[is_match]]]]]
+    )
 
 
 def _called(ctx: Context, among: Mask) -> Rows:
-    """Those rows of some host events that are in no other of them, by thread and start."""
+    """Return some host events that are in no other of them, by thread and start."""
     events = ctx.events
     rows = np.flatnonzero(among & (ctx.tree.enclosing(among) == NO_ROW))
     return rows[np.lexsort((events.ts_ns[rows], events.lane[rows]))]
 
 
-def _reads_of_scalers(ctx: Context) -> Rows:
-    """The reads with which gradient scalers decide whether an optimizer steps.
+def _find_reads_of_scalers(ctx: Context) -> Rows:
+    """Find the reads with which gradient scalers decide whether an optimizer steps.
 
     Such a read is the last thing that the thread does before the step, and gradients have been
     unscaled since the step before. A fused optimizer decides itself: a read before it is another.
@@ -140,21 +155,25 @@ def _reads_of_scalers(ctx: Context) -> Rows:
     unscales = rows_named(events, _UNSCALE, Category.OP)
     if not unscales.any():
         return np.zeros(0, dtype=np.intp)
+
     is_mark = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
     fused = np.flatnonzero(rows_named(events, _FUSED, Category.OP))
     is_fused = np.isin(np.arange(len(events)), ctx.tree.nearest(is_mark)[fused])
+
     rows = _called(ctx, is_mark | (events.category == Category.OP))
     steps = np.flatnonzero(is_mark[rows])
+    # A step is scaled if gradients were unscaled since the step before it.
     n_unscaled = np.cumsum(unscales[rows])
     is_scaled = np.diff(n_unscaled[steps], prepend=0) > 0
-    before = steps[is_scaled & ~is_fused[rows[steps]] & (steps > 0)] - 1
-    is_read = rows_named(events, _ITEM, Category.OP)[rows[before]]
-    is_same = events.lane[rows[before]] == events.lane[rows[before + 1]]
-    return np.asarray(rows[before[is_read & is_same]])
+
+    read_places = steps[is_scaled & ~is_fused[rows[steps]] & (steps > 0)] - 1
+    is_read = rows_named(events, _ITEM, Category.OP)[rows[read_places]]
+    is_same_thread = events.lane[rows[read_places]] == events.lane[rows[read_places + 1]]
+    return np.asarray(rows[read_places[is_read & is_same_thread]])
 
 
-def read_rows(ctx: Context) -> Rows:
-    """The operators that read in the steps, as the program calls them."""
+def find_reads(ctx: Context) -> Rows:
+    """Find the operators that read in the steps, as the program calls them."""
     if uses_device(ctx):
         return distinct(_waits(ctx).owner).astype(np.intp)
     rows = find_user_reads(ctx.events, ctx.tree)
@@ -174,75 +193,83 @@ def read_findings(
     kind: ReadKind,
     texts: Callable[[Rows], tuple[str, str]],
 ) -> Iterator[Finding]:
-    """A finding for each line with reads of one kind.
+    """Yield a finding for each line with reads of one kind.
 
     On a GPU they must block the host; on a CPU they are notes.
 
     Args:
         texts: What reads, as the subject of a sentence, and the fix, by the operators of a line.
     """
-    rows = read_rows(ctx)
+    rows = find_reads(ctx)
     rows = rows[read_kinds(ctx, rows) == kind]
+
     lines = list(ctx.by_line(rows))
     if not uses_device(ctx):
-        yield from _on_cpu(ctx, info, thresholds, lines, texts)
+        yield from _report_on_cpu(ctx, info, thresholds, lines, texts)
         return
+
     waits = _waits(ctx)
     changes = [
-        ProgramChange(waits.rows[np.isin(waits.owner, here)], ((here.astype(np.intp), 0.0),))
-        for _, here in lines
+        ProgramChange(
+            waits.rows[np.isin(waits.owner, line_rows)], ((line_rows.astype(np.intp), 0.0),)
+        )
+        for _, line_rows in lines
     ]
-    costs = costly_waits(ctx, changes, thresholds)
-    for (location, here), wait in zip(lines, costs, strict=True):
+
+    costs = find_costly_waits(ctx, changes, thresholds)
+    for (location, line_rows), wait in zip(lines, costs, strict=True):
         if wait is not None:
-            read, fix = texts(here)
+            read, fix = texts(line_rows)
             place = at(location)
-            if kind in {ReadKind.VALUE, ReadKind.SIZE} and (caller := library_function(ctx, here)):
+            if kind in {ReadKind.VALUE, ReadKind.SIZE} and (
+                caller := find_library_function(ctx, line_rows)
+            ):
                 # A library's reads are not the program's to change.
-                place, fix = place_of_call(caller, location), _library_fix(ctx, here)
+                place, fix = place_of_call(caller, location), _library_fix(ctx, line_rows)
             yield wait.finding(
                 ctx,
                 info,
                 message=(
-                    f"{read}{place} runs {times_per_step(ctx, len(here))} and {wait.text(ctx)}"
+                    f"{read}{place} runs {times_per_step(ctx, len(line_rows))} and {wait.text(ctx)}"
                 ),
                 fix=fix,
                 locations=(location,),
-                n=len(here),
-                rows=here,
+                n=len(line_rows),
+                rows=line_rows,
             )
 
 
 def _library_fix(ctx: Context, rows: Rows) -> str:
-    """The fix of a library's reads."""
+    """Return the fix of a library's reads."""
     is_test = rows_named(ctx.events, _CONDITION, Category.OP)[rows]
     if is_test.all() and are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return _TRAINER_FIX
     return _LIBRARY_FIX
 
 
-def _on_cpu(
+def _report_on_cpu(
     ctx: Context,
     info: RuleInfo,
     thresholds: ReadThresholds,
     lines: list[tuple[Location, Rows]],
     texts: Callable[[Rows], tuple[str, str]],
 ) -> Iterator[Finding]:
-    """Notes on reads that would block the host on a GPU."""
-    for location, here in lines:
-        if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
+    """Yield notes on reads that would block the host on a GPU."""
+    for location, line_rows in lines:
+        if len(line_rows) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
-        read, fix = texts(here)
+
+        read, fix = texts(line_rows)
         yield info.finding(
             severity="note",
             confidence="medium",
             message=(
-                f"{read}{at(location)} runs {times_per_step(ctx, len(here))}. It costs "
+                f"{read}{at(location)} runs {times_per_step(ctx, len(line_rows))}. It costs "
                 "nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
                 "finished."
             ),
             fix=fix,
             locations=(location,),
-            n=len(here),
-            evidence={"events": event_ids(ctx, here)},
+            n=len(line_rows),
+            evidence={"events": event_ids(ctx, line_rows)},
         )

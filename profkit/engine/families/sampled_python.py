@@ -62,7 +62,7 @@ class SampledPlace:
     operator_share: float
 
     def is_certain(self, n_samples: int) -> bool:
-        """Whether so many samples in all show that it takes a share of note."""
+        """Return whether so many samples in all show that it takes a share of note."""
         error = sqrt(max(0.0, self.share * (1 - self.share)) / max(1, n_samples))
         return self.share - _N_ERRORS * error >= MIN_SHARE
 
@@ -84,16 +84,18 @@ def python_time(ctx: Context) -> Intervals:
         _on_step_thread(ctx) & _is_category(ctx, Category.OVERHEAD)
     )
     is_known[ctx.data_waits] = True
-    known = reduce(unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows))
-    known = unite(known, ctx.path_activity.collectives)
-    known = unite(known, covered_by(events, np.flatnonzero(is_known)))
-    return subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), known)
+    accounted = reduce(
+        unite, compile_times(ctx).values(), covered_by(events, ctx.compilations.rows)
+    )
+    accounted = unite(accounted, ctx.path_activity.collectives)
+    accounted = unite(accounted, covered_by(events, np.flatnonzero(is_known)))
+    return subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), accounted)
 
 
-def sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
+def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     """Return where the steps spend Python time, most first; none without samples of the steps.
 
-    Their shares add up to at most that of :func:`python_time`.
+    Their shares add up to at most the share of :func:`python_time`.
     """
     sampled = step_samples(ctx)
     if sampled is None:
@@ -107,18 +109,19 @@ def sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
     python_share = python_time(ctx).total_ns / max(1, steps_ns)
     total = sum(place.share for place in places)
+    # Samples have errors, the recorded Python time has none: the shares must not exceed it.
     scale = min(1.0, python_share / total) if total else 0.0
     scaled = (_scaled(place, scale) for place in places if place.share)
     return tuple(sorted(scaled, key=lambda place: -place.share))
 
 
-def named_places(ctx: Context) -> tuple[SampledPlace, ...]:
-    """Return those of :func:`sampled_places` that take a share of note, beyond chance."""
+def find_named_places(ctx: Context) -> tuple[SampledPlace, ...]:
+    """Return the :func:`find_sampled_places` that take a share of note, beyond chance."""
     sampled = step_samples(ctx)
     n_samples = 0 if sampled is None else sampled.n_samples
     return tuple(
         place
-        for place in sampled_places(ctx)
+        for place in find_sampled_places(ctx)
         if place.location.file and place.is_certain(n_samples)
     )
 
@@ -144,13 +147,16 @@ def _python_shares(sampled: SampledTime, operators: Mapping[_FileLine, float]) -
     """
     at_line: dict[_FileLine, float] = defaultdict(float)
     functions = [function for function in sampled.functions if not function.part]
+
     for function in functions:
         at_line[function.place[:2]] += function.ns / sampled.running_ns
     shares = []
+
     for function in functions:
         line, share = function.place[:2], function.ns / sampled.running_ns
         in_operators = min(1.0, operators.get(line, 0.0) / at_line[line]) if at_line[line] else 0.0
         shares.append(_Share(function, share * (1 - in_operators), share * in_operators))
+
     return shares
 
 
@@ -163,6 +169,7 @@ def _places(shares: list[_Share]) -> Iterable[SampledPlace]:
     if not is_loop:
         yield _place(shares)
         return
+
     by_callee: dict[str, list[_Share]] = defaultdict(list)
     for share in shares:
         by_callee[share.function.callee].append(share)
@@ -176,6 +183,8 @@ def _place(shares: list[_Share]) -> SampledPlace:
     by_line: dict[int, float] = defaultdict(float)
     by_callee: dict[str, float] = defaultdict(float)
     by_library: dict[str, float] = defaultdict(float)
+
+    # One callee with most of the time names the place, and only its lines count for it.
     for share in shares:
         by_callee[share.function.callee] += share.python
     callee = max(by_callee, key=by_callee.__getitem__)
@@ -184,6 +193,7 @@ def _place(shares: list[_Share]) -> SampledPlace:
         if not callee or share.function.callee == callee:
             by_line[share.function.place[1]] += share.python
             by_library[share.function.library] += share.python
+
     file, _, function = shares[0].function.place
     waiting = sum(
         share.python * share.function.waiting_ns / max(1, share.function.ns) for share in shares
@@ -219,7 +229,7 @@ def _scaled(place: SampledPlace, factor: float) -> SampledPlace:
 def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
     """Return the share of the steps in operators and calls outside of them, by source line.
 
-    Without those of the backward pass, which have the lines of the forward pass.
+    Operators of the backward pass are left out: they have the lines of the forward pass.
     """
     events, frame = ctx.events, ctx.source.frame
     is_work = _is_recorded_work(ctx)
@@ -237,7 +247,7 @@ def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
 
 
 def _is_recorded_work(ctx: Context) -> Mask:
-    """Which rows are operators or runtime calls on the thread of the steps. Shape ``(n,)``."""
+    """Return which rows are operators or runtime calls on the steps' thread. Shape ``(n,)``."""
     return _on_step_thread(ctx) & _is_category(ctx, Category.OP, Category.RUNTIME, Category.DRIVER)
 
 

@@ -27,7 +27,7 @@ _PREPARES: Final = regex(
 
 
 def waits(place: SampledPlace) -> bool:
-    """Whether a function waits for most of its time: for a timer, a lock, I/O or a process."""
+    """Return whether a function mostly waits: for a timer, a lock, I/O or a process."""
     return place.waiting_share >= _MIN_WAITING or bool(_SLEEP.search(place.callee))
 
 
@@ -42,13 +42,14 @@ def call_text(callee: str, location: Location, quote: str = "") -> str:
     function = "" if location.function in {None, MODULE_LEVEL} else f"{location.function}"
     file = posixpath.basename((location.file or "").replace("\\", "/"))
     line = numbered_line(file, location.line)
+
     if callee:
         within = f" in {function}" if function else ""
         return f"{quote}{callee}(){quote}, called at {line}{within}"
     return f"{quote}{function}{quote} ({line})" if function else line
 
 
-def sampled_message(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
+def describe_sampled_place(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
     """Return ``The program spends 612 ms per step (87%) in `f` (train.py:18).``, or waits."""
     time = f"{time_per_step(ctx, spent_ns)} ({format_share(spent_ns / windows_ns(ctx))})"
     where = call_text(place.callee, place.location, "`")
@@ -56,19 +57,22 @@ def sampled_message(ctx: Context, place: SampledPlace, spent_ns: int) -> str:
     return f"The program {'waits' if waits(place) else 'spends'} {time} in {where}{gpu}."
 
 
-def sampled_fix(place: SampledPlace) -> str:
+def suggest_sampled_fix(place: SampledPlace) -> str:
     """Return what to do about a function, by what it does."""
     callee, function = place.callee, place.location.function or ""
+    # From the most specific fix to the most general.
     if _COLLECT.search(callee) and not place.library:
         return (
             "Leave out the collection: Python collects by itself. If that takes long because of "
             "many objects that stay, call `gc.freeze()` once before the loop."
         )
+
     if _SLEEP.search(callee):
         return (
             "Leave out the sleep, or wait for the event itself in another thread, so that the next "
             "step does not wait for a timer."
         )
+
     if _TENSOR.search(callee) and not place.library and not waits(place):
         torch = callee.rpartition(".")[0] or "torch"
         torch = torch if _WITH_TORCH.match(callee) else "torch"
@@ -76,11 +80,13 @@ def sampled_fix(place: SampledPlace) -> str:
             "Make one array of the list first: of arrays "
             f"`{torch}.from_numpy(np.stack(arrays))`, of tensors `{torch}.stack(tensors)`."
         )
+
     if waits(place):
         return (
             f"Start {_name(place)} in a thread or process ahead of the step that needs its result, "
             "so that the step does not wait for it."
         )
+
     if _PREPARES.search(function) or _PREPARES.search(callee):
         return (
             f"Do the work of {_name(place)} in the data set, with "
@@ -94,6 +100,6 @@ def sampled_fix(place: SampledPlace) -> str:
 
 
 def _name(place: SampledPlace) -> str:
-    """The function to change; at the top level of a file the line."""
+    """Return the function to change; at the top level of a file the line."""
     name = place.callee or place.location.function or ""
     return "this" if name in {"", MODULE_LEVEL} else f"`{name}`"

@@ -4,31 +4,36 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import device_work_in_steps, per_step
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.compute.categories import WORK_CATEGORIES, elementwise_rows
 from profkit.index.runtime_calls import names_matching
-from profkit.model.events import Category, Int64s, Mask
+from profkit.model.events import Category, Mask
 from profkit.model.report import CategorySummary
 from profkit.model.torch_names import FRAMING
 
 
-def category_times(ctx: Context) -> tuple[CategorySummary, ...]:
-    """The time of each category that has any, the longest first."""
+def summarize_categories(ctx: Context) -> tuple[CategorySummary, ...]:
+    """Sum the time of each category that has any, the longest first."""
     events = ctx.events
     if ctx.has_device_work:
         rows, spent_ns = events.rows_of(Category.KERNEL), events.dur_ns
     else:
+        # Without devices, operators stand for kernels, each with its own time.
         is_op: Mask = events.category == Category.OP
         rows = np.flatnonzero(is_op & ~names_matching(events, FRAMING)[events.name])
         spent_ns = ctx.op_self_ns
-    here, time_ns = ctx.work_categories[rows], spent_ns[rows]
+
+    category, time_ns = ctx.work_categories[rows], spent_ns[rows]
     in_steps = device_work_in_steps(ctx, rows)
     elementwise = elementwise_rows(events, rows)
+
     n = len(WORK_CATEGORIES)
-    counts = np.bincount(here, minlength=n)
+    counts = np.bincount(category, minlength=n)
     total, of_steps, in_elementwise = (
-        _sums(n, here[each], time_ns[each])
-        for each in (slice(None), np.flatnonzero(in_steps), np.flatnonzero(elementwise))
+        sum_by_key(n, category[selection], time_ns[selection])
+        for selection in (slice(None), np.flatnonzero(in_steps), np.flatnonzero(elementwise))
     )
+
     all_ns = int(total.sum())
     return tuple(
         CategorySummary(
@@ -42,9 +47,3 @@ def category_times(ctx: Context) -> tuple[CategorySummary, ...]:
         for number in np.argsort(-total, kind="stable").tolist()
         if total[number]
     )
-
-
-def _sums(n: int, keys: Int64s, weights: Int64s) -> Int64s:
-    sums = np.zeros(n, dtype=np.int64)
-    np.add.at(sums, keys, weights)
-    return sums

@@ -1,4 +1,4 @@
-"""What the critical path of the steps consists of, by kind, name and source line."""
+"""The critical path of the steps by kind, name and source line."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
@@ -8,9 +8,10 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.families.sampled_python import SampledPlace
-from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
-from profkit.engine.figures.path_steps import path_steps
-from profkit.engine.figures.sampled_path import SampledPath, sampled_path
+from profkit.engine.figures.path_segments import PathSegments, group_path_segments, name_of_segment
+from profkit.engine.figures.path_steps import build_path_steps
+from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
@@ -34,46 +35,51 @@ MAX_ENTRIES: Final = 50
 MAX_BLOCKING: Final = 20
 
 
-def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
-    """The critical path of all steps, or None if nothing of the program takes time."""
+def summarize_critical_path(ctx: Context) -> CriticalPathSummary | None:
+    """Summarize the critical path of all steps, or return None if the program takes no time."""
     if not ctx.has_program:
         return None
     path = ctx.critical_path
     total_ns = int(path.lengths_ns.sum())
     if not total_ns:
         return None
+
     n_steps = len(ctx.steps)
     times = _Times(n_steps, total_ns)
-    segments = path_segments(ctx, path)
+    segments = group_path_segments(ctx, path)
     unexplained = path.unexplained_ns / total_ns
-    sampled = sampled_path(ctx, path, segments)
+    sampled = build_sampled_path(ctx, path, segments)
+
     return CriticalPathSummary(
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=times.per_step(total_ns),
-        parts=tuple(_parts(path, segments, times)),
+        parts=tuple(_summarize_parts(path, segments, times)),
         lines=_longest(
-            (*_lines(ctx, segments, sampled.ns_by_group, times), *_sampled_lines(sampled, times)),
+            (
+                *_summarize_lines(ctx, segments, sampled.ns_by_group, times),
+                *_sampled_lines(sampled, times),
+            ),
             MAX_LINES,
         ),
         entries=_longest(
             (
-                *_entries(ctx, segments, sampled.ns_by_group, times),
+                *_summarize_entries(ctx, segments, sampled.ns_by_group, times),
                 *_sampled_entries(sampled, times),
             ),
             MAX_ENTRIES,
         ),
-        blocking=tuple(_blocking(ctx, path, times)),
+        blocking=tuple(_summarize_blocking_calls(ctx, path, times)),
         unexplained_ns=path.unexplained_ns,
         unexplained_share=unexplained,
         is_explained=unexplained <= MAX_UNEXPLAINED_SHARE,
         cold_start_ns=_cold_start_ns(ctx, path),
-        steps=tuple(path_steps(ctx, path, segments)),
+        steps=tuple(build_path_steps(ctx, path, segments)),
     )
 
 
 def _cold_start_ns(ctx: Context, path: CriticalPath) -> int:
-    """Path time in calls that first load code or a library, or create a context."""
+    """Sum the path time in calls that first load code or a library, or create a context."""
     is_cold = (path.kind == PathKind.RUNTIME) & np.isin(path.row, ctx.cold_calls)
     return int(path.lengths_ns[is_cold].sum())
 
@@ -89,14 +95,16 @@ class _Times:
         return round(ns / self.n_steps) if self.n_steps else None
 
     def figures(self, ns: int) -> tuple[int, int | None, float]:
-        """A time, the same per step, and as a share of the path."""
+        """Return a time, the time per step, and its share of the path."""
         return ns, self.per_step(ns), ns / self.total_ns
 
 
-def _parts(path: CriticalPath, segments: PathSegments, times: _Times) -> Iterator[PathPart]:
+def _summarize_parts(
+    path: CriticalPath, segments: PathSegments, times: _Times
+) -> Iterator[PathPart]:
     per_step = per_step_by_kind(path, times.n_steps)
     kinds, of = numbered(segments.kind)
-    ns = _sums(of, segments.ns_by_group)
+    ns = sum_by_key(len(kinds), of, segments.ns_by_group)
     for i in _most(ns):
         kind = PathKind(int(kinds[i])).report_name
         yield PathPart(
@@ -104,37 +112,31 @@ def _parts(path: CriticalPath, segments: PathSegments, times: _Times) -> Iterato
         )
 
 
-def _sums(of: Int64s, values: Int64s) -> Int64s:
-    """The sum of the values of each number, 0 to the largest of ``of``."""
-    total = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(total, of, values)
-    return total
-
-
 def _most(values: Int64s, limit: int | None = None) -> list[int]:
-    """Where the largest values are, the largest first; of equal ones the first."""
+    """Return where the largest values are, the largest first; of equal ones the first."""
     order: list[int] = np.argsort(-values, kind="stable")[:limit].tolist()
     return order
 
 
 def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int]:
-    """Nanoseconds per step of each kind, or of the recording without steps.
+    """Return nanoseconds per step of each kind, or of the recording without steps.
 
-    They are rounded so that they add up to those of the path.
+    The rounded times add up to the rounded length of the path.
     """
     total_ns = np.bincount(path.kind, path.lengths_ns, len(PathKind))
+    # Rounding the running total lets the rounded parts add up.
     ends = np.round(np.cumsum(total_ns) / max(1, n_steps)).astype(np.int64)
-    each = np.diff(ends, prepend=0).tolist()
-    return {kind.report_name: each[kind] for kind in PathKind if total_ns[kind]}
+    rounded_ns = np.diff(ends, prepend=0).tolist()
+    return {kind.report_name: rounded_ns[kind] for kind in PathKind if total_ns[kind]}
 
 
 def _longest(items: Iterable[_PathItem], limit: int) -> tuple[_PathItem, ...]:
-    """The items with the most time, the longest first."""
+    """Return the items with the most time, the longest first."""
     return tuple(sorted(items, key=lambda item: -item.ns)[:limit])
 
 
 def _sampled_lines(sampled: SampledPath, times: _Times) -> Iterator[PathLine]:
-    """What the samples say of the Python time on the path."""
+    """Yield the sampled functions of the Python time on the path."""
     for place, ns in sampled.places:
         figures = times.figures(ns)
         share = figures[-1]
@@ -150,22 +152,26 @@ def _sampled_name(place: SampledPlace) -> str:
     return f"{place.callee}()" if place.callee else place.location.place
 
 
-def _lines(
+def _summarize_lines(
     ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
 ) -> Iterator[PathLine]:
-    """The recorded lines.
+    """Yield the recorded lines of the path.
 
     Args:
-        ns_by_group: Time of each group without what the samples say of it.
+        ns_by_group: Time of each group without its sampled functions.
     """
     keys, of = numbered((segments.frame + 1) * len(PathKind) + segments.kind)
-    ns, n = _sums(of, ns_by_group), _sums(of, segments.n_by_group)
+    ns = sum_by_key(len(keys), of, ns_by_group)
+    n = sum_by_key(len(keys), of, segments.n_by_group)
     for i in _most(ns, MAX_LINES):
         if not ns[i]:
             continue
+
         frame, kind = divmod(int(keys[i]), len(PathKind))
-        own = np.flatnonzero(of == i)
-        main = own[_most(ns_by_group[own], 1)[0]]
+        group_indices = np.flatnonzero(of == i)
+        # A line is named after its longest group.
+        main = group_indices[_most(ns_by_group[group_indices], 1)[0]]
+
         yield PathLine(
             PathKind(kind).report_name,
             ctx.source.frames[frame - 1].location if frame else Location(),
@@ -176,16 +182,19 @@ def _lines(
         )
 
 
-def _entries(
+def _summarize_entries(
     ctx: Context, segments: PathSegments, ns_by_group: Int64s, times: _Times
 ) -> Iterator[PathEntry]:
     most_ns, longest = np.zeros((2, len(segments.kind)), dtype=np.int64)
     np.maximum.at(most_ns, segments.group, segments.length_ns)
     is_longest = np.flatnonzero(segments.length_ns == most_ns[segments.group])
-    longest[segments.group[is_longest]] = is_longest  # of several the last one
+    # If several segments are the longest, the last one stands for the group.
+    longest[segments.group[is_longest]] = is_longest
+
     for i in _most(ns_by_group, MAX_ENTRIES):
         if not ns_by_group[i]:
             continue
+
         kind = int(segments.kind[i])
         yield PathEntry(
             PathKind(kind).report_name,
@@ -196,21 +205,28 @@ def _entries(
         )
 
 
-def _blocking(ctx: Context, path: CriticalPath, times: _Times) -> Iterator[BlockingCall]:
-    """The calls that block the host while the path is on a device."""
+def _summarize_blocking_calls(
+    ctx: Context, path: CriticalPath, times: _Times
+) -> Iterator[BlockingCall]:
+    """Yield the calls that block the host while the path is on a device."""
     events, frames = ctx.events, ctx.source.frames
     on_device = path.lane == NO_ROW
     work = union(path.starts_ns[on_device], path.ends_ns[on_device])
+
     rows = ctx.syncs.rows
     blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
     rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
+
+    # Name and source line become one number, in which 0 stands for no line.
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
-    _, of = numbered(keys)
-    ns, n = _sums(of, blocked_ns), np.bincount(of)
+    unique_keys, of = numbered(keys)
+    ns, n = sum_by_key(len(unique_keys), of, blocked_ns), np.bincount(of)
+
     for i in _most(ns, MAX_BLOCKING):
-        own = np.flatnonzero(of == i)
-        longest = own[blocked_ns[own] == blocked_ns[own].max()][-1]
+        call_indices = np.flatnonzero(of == i)
+        longest = call_indices[blocked_ns[call_indices] == blocked_ns[call_indices].max()][-1]
         row = int(rows[longest])
+
         yield BlockingCall(
             events.name_of(row), ctx.location(row), *times.figures(int(ns[i])), int(n[i])
         )

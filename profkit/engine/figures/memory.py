@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.snapshot import snapshot_devices
+from profkit.engine.figures.snapshot import summarize_snapshot
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.snapshot.annotated_regions import find_peaks_between
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks, peaks
@@ -19,14 +20,14 @@ _NS_PER_US: Final = 1000
 MAX_PEAK_SITES: Final = 5
 
 
-def memory_summary(ctx: Context) -> MemorySummary | None:
-    """All figures on memory, or None if the recording has none."""
-    found = _of_trace(ctx)
+def summarize_memory(ctx: Context) -> MemorySummary | None:
+    """Compute all figures on memory, or return None if the recording has none."""
+    summary = _of_trace(ctx)
     if ctx.snapshot is not None:
-        found = replace(found or MemorySummary(), devices=snapshot_devices(ctx))
+        summary = replace(summary or MemorySummary(), devices=summarize_snapshot(ctx))
     if ctx.live is not None:
-        found = _with_steps(found or MemorySummary(), ctx.live, _step_peaks(ctx, ctx.live))
-    return found
+        summary = _with_steps(summary or MemorySummary(), ctx.live, _step_peaks(ctx, ctx.live))
+    return summary
 
 
 def _of_trace(ctx: Context) -> MemorySummary | None:
@@ -34,20 +35,21 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
     if not len(allocations.table):
         return None
     unfreed = allocations.unfreed
-    known = allocations.has_addresses
+    has_frees = allocations.has_addresses
+
     return MemorySummary(
         n_events=len(allocations.table),
-        n_unfreed=int(unfreed.sum()) if known else None,
-        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
-        n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
+        n_unfreed=int(unfreed.sum()) if has_frees else None,
+        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if has_frees else None,
+        n_frees_of_earlier=allocations.n_frees_of_earlier if has_frees else None,
         peak=tuple(_peaks(ctx)),
     )
 
 
 def _peaks(ctx: Context) -> Iterator[PeakMemory]:
     in_window = {
-        device_label(each.device_type, each.device): each
-        for each in find_window_peaks(ctx.allocations)
+        device_label(window_peak.device_type, window_peak.device): window_peak
+        for window_peak in find_window_peaks(ctx.allocations)
     }
     for device, n_bytes in peaks(ctx.allocations.table).items():
         peak = in_window.get(device)
@@ -58,32 +60,35 @@ def _peaks(ctx: Context) -> Iterator[PeakMemory]:
 
 
 def _peak_sites(ctx: Context, peak: WindowPeak) -> tuple[PeakSite, ...]:
-    """The lines with most of the blocks that are live at a peak."""
+    """Return the lines with most of the blocks that are live at a peak."""
     table, place = ctx.trace.memory, ctx.allocations.alloc[peak.live]
     row = find_rows_open_at(ctx.events, ctx.tree, table.lane[place], table.ts_ns[place])
-    known = row != NO_ROW
-    rows, group, counts = np.unique(row[known], return_inverse=True, return_counts=True)
-    n_bytes = np.zeros(len(rows), dtype=np.int64)
-    np.add.at(n_bytes, group, ctx.allocations.n_bytes[peak.live][known])
-    found = []
-    for location, own in ctx.by_line(rows):
-        at = np.searchsorted(rows, own)
+    is_known = row != NO_ROW
+
+    rows, group, counts = np.unique(row[is_known], return_inverse=True, return_counts=True)
+    n_bytes = sum_by_key(len(rows), group, ctx.allocations.n_bytes[peak.live][is_known])
+
+    sites = []
+    for location, line_rows in ctx.by_line(rows):
+        places = np.searchsorted(rows, line_rows)
         site = replace(location, step=None)
-        found.append(PeakSite(site, int(counts[at].sum()), int(n_bytes[at].sum())))
-    return tuple(sorted(found, key=lambda site: -site.bytes)[:MAX_PEAK_SITES])
+        sites.append(PeakSite(site, int(counts[places].sum()), int(n_bytes[places].sum())))
+    return tuple(sorted(sites, key=lambda site: -site.bytes)[:MAX_PEAK_SITES])
 
 
 def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
-    """The highest peak of any device since the previous sample, for each sample."""
+    """Return the highest peak of any device since the previous sample, for each sample."""
     highest: list[int | None] = [None] * len(live.samples)
     if ctx.snapshot is None or not live.began_unix_us:
         return highest
+
     ends = [live.began_unix_us + sample.ts_ns // _NS_PER_US for sample in live.samples]
     # The first sample is at the end of the first step: peaks before it are unknown.
     bounds = np.array(ends, dtype=np.int64)
+
     for memory in ctx.device_memories:
-        found = find_peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
-        for place, peak in enumerate(found, start=1):
+        peaks = find_peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
+        for place, peak in enumerate(peaks, start=1):
             if peak != MISSING:
                 highest[place] = max(highest[place] or 0, peak)
     return highest

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import numbered_pairs
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
@@ -47,24 +48,25 @@ class PathSegments:
     @cached_property
     def ns_by_group(self) -> Int64s:
         """Time of each group. Shape ``(g,)``."""
-        total_ns = np.zeros(len(self.kind), dtype=np.int64)
-        np.add.at(total_ns, self.group, self.length_ns)
-        return total_ns
+        return sum_by_key(len(self.kind), self.group, self.length_ns)
 
 
-def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
-    """The segments of a path with their names and source lines."""
+def group_path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
+    """Group the segments of a path by kind, name and source line."""
     events, launches = ctx.events, ctx.launches
     row = path.row
-    waiting = path.kind == PathKind.UNRECORDED
-    if waiting.any():
-        row = np.where(waiting, _waiting_calls(ctx, path), row)
-    # The last entry of a table of rows is that of NO_ROW.
+    is_waiting = path.kind == PathKind.UNRECORDED
+    if is_waiting.any():
+        row = np.where(is_waiting, _waiting_calls(ctx, path), row)
+
+    # NO_ROW is -1: it reads the last entry of a table of rows.
     cause_of = np.append(np.arange(len(events), dtype=np.int32), np.int32(NO_ROW))
     cause_of[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
     name_of = np.append(events.name, np.int32(_NO_NAME))
     name_of[ctx.steps.annotations] = _NO_NAME
     frame_of = np.append(ctx.source.frame, np.int32(NO_FRAME))
+
+    # Kind and name become one number, which with the line numbers the group.
     cause, name = cause_of[row], name_of[row]
     name += 1
     name *= len(PathKind)
@@ -75,7 +77,7 @@ def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
 
 
 def name_of_segment(ctx: Context, kind: int, name: int) -> str:
-    """The name of a segment, as in :class:`~profkit.model.critical_path.PathEntry`.
+    """Return the name of a segment, as in :class:`~profkit.model.critical_path.PathEntry`.
 
     Args:
         kind: A :class:`PathKind` value.
@@ -90,11 +92,12 @@ def name_of_segment(ctx: Context, kind: int, name: int) -> str:
 
 
 def _waiting_calls(ctx: Context, path: CriticalPath) -> Int32s:
-    """The blocking call that the host is in during each segment, or :data:`NO_ROW`."""
+    """Return the blocking call that the host is in during each segment, or :data:`NO_ROW`."""
     events, rows = ctx.events, ctx.syncs.rows
     if not len(rows):
         return np.full(len(path.row), NO_ROW, dtype=np.int32)
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+
     middle = (path.starts_ns + path.ends_ns) // 2
     call = rows[np.maximum(np.searchsorted(events.ts_ns[rows], middle, side="right") - 1, 0)]
     is_within = (events.ts_ns[call] <= middle) & (events.end_ns[call] > middle)

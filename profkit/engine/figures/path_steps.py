@@ -19,30 +19,35 @@ MAX_SEGMENTS: Final = 300
 """Segments of all steps together: a path may have a hundred thousand, and people read reports."""
 
 
-def path_steps(ctx: Context, path: CriticalPath, segments: PathSegments) -> Iterator[PathStep]:
-    """Yield the critical path of each step; without steps that of the whole recording."""
+def build_path_steps(
+    ctx: Context, path: CriticalPath, segments: PathSegments
+) -> Iterator[PathStep]:
+    """Yield the critical path of each step, or of the whole recording without steps."""
     keys = _keys(ctx, segments)
     first = _starts(path.step, keys, path.lengths_ns)
+
     # Where each step begins in the path, and where in the report's segments.
     begins = np.flatnonzero(np.append(True, path.step[1:] != path.step[:-1]))
     ends = np.append(begins[1:], len(path.step))
     place = np.searchsorted(first, np.append(begins, len(path.step)))
+
     starts_ns, ends_ns = path.starts_ns[begins], path.ends_ns[ends - 1]
     unexplained_ns = covered_within(path.unexplained, starts_ns, ends_ns)
     mains = _mains(first, keys, path.lengths_ns).tolist()
     lengths_ns = np.add.reduceat(path.lengths_ns, first).tolist()
+
     for i, number in enumerate(path.step[begins].tolist()):
-        own = range(place[i], place[i + 1])
+        places = range(place[i], place[i + 1])
         yield PathStep(
             ctx.steps.names[number] if len(ctx.steps) else "",
             int(path.lengths_ns[begins[i] : ends[i]].sum()),
             int(unexplained_ns[i]),
-            tuple(_segment(ctx, segments, mains[each], lengths_ns[each]) for each in own),
+            tuple(_segment(ctx, segments, mains[i], lengths_ns[i]) for i in places),
         )
 
 
 def _segment(ctx: Context, segments: PathSegments, main: int, length_ns: int) -> PathSegment:
-    """One segment of the report, named after one of those that it joins."""
+    """Build one segment of the report, named after one of the segments that it joins."""
     group, cause = int(segments.group[main]), int(segments.cause[main])
     frame = int(segments.frame[group])
     return PathSegment(
@@ -54,28 +59,31 @@ def _segment(ctx: Context, segments: PathSegments, main: int, length_ns: int) ->
 
 
 def _mains(first: Rows, keys: Int32s, lengths_ns: Int64s) -> Rows:
-    """Of the segments that each of the report joins, the first with the key that takes longest.
+    """Return the first segment with the key that takes longest, for each segment of the report.
 
     Args:
-        first: Where the report's segments start. Shape ``(r,)``, that of the result.
+        first: Where the report's segments start. Shape ``(r,)``, also of the result.
         keys: Shape ``(p,)``.
     """
     sizes = np.diff(np.append(first, len(keys)))
     of = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
-    (owner, _), pair = numbered_pairs(of, keys)  # by segment of the report, then by key
+
+    # Pairs ascend by segment of the report, then by key.
+    (owner, _), pair = numbered_pairs(of, keys)
     total_ns = np.bincount(pair, lengths_ns)
     most_ns = np.maximum.reduceat(total_ns, np.flatnonzero(np.diff(owner, prepend=-1)))
+
     main_pair = _first_of_each(owner, np.flatnonzero(total_ns == most_ns[owner]))
     return _first_of_each(of, np.flatnonzero(pair == main_pair.astype(np.int32)[of]))
 
 
 def _first_of_each(owner: Int32s | Int64s, places: Rows) -> Rows:
-    """Of some ascending places the first one of each owner, whose places are in a row."""
+    """Return the first of some ascending places for each owner, whose places are in a row."""
     return np.asarray(places[np.diff(owner[places], prepend=-1) != 0])
 
 
 def _keys(ctx: Context, segments: PathSegments) -> Int32s:
-    """A number for each kind, source line and operator. Shape ``(p,)``."""
+    """Return a number for each kind, source line and operator. Shape ``(p,)``."""
     op_of = np.append(ctx.innermost_op, np.int32(NO_ROW))
     name_of = np.append(ctx.events.name, np.int32(-1))
     name = name_of[op_of[segments.cause]]
@@ -85,7 +93,7 @@ def _keys(ctx: Context, segments: PathSegments) -> Int32s:
 
 
 def _starts(step: Int32s, key: Int32s, lengths_ns: Int64s) -> Rows:
-    """Where the report's segments start: the longest ones, and what is between them in a step.
+    """Return where the report's segments start: the longest ones, and the gaps between them.
 
     Args:
         key: Equal for adjacent segments that are one in any case. Shape ``(p,)``.
@@ -94,16 +102,18 @@ def _starts(step: Int32s, key: Int32s, lengths_ns: Int64s) -> Rows:
     starts = np.flatnonzero(is_new_step | np.append(True, key[1:] != key[:-1]))
     if len(starts) <= MAX_SEGMENTS:
         return starts
+
     n_long = max(0, MAX_SEGMENTS - int(is_new_step.sum())) // 2
     is_long = np.zeros(len(starts) + 1, dtype=np.bool_)
     is_long[_longest(np.add.reduceat(lengths_ns, starts), n_long)] = True
-    # The last entry is that before the first segment.
+
+    # The last entry belongs to the place before the first segment.
     is_kept = is_long[:-1] | np.roll(is_long, 1)[:-1] | is_new_step[starts]
     return np.asarray(starts[is_kept])
 
 
 def _longest(lengths_ns: Int64s, n: int) -> Rows:
-    """The ``n`` longest, fewer than there are; of several that are equally long the first ones."""
+    """Return the ``n`` longest, fewer than there are; of equally long ones the first."""
     if not n:
         return np.zeros(0, dtype=np.intp)
     least_ns = np.partition(lengths_ns, -n)[-n]

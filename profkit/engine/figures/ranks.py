@@ -30,47 +30,55 @@ _REASONS: Final[dict[Unmatched, UnmatchedReason]] = {
 _COMPUTING: Final = ("compute", "operators", "backward", "optimizer")
 
 
-def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
-    """The figures of each rank, ascending."""
+def summarize_ranks(job: JobContext) -> tuple[RankSummary, ...]:
+    """Compute the figures of each rank, ascending."""
     matches, delays = job.matches, job.delays
     calls, clocks = matches.calls, matches.clocks
     member = calls.member[matches.members]
     starts, ends = matches.start_ns[matches.members], matches.end_ns[matches.members]
     n = len(calls.ranks)
+
     by_rank = np.argsort(member, kind="stable")
     first = np.searchsorted(member[by_rank], np.arange(n + 1))
+
     late = delays.last[delays.is_certain]
     n_last = np.bincount(calls.member[late], minlength=n)
     late_ns = np.bincount(
         calls.member[late], weights=delays.delay_ns[delays.is_certain], minlength=n
     )
-    found = []
-    for number, each in enumerate(job.ranks):
-        own = by_rank[first[number] : first[number + 1]]
-        begins, until = starts[own], ends[own]
-        waiting = union(begins, begins + delays.wait_ns[own])
-        moving = subtract(union(begins, until), waiting)
-        summary, time, clock = each.report.summary, each.time, int(calls.clock[number])
+
+    summaries = []
+    for number, report in enumerate(job.ranks):
+        rank_calls = by_rank[first[number] : first[number + 1]]
+        begins_ns, until_ns = starts[rank_calls], ends[rank_calls]
+        waiting = union(begins_ns, begins_ns + delays.wait_ns[rank_calls])
+        moving = subtract(union(begins_ns, until_ns), waiting)
+
+        summary, time, clock = report.report.summary, report.time, int(calls.clock[number])
         breakdown, steps = summary.breakdown, summary.steps
         parts = breakdown.parts if breakdown is not None else ()
         n_steps = max(len(steps), 1)
         # Calls of other steps are not matched.
         n_common = len(job.common_steps(number)) or n_steps
-        own_steps = time.steps if time is not None else ()
-        windows = each.start_ns + np.array(own_steps, dtype=np.int64).reshape(-1, 2)
-        here = np.full(len(windows), clock, dtype=np.int32)
-        bounds = tuple(clocks.corrected(here, windows[:, i]) for i in range(2))
-        # Collectives outside of the steps, such as those of a warm-up, are no part of them.
+        step_windows = time.steps if time is not None else ()
+
+        windows = report.start_ns + np.array(step_windows, dtype=np.int64).reshape(-1, 2)
+        clock_of_each = np.full(len(windows), clock, dtype=np.int32)
+        bounds = tuple(clocks.corrected(clock_of_each, windows[:, i]) for i in range(2))
+
+        # Collectives outside of the steps, such as a warm-up's, do not count.
         wait_ns, transfer_ns = (
             covered_within(times, *bounds) if len(windows) else np.array([times.total_ns])
             for times in (waiting, moving)
         )
+
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
-        found.append(
+
+        summaries.append(
             RankSummary(
-                rank=each.rank,
-                host=each.host,
-                file=each.path,
+                rank=report.rank,
+                host=report.host,
+                file=report.path,
                 step_names=tuple(step.name for step in steps),
                 steps_ns=tuple(step.time_ns for step in steps),
                 steps_wait_ns=tuple(wait_ns.tolist()) if len(windows) else (),
@@ -85,67 +93,76 @@ def rank_summaries(job: JobContext) -> tuple[RankSummary, ...]:
                 error_ns=int(clocks.error_ns[clock]),
             )
         )
-    return tuple(found)
+
+    return tuple(summaries)
 
 
-def collectives_summary(job: JobContext) -> CollectivesSummary:
-    """The figures of the collectives between the ranks."""
+def summarize_collectives(job: JobContext) -> CollectivesSummary:
+    """Summarize the collectives between the ranks."""
     matches, delays = job.matches, job.delays
     reasons = Counter(matches.unmatched[matches.unmatched != 0].tolist())
     unmatched = [
         UnmatchedCalls(_REASONS[Unmatched(value)], n) for value, n in reasons.most_common()
     ]
+
     return CollectivesSummary(
         n=len(matches.first),
         matched_share=matches.matched_share,
         unmatched=tuple(unmatched),
-        groups=tuple(_groups(matches, delays)),
+        groups=tuple(_summarize_groups(matches, delays)),
         slowdown=job.what_if.summarize(),
     )
 
 
-def _groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
+def _summarize_groups(matches: Matches, delays: Delays) -> list[CollectiveGroup]:
     calls = matches.calls
     if not len(matches.first):
         return []
+
     leader = matches.members[matches.first]
     collective = np.repeat(np.arange(len(leader)), matches.sizes)
     wait = np.bincount(collective, weights=delays.wait_ns)
-    # A send and its receive are one.
+    # A send and its receive are one collective.
     pair = calls.kinds.index("send") if "send" in calls.kinds else 0
+
     kinds = np.where(calls.peers[0][leader] == MISSING, calls.kind[leader], pair)
     number = number_rows([calls.group[leader], kinds])
     by_kind = np.argsort(number, kind="stable")
     begins = np.flatnonzero(np.diff(number[by_kind], prepend=-1))
-    found = []
-    for own in np.split(by_kind, begins[1:]):
-        group = calls.groups[calls.group[leader[own[0]]]]
-        members = distinct(calls.member[matches.calls_of(own)])
-        transfer = delays.transfer_ns[own]
-        sized = ~np.isnan(delays.bus_bytes[own]) & (transfer > 0)
+
+    groups = []
+    for members in np.split(by_kind, begins[1:]):
+        group = calls.groups[calls.group[leader[members[0]]]]
+
+        group_ranks = distinct(calls.member[matches.calls_of(members)])
+        transfer = delays.transfer_ns[members]
+        has_size = ~np.isnan(delays.bus_bytes[members]) & (transfer > 0)
         speed = None
-        if sized.any():
-            speed = round(delays.bus_bytes[own][sized].sum() / (transfer[sized].sum() / 1e9))
-        found.append(
+        if has_size.any():
+            speed = round(
+                delays.bus_bytes[members][has_size].sum() / (transfer[has_size].sum() / 1e9)
+            )
+
+        groups.append(
             CollectiveGroup(
                 group=group.name,
                 description=group.description,
-                ranks=tuple(calls.ranks[i].rank for i in members.tolist()),
-                kind=calls.kinds[kinds[own[0]]],
-                n=len(own),
-                wait_ns=round(wait[own].sum()),
+                ranks=tuple(calls.ranks[i].rank for i in group_ranks.tolist()),
+                kind=calls.kinds[kinds[members[0]]],
+                n=len(members),
+                wait_ns=round(wait[members].sum()),
                 transfer_ns=int(transfer.sum()),
                 bus_bytes_per_s=speed,
-                last=_last(matches, delays, own[delays.is_certain[own]]),
+                last=_last(matches, delays, members[delays.is_certain[members]]),
             )
         )
-    return sorted(found, key=lambda each: (-each.wait_ns, each.group, each.kind, each.ranks))
+    return sorted(groups, key=lambda row: (-row.wait_ns, row.group, row.kind, row.ranks))
 
 
 def _last(
     matches: Matches, delays: Delays, collectives: "np.ndarray[tuple[int], np.dtype[np.intp]]"
 ) -> tuple[LastRank, ...]:
-    """Which ranks were last in some collectives, and why."""
+    """Return the ranks that were last in some collectives, and why."""
     calls = matches.calls
     late: dict[int, Counter[str]] = defaultdict(Counter)
     count: Counter[int] = Counter()
@@ -153,7 +170,8 @@ def _last(
         rank = calls.ranks[calls.member[delays.last[number]]].rank
         late[rank][delays.why[number]] += int(delays.delay_ns[number])
         count[rank] += 1
+
     return tuple(
         LastRank(rank, n, sum(late[rank].values()), late[rank].most_common(1)[0][0])  # type: ignore[arg-type]
-        for rank, n in sorted(count.items(), key=lambda each: (-each[1], each[0]))
+        for rank, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))
     )

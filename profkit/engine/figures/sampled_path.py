@@ -4,8 +4,9 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.sampled_python import SampledPlace, named_places, python_time
+from profkit.engine.families.sampled_python import SampledPlace, find_named_places, python_time
 from profkit.engine.figures.path_segments import PathSegments
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.intervals import covered_within
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.model.critical_path import PathKind
@@ -14,10 +15,10 @@ from profkit.model.events import NO_ROW, Category, Int64s, Mask
 
 @dataclass(frozen=True)
 class SampledPath:
-    """The time of a critical path, with that of sampled functions apart.
+    """The time of a critical path, with the time of sampled functions apart.
 
     Attributes:
-        ns_by_group: Time of each group of segments without that of the functions. Shape ``(g,)``.
+        ns_by_group: Time of each group of segments without the functions. Shape ``(g,)``.
         places: The functions, and their time on the path.
     """
 
@@ -25,13 +26,13 @@ class SampledPath:
     places: tuple[tuple[SampledPlace, int], ...] = ()
 
 
-def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
-    """Return the time of each group of segments, and that of the sampled functions.
+def build_sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> SampledPath:
+    """Return the time of each group of segments, and of the sampled functions.
 
-    Where the path is on a device for a part of the Python time, each function has the same share of
-    what is left.
+    If the path is on a device for a part of the Python time, each function has the same share of
+    the remaining time.
     """
-    places = named_places(ctx)
+    places = find_named_places(ctx)
     is_python = _is_unnamed(ctx, path, segments)
     python_ns = int(path.lengths_ns[is_python].sum())
     if not places or not python_ns:
@@ -45,15 +46,15 @@ def sampled_path(ctx: Context, path: CriticalPath, segments: PathSegments) -> Sa
     taken_ns = min(python_ns, sum(ns for _, ns in shown))
 
     # Each group loses the same share; rounding is made up for in the largest.
-    by_group = np.zeros(len(segments.kind), dtype=np.int64)
-    np.add.at(by_group, segments.group[is_python], path.lengths_ns[is_python])
+    group, lengths_ns = segments.group[is_python], path.lengths_ns[is_python]
+    by_group = sum_by_key(len(segments.kind), group, lengths_ns)
     removed = by_group * taken_ns // python_ns
     removed[np.argmax(by_group)] += taken_ns - removed.sum()
     return SampledPath(np.maximum(segments.ns_by_group - removed, 0), shown)
 
 
 def _is_unnamed(ctx: Context, path: CriticalPath, segments: PathSegments) -> Mask:
-    """Which segments are Python of the steps, in no recorded function. Shape ``(p,)``.
+    """Return which segments are Python of the steps in no recorded function. Shape ``(p,)``.
 
     Regions that the program or torch marks say less than a function and its line.
     """

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.annotated_regions import find_annotated_regions
@@ -39,27 +40,29 @@ MAX_POINTS: Final = 120
 """More points than a terminal has columns."""
 
 
-def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
-    """The figures of each device."""
-    return tuple(map(_device, ctx.device_memories))
+def summarize_snapshot(ctx: Context) -> tuple[SnapshotDevice, ...]:
+    """Summarize each device."""
+    return tuple(map(_summarize_device, ctx.device_memories))
 
 
-def _device(memory: DeviceMemory) -> SnapshotDevice:
+def _summarize_device(memory: DeviceMemory) -> SnapshotDevice:
     snapshot, replay, lines = memory.snapshot, memory.replay, memory.lines
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
-    here = segments.device == replay.device
-    of_device = here[blocks.segment]
+
+    is_segment = segments.device == replay.device
+    of_device = is_segment[blocks.segment]
     state = blocks.state[of_device]
     n_bytes = blocks.n_bytes[of_device]
     free = n_bytes[state == State.INACTIVE]
+
     layout = memory.segment_map
     return SnapshotDevice(
         device=memory.label,
-        n_segments=int(here.sum()),
+        n_segments=int(is_segment.sum()),
         n_blocks=len(state),
-        reserved_bytes=int(segments.total_bytes[here].sum()),
-        allocated_bytes=int(segments.allocated_bytes[here].sum()),
-        active_bytes=int(segments.active_bytes[here].sum()),
+        reserved_bytes=int(segments.total_bytes[is_segment].sum()),
+        allocated_bytes=int(segments.allocated_bytes[is_segment].sum()),
+        active_bytes=int(segments.active_bytes[is_segment].sum()),
         inactive_bytes=int(free.sum()),
         largest_free_block_bytes=int(free.max(initial=0)),
         n_trace_events=len(replay.rows),
@@ -70,14 +73,14 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         n_frees_of_earlier=len(replay.earlier_frees),
         top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
         peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
-        oom=tuple(_oom(memory, each) for each in memory.allocation_failures),
-        peak_uses=_uses(memory.sites_at(replay.peak)),
+        oom=tuple(_summarize_oom(memory, failure) for failure in memory.allocation_failures),
+        peak_uses=_summarize_uses(memory.sites_at(replay.peak)),
         rounding_bytes=memory.rounding_bytes,
         releasable_bytes=layout.releasable_bytes,
         unreleasable_bytes=layout.unreleasable_bytes,
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
         fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_FRAGMENTATION_SITES],
-        timeline=tuple(_timeline(snapshot, replay)),
+        timeline=tuple(_sample_timeline(snapshot, replay)),
         regions=find_annotated_regions(snapshot, replay)[:MAX_REGIONS],
         peak_pending_free_bytes=measure_peak_pending_free(snapshot, replay),
         driver=memory.driver,
@@ -87,7 +90,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
 def allocation_sites(
     sites: LiveBlockSites, lines: StackLines, limit: int
 ) -> tuple[AllocationSite, ...]:
-    """The first sites, up to a limit, in the form of the report."""
+    """Describe the first sites, up to a limit, as the report does."""
     return tuple(
         AllocationSite(
             location=lines.location(int(sites.line[i])),
@@ -102,16 +105,15 @@ def allocation_sites(
     )
 
 
-def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
-    n, n_bytes = np.zeros((2, len(USES)), dtype=np.int64)
-    np.add.at(n, sites.use, sites.n)
-    np.add.at(n_bytes, sites.use, sites.n_bytes)
+def _summarize_uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
+    n = sum_by_key(len(USES), sites.use, sites.n)
+    n_bytes = sum_by_key(len(USES), sites.use, sites.n_bytes)
     order = [use for use in np.argsort(-n_bytes, kind="stable").tolist() if n[use]]
     return tuple(MemoryUse(USES[use], int(n[use]), int(n_bytes[use])) for use in order)
 
 
 def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
-    """The sites that cause fragmentation, in the form of the report."""
+    """Describe the sites that cause fragmentation, as the report does."""
     sites = find_fragmentation_sites(layout, lines)
     return tuple(
         FragmentationSite(
@@ -124,7 +126,7 @@ def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[Fragme
     )
 
 
-def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
+def _summarize_oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
     return OomSummary(
         bytes=failure.requested_bytes,
         device_free_bytes=failure.device_free_bytes,
@@ -138,21 +140,24 @@ def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
     )
 
 
-def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
-    """The state before and after the history, and the maximum of each interval between."""
+def _sample_timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
+    """Yield the state before and after the history, and the maximum of each interval between."""
     n = replay.end
     if not n:
         return
+
     times = snapshot.history.time_us[replay.rows]
-    known = int(times.min()) != MISSING
+    has_times = int(times.min()) != MISSING
     bounds = distinct(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
     starts = np.array([0, *bounds[:-1].tolist(), n])
+
     active = np.maximum.reduceat(replay.active_bytes, starts)
     reserved = np.maximum.reduceat(replay.reserved_bytes, starts)
+
     for i, entry in enumerate([0, *(bounds[1:] - 1).tolist(), n]):
         yield MemoryPoint(
             entry=entry,
-            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if known else None,
+            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if has_times else None,
             active_bytes=int(active[i]),
             reserved_bytes=int(reserved[i]),
         )

@@ -7,24 +7,24 @@ from typing import TypeVar
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.waits import waits_of_host
-from profkit.engine.families.sampled_python import sampled_places, step_samples
-from profkit.engine.figures.categories import category_times
-from profkit.engine.figures.critical_path import critical_path_summary
-from profkit.engine.figures.memory import memory_summary
-from profkit.engine.figures.modules import module_times
+from profkit.engine.families.collectives.waits import find_host_waits
+from profkit.engine.families.sampled_python import find_sampled_places, step_samples
+from profkit.engine.figures.categories import summarize_categories
+from profkit.engine.figures.critical_path import summarize_critical_path
+from profkit.engine.figures.memory import summarize_memory
+from profkit.engine.figures.modules import summarize_modules
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
-from profkit.engine.figures.throughput import throughput, timed_work
+from profkit.engine.figures.throughput import compute_throughput, select_timed_work
 from profkit.engine.figures.top import (
-    by_name,
+    group_by_name,
     occupancy_share,
-    regions,
+    summarize_kernels,
+    summarize_lines,
+    summarize_ops,
+    summarize_regions,
     tensor_core_share,
-    top_kernels,
-    top_lines,
-    top_ops,
 )
-from profkit.engine.figures.utilization import flop_summary
+from profkit.engine.figures.utilization import summarize_flops
 from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
     build_breakdown,
@@ -78,13 +78,16 @@ _UNIX_NS = 10**18
 """Clocks before 2001 begin with the machine."""
 
 
-def source_of(ctx: Context) -> Source:
-    """The analyzed recording."""
+def describe_source(ctx: Context) -> Source:
+    """Describe the analyzed recording."""
     if not ctx.has_trace:
-        return _source_of_memory(ctx)
+        return _describe_memory_source(ctx)
+
     trace = ctx.trace
+    # The trace describes every visible device: name the devices that worked, if any did.
     worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
     described = [device.name for device in trace.devices.values()]
+
     return Source(
         path=trace.path,
         kind="trace",
@@ -106,7 +109,7 @@ def source_of(ctx: Context) -> Source:
 
 
 def _step_definition(ctx: Context) -> str:
-    """What a step of a trace is, and which marks delimit it if the steps are not recorded."""
+    """Return what a step of a trace is, and which marks delimit it if steps are not recorded."""
     steps, capture = ctx.steps, ctx.trace.capture
     if not len(steps):
         return ""
@@ -115,14 +118,16 @@ def _step_definition(ctx: Context) -> str:
     return "profiler steps" if capture is None else step_label(capture.steps)
 
 
-def _source_of_memory(ctx: Context) -> Source:
-    """The analyzed recording, if it has no trace."""
+def _describe_memory_source(ctx: Context) -> Source:
+    """Describe the analyzed recording, if it has no trace."""
     live, snapshot = ctx.live, ctx.snapshot
     flight = ctx.flights[0] if ctx.flights else None
     n_events = 0 if snapshot is None else len(snapshot.history)
     kind: SourceKind = "live" if snapshot is None else "snapshot"
+
     if flight is not None and snapshot is None and live is None:
         kind, n_events = "flight-recorder", len(flight.calls)
+
     return Source(
         path=ctx.path,
         kind=kind,
@@ -138,7 +143,7 @@ def _source_of_memory(ctx: Context) -> Source:
 
 
 def step_label(kind: str) -> str:
-    """The text for the kind of steps.
+    """Return the text for the kind of steps.
 
     Args:
         kind: As in :class:`~profkit.model.capture_info.CaptureInfo`.
@@ -147,31 +152,38 @@ def step_label(kind: str) -> str:
 
 
 def summarize(ctx: Context) -> Summary:
-    """All figures, but for the time that findings together claim."""
+    """Compute all figures, except for the time that findings together claim."""
     if not ctx.has_trace:
-        return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
-    release_free_memory()  # memory of the rules
-    path = _released(critical_path_summary(ctx))
+        return Summary(
+            window_ns=0, memory=summarize_memory(ctx), sync_sites=_summarize_sync_sites(ctx)
+        )
+
+    # The rules have left memory that their relations no longer need.
+    release_free_memory()
+    path = _released(summarize_critical_path(ctx))
     window = subtract(union(*windows(ctx)), ctx.own_time)
-    parts, work = _released(time_parts(ctx, window)), timed_work(ctx)
+    parts, work = _released(time_parts(ctx, window)), select_timed_work(ctx)
+
     return Summary(
         window_ns=ctx.window_ns,
-        devices=_devices(ctx, window),
-        steps=_steps(ctx, parts),
-        top_kernels=top_kernels(ctx, work),
-        top_ops=_released(top_ops(ctx, work)),
-        categories=_released(category_times(ctx)),
-        modules=module_times(ctx, work.rows, lambda places: throughput(ctx, work, places)),
-        lines=top_lines(ctx, work),
-        flops=flop_summary(ctx, work),
-        regions=regions(ctx),
-        syncs=_syncs(ctx),
-        sync_sites=_sync_sites(ctx),
-        sync_lines=_sync_lines(ctx),
-        copies=_copies(ctx),
+        devices=_summarize_devices(ctx, window),
+        steps=_summarize_steps(ctx, parts),
+        top_kernels=summarize_kernels(ctx, work),
+        top_ops=_released(summarize_ops(ctx, work)),
+        categories=_released(summarize_categories(ctx)),
+        modules=summarize_modules(
+            ctx, work.rows, lambda places: compute_throughput(ctx, work, places)
+        ),
+        lines=summarize_lines(ctx, work),
+        flops=summarize_flops(ctx, work),
+        regions=summarize_regions(ctx),
+        syncs=_summarize_syncs(ctx),
+        sync_sites=_summarize_sync_sites(ctx),
+        sync_lines=_summarize_sync_lines(ctx),
+        copies=_summarize_copies(ctx),
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
-        memory=memory_summary(ctx),
+        memory=summarize_memory(ctx),
         breakdown=build_breakdown(
             window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx)
         )
@@ -179,43 +191,47 @@ def summarize(ctx: Context) -> Summary:
         else None,
         critical_path=path,
         n_incomplete_steps=ctx.steps.n_incomplete,
-        sampled=_sampled(ctx),
+        sampled=_summarize_sampled(ctx),
     )
 
 
 def _released(figures: _T) -> _T:
-    """Release the memory that it took to work out some figures, which are small, and return them.
+    """Release the memory that it took to compute some figures, which are small, and return them.
 
-    In a large recording it is tens of MiB each time, and not always what the next ones can use.
+    In a large recording this is tens of MiB each time, and the next figures cannot always reuse it.
     """
     release_free_memory()
     return figures
 
 
-def _sampled(ctx: Context) -> SampledSummary | None:
-    """The sampled functions: of the steps without their operators."""
+def _summarize_sampled(ctx: Context) -> SampledSummary | None:
+    """Summarize the sampled functions; of steps, without the time in their operators."""
     sampled = None if ctx.trace.capture is None else ctx.trace.capture.sampled
     if sampled is None:
         return None
+
     if sampled.n_steps:
-        return _sampled_steps(ctx)
+        return _summarize_sampled_steps(ctx)
+
     functions = (
         FunctionSummary(
-            location=Location(*each.place) if each.place[0] else Location(),
-            n_samples=each.n,
-            time_ns=each.ns,
-            share=each.ns / sampled.running_ns,
-            library=each.library,
+            location=Location(*function.place) if function.place[0] else Location(),
+            n_samples=function.n,
+            time_ns=function.ns,
+            share=function.ns / sampled.running_ns,
+            library=function.library,
         )
-        for each in sampled.functions
+        for function in sampled.functions
     )
+
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions))
 
 
-def _sampled_steps(ctx: Context) -> SampledSummary | None:
+def _summarize_sampled_steps(ctx: Context) -> SampledSummary | None:
     sampled = step_samples(ctx)
     if sampled is None:
         return None
+
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
     functions = (
         FunctionSummary(
@@ -227,12 +243,13 @@ def _sampled_steps(ctx: Context) -> SampledSummary | None:
             callee=place.callee,
             waiting_share=place.waiting_share,
         )
-        for place in sampled_places(ctx)
+        for place in find_sampled_places(ctx)
     )
+
     return SampledSummary(sampled.interval_ns, sampled.n_samples, tuple(functions), sampled.n_steps)
 
 
-def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
+def _summarize_devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
     described = ctx.trace.devices
     return tuple(
         DeviceSummary(
@@ -252,17 +269,18 @@ def _devices(ctx: Context, window: Intervals) -> tuple[DeviceSummary, ...]:
             idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
             occupancy_share=occupancy_share(ctx, device.rows),
             tensor_core_share=tensor_core_share(ctx, device.rows),
-            in_steps=_in_steps(ctx, device, window) if len(ctx.steps) else None,
+            in_steps=_summarize_in_steps(ctx, device, window) if len(ctx.steps) else None,
         )
         for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
     )
 
 
-def _in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> DeviceSteps:
-    """The activity of a device in the time of the steps."""
+def _summarize_in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> DeviceSteps:
+    """Return the activity of a device in the time of the steps."""
     busy = intersect(device.busy, window)
     unrecorded = subtract(intersect(ctx.unrecorded, window), busy)
     category = ctx.events.category[device.rows[device_work_in_steps(ctx, device.rows)]]
+
     return DeviceSteps(
         busy_ns=busy.total_ns,
         idle_ns=window.total_ns - busy.total_ns - unrecorded.total_ns,
@@ -275,26 +293,35 @@ def _in_steps(ctx: Context, device: DeviceActivity, window: Intervals) -> Device
 
 
 def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
-    found = (IdleTime(cause, ns) for cause, ns in by_cause.items() if ns)
-    return tuple(sorted(found, key=lambda idle: (-idle.ns, idle.cause)))
+    times = (IdleTime(cause, ns) for cause, ns in by_cause.items() if ns)
+    return tuple(sorted(times, key=lambda idle: (-idle.ns, idle.cause)))
 
 
-def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
+def _summarize_steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
     steps, host = ctx.steps, ctx.host_activity
     if not len(steps):
         return ()
+
     starts_ns, ends_ns = windows(ctx)
     on_device = is_device_bound(ctx)
     own_ns = covered_within(ctx.own_time, starts_ns, ends_ns)
     times = (ends_ns - starts_ns - own_ns).tolist()
     busy = covered_within(ctx.busy, starts_ns, ends_ns).tolist()
+
+    # Waits are the host's: they lie in the step of the host, also where devices set the pace.
+
+    # Unrecorded work of one device may run while another one is busy: it counts once.
     lost = covered_within(subtract(ctx.unrecorded, ctx.busy), starts_ns, ends_ns).tolist()
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
+
     own_on_host_ns = covered_within(ctx.own_time, steps.starts_ns, steps.ends_ns)
     lengths = (steps.ends_ns - steps.starts_ns - own_on_host_ns).tolist()
+
     by_step = split_by_step(starts_ns, ends_ns, parts)
+
     n_kernels, n_syncs = _kernels_by_step(ctx), _by_step(ctx, _sync_rows(ctx))
+
     return tuple(
         StepSummary(
             name=name,
@@ -315,49 +342,52 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
 
 
 def _kernels_by_step(ctx: Context) -> list[int]:
-    """How many kernels each step launches; one whose launch is unknown counts where it starts."""
+    """Count the kernels that each step launches, or starts if their launch is unknown."""
     work, launch = ctx.launches.work, ctx.launches.launch
     is_kernel = ctx.events.category[work] == Category.KERNEL
     return _by_step(ctx, np.where(launch == NO_ROW, work, launch)[is_kernel])
 
 
 def _sync_rows(ctx: Context) -> Rows:
-    """The program's syncs; without a device its reads, which would be."""
+    """Return the rows of the program's syncs, or without a device of reads that would be syncs."""
     if not ctx.has_device_work:
         return find_user_reads(ctx.events, ctx.tree)
     rows = ctx.syncs.rows
     return rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
 
 
-def _sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
+def _summarize_sync_lines(ctx: Context) -> tuple[SyncLine, ...]:
     rows = _sync_rows(ctx)
-    found = []
-    for location, own in ctx.by_line(rows[ctx.step_of(rows) != NO_STEP]):
-        in_step = max(_by_step(ctx, own))
-        found.append(SyncLine(replace(location, step=None), len(own), in_step))
-    return tuple(sorted(found, key=lambda each: -each.n_in_step)[:_MAX_SYNC_LINES])
+    sync_lines = []
+    for location, sync_rows in ctx.by_line(rows[ctx.step_of(rows) != NO_STEP]):
+        in_step = max(_by_step(ctx, sync_rows))
+        sync_lines.append(SyncLine(replace(location, step=None), len(sync_rows), in_step))
+
+    return tuple(sorted(sync_lines, key=lambda line: -line.n_in_step)[:_MAX_SYNC_LINES])
 
 
 def _by_step(ctx: Context, rows: Rows | Int32s) -> list[int]:
-    """How many of some rows begin in each step."""
+    """Count the rows that begin in each step."""
     step = ctx.step_of(rows)
-    found: list[int] = np.bincount(step[step != NO_STEP], minlength=len(ctx.steps)).tolist()
-    return found
+
+    counts: list[int] = np.bincount(step[step != NO_STEP], minlength=len(ctx.steps)).tolist()
+    return counts
 
 
 def _host_per_step_ns(ctx: Context) -> int | None:
-    """Mean duration of a step on the host, if the host runs ahead of the devices."""
+    """Return the mean duration of a step on the host, if the host runs ahead of the devices."""
     steps = ctx.steps
     if not len(steps) or not is_device_bound(ctx):
         return None
     return round(int((steps.ends_ns - steps.starts_ns).sum()) / len(steps))
 
 
-def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
+def _summarize_syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
     named = united(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events))
     rows = outermost_calls(events, ctx.tree, named)
     in_steps_ns = events.dur_ns[rows] * calls_in_steps(ctx, rows)
+
     return tuple(
         SyncSummary(
             call=group.name,
@@ -365,11 +395,11 @@ def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
             total_ns=group.total_ns,
             per_step_ns=per_step(ctx, int(in_steps_ns[group.places].sum())),
         )
-        for group in sorted(by_name(ctx, rows), key=lambda group: group.name)
+        for group in sorted(group_by_name(ctx, rows), key=lambda group: group.name)
     )
 
 
-def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
+def _summarize_sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
     sites = None if ctx.live is None else ctx.live.sync_sites
     if sites is None:
         return None
@@ -384,33 +414,36 @@ def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
     )
 
 
-def _copies(ctx: Context) -> tuple[CopySummary, ...]:
+def _summarize_copies(ctx: Context) -> tuple[CopySummary, ...]:
     events = ctx.events
     rows = events.rows_of(Category.MEMCPY)
     in_steps_ns = events.dur_ns[rows] * device_work_in_steps(ctx, rows)
-    found = []
-    for group in by_name(ctx, rows):
+    copies = []
+
+    for group in group_by_name(ctx, rows):
         n_bytes = events.n_bytes.at(rows[group.places])
-        known = n_bytes != MISSING
-        found.append(
+        is_known = n_bytes != MISSING
+        copies.append(
             CopySummary(
                 kind=group.name,
                 n_calls=len(group.places),
                 total_ns=group.total_ns,
-                bytes=int(n_bytes[known].sum()) if known.any() else None,
+                bytes=int(n_bytes[is_known].sum()) if is_known.any() else None,
                 per_step_ns=per_step(ctx, int(in_steps_ns[group.places].sum())),
             )
         )
-    return tuple(found)
+
+    return tuple(copies)
 
 
 def time_parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
-    """The parts of the time of a window, which exclude each other, by kind."""
+    """Split the time of a window into parts by kind, which exclude each other."""
     if ctx.has_device_work:
         return partition_time(
             window,
             split_device_time(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded),
         )
-    waits = waits_of_host(ctx)
+
+    waits = find_host_waits(ctx)
     waited = {"communication": waits.waited} if waits else {}
     return partition_time(window, waited | split_host_time(ctx.events))

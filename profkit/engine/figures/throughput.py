@@ -42,63 +42,70 @@ class TimedWork:
     main_kernel: Int32s
 
 
-def timed_work(ctx: Context) -> TimedWork:
-    """The work of the trace's operators, with the time that it took."""
+def select_timed_work(ctx: Context) -> TimedWork:
+    """Return the work of the trace's operators, with the time that it took."""
     work, events = ctx.op_work, ctx.events
     time_ns = np.zeros(len(events), dtype=np.int64)
     kernel, main_kernel = np.full((2, len(events)), NO_ROW, dtype=np.int32)
     if ctx.has_device_work:
         kernels, owners = _kernels_of(ctx, work.rows)
         np.add.at(time_ns, owners, events.dur_ns[kernels])
+        # Of several kernels of a call the longest is assigned last, and stays.
         by_length = np.argsort(events.dur_ns[kernels], kind="stable")
         main_kernel[owners[by_length]] = kernels[by_length]
         kernel[:] = main_kernel
         kernel[np.bincount(owners, minlength=len(events)) > 1] = NO_ROW
     else:
         time_ns[work.rows] = events.dur_ns[work.rows]
-    timed = time_ns[work.rows] > 0
-    rows = work.rows[timed]
-    n_bytes = work.n_bytes[timed]
+
+    is_timed = time_ns[work.rows] > 0
+    rows = work.rows[is_timed]
+    n_bytes = work.n_bytes[is_timed]
+
+    # Inputs without a recorded type have the element size that the kernel's name states.
     for place in np.flatnonzero((n_bytes == UNKNOWN) & (main_kernel[rows] != NO_ROW)).tolist():
         size = kernel_element_bytes(events.name_of(int(main_kernel[rows[place]])))
-        if size and work.n_untyped[timed][place]:
-            n_bytes[place] = size * work.n_untyped[timed][place]
+        if size and work.n_untyped[is_timed][place]:
+            n_bytes[place] = size * work.n_untyped[is_timed][place]
+
     return TimedWork(
-        rows, work.flops[timed], n_bytes, work.kind[timed], time_ns[rows], kernel[rows],
+        rows, work.flops[is_timed], n_bytes, work.kind[is_timed], time_ns[rows], kernel[rows],
         main_kernel[rows],
     )  # fmt: skip
 
 
 def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:
-    """The kernels that some calls launched, and the call of each."""
-    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
-    wanted[rows] = True
-    owner, launches = ctx.tree.nearest(wanted), ctx.launches
+    """Return the kernels that some calls launched, and the call of each."""
+    owner, launches = ctx.nearest(rows), ctx.launches
     is_kernel = ctx.events.category[launches.work] == Category.KERNEL
-    known = is_kernel & (launches.op != NO_ROW)
-    kernels, owners = launches.work[known], owner[launches.op[known]]
+    has_op = is_kernel & (launches.op != NO_ROW)
+    kernels, owners = launches.work[has_op], owner[launches.op[has_op]]
     return kernels[owners != NO_ROW], owners[owners != NO_ROW]
 
 
-def throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None:
-    """The throughput of some calls, such as all of one operator; None without any.
+def compute_throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None:
+    """Compute the throughput of some calls, such as all of one operator; None without any.
 
     Args:
         places: Their indices in ``work``.
     """
     if not len(places):
         return None
+
     time_ns, flops = int(work.time_ns[places].sum()), int(work.flops[places].sum())
     n_bytes = work.n_bytes[places]
     moved = None if (n_bytes == UNKNOWN).any() else int(n_bytes.sum())
-    found = Throughput(n_calls=len(places), time_ns=time_ns, flops=flops, bytes=moved)
+    figures = Throughput(n_calls=len(places), time_ns=time_ns, flops=flops, bytes=moved)
+
     peak = _peak(ctx, work, places)
     if peak is None:
-        return found
+        return figures
+
+    # Each precision has a peak of its own, so that of several none applies.
     kind = _precision(ctx, work, places)
     per_s = peak.flops_per_s.get(kind) if kind else None
     return replace(
-        found,
+        figures,
         flops_share=_share(flops, time_ns, per_s),
         bandwidth_share=_share(moved, time_ns, peak.bytes_per_s),
     )
@@ -109,29 +116,30 @@ def _share(amount: int | None, time_ns: int, per_s: float | None) -> float | Non
 
 
 def _peak(ctx: Context, work: TimedWork, places: Rows) -> Peak | None:
-    """The peaks of the device that ran some calls; None if it is unknown, or they are several."""
+    """Return the peaks of the device that ran some calls; None if unknown or of several kinds."""
     if not ctx.has_device_work:
         return ctx.peak_of(None)
     devices = distinct(ctx.events.device.at(work.main_kernel[places]))
-    found = [ctx.peak_of(int(device)) for device in devices]
-    return found[0] if all(each == found[0] for each in found) else None
+    peaks = [ctx.peak_of(int(device)) for device in devices]
+    return peaks[0] if all(peak == peaks[0] for peak in peaks) else None
 
 
 def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
-    """The precision of some products; None for other work, several, or an unknown one."""
+    """Return the precision of some products; None for other work, several, or an unknown one."""
     names = distinct(ctx.events.name[work.rows[places]]).tolist()
     kinds = distinct(work.kind[places])
     if not all(is_product(ctx.events.names[name]) for name in names):
         return None
     if len(kinds) != 1 or kinds[0] == UNKNOWN:
         return None
+
     kernels = distinct(ctx.events.name[work.main_kernel[places]]).tolist()
-    found = {product_precision(ctx, int(kinds[0]), kernel) for kernel in kernels}
-    return found.pop() if len(found) == 1 else None
+    precisions = {product_precision(ctx, int(kinds[0]), kernel) for kernel in kernels}
+    return precisions.pop() if len(precisions) == 1 else None
 
 
 def product_precision(ctx: Context, kind: int, kernel: int) -> Precision | None:
-    """The precision of a product; None where neither its type nor its kernel shows it.
+    """Return the precision of a product; None if neither its type nor its kernel shows it.
 
     Args:
         kind: The kind of its elements, as in :class:`OpWork`, or :data:`UNKNOWN`.
@@ -140,6 +148,8 @@ def product_precision(ctx: Context, kind: int, kernel: int) -> Precision | None:
     if kind == UNKNOWN:
         return None
     name = ctx.op_work.kinds[kind]
+
+    # Floats may be multiplied in TF32, which only the name of the kernel shows.
     if name != "float":
         return PRECISION_OF.get(name)
     return matmul_precision(ctx.events.names[kernel]) if ctx.has_device_work else "float32"

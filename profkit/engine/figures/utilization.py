@@ -5,15 +5,16 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.compute.formulas import is_product
 from profkit.index.compute.peaks import Peak, Precision
-from profkit.index.distinct import distinct, numbered
+from profkit.index.distinct import distinct, marked, numbered
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import Category, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD
 
@@ -26,23 +27,27 @@ _INFERENCE_FLOPS: Final = 2
 
 Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), 2.1.
 """
-_PRODUCTS: Final = [WORK_CATEGORIES.index(each) for each in ("matmul", "convolution", "attention")]
+_PRODUCTS: Final = [WORK_CATEGORIES.index(name) for name in ("matmul", "convolution", "attention")]
 
 
-def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
-    """The FLOPs of the steps; None where neither shapes nor tokens are known."""
+def summarize_flops(ctx: Context, work: TimedWork) -> FlopSummary | None:
+    """Sum the FLOPs of the steps; None if neither shapes nor tokens are known."""
     names = ctx.events.name[work.rows]
     kinds = {name: is_product(ctx.events.names[name]) for name in distinct(names).tolist()}
     products = np.flatnonzero([kinds[name] for name in names.tolist()])
     products = products[in_windows(ctx, work.rows[products])]
+
     time_ns, flops = windows_ns(ctx), int(work.flops[products].sum())
     model_flops = _model_flops(ctx)
     if not len(work.rows) and model_flops is None:
         return None
+
     peaks = _peaks(ctx)
-    one = peaks[0] if peaks and all(each == peaks[0] for each in peaks) else Peak({}, None)
+    # Peaks are shown only if they are the same on all devices.
+    peak_of_all = peaks[0] if peaks and all(peak == peaks[0] for peak in peaks) else Peak({}, None)
     by_precision = _by_precision(ctx, work, products)
-    main = max(by_precision, key=lambda each: by_precision[each], default=None)
+    main = max(by_precision, key=lambda precision: by_precision[precision], default=None)
+
     return FlopSummary(
         flops=flops,
         time_ns=time_ns,
@@ -55,63 +60,67 @@ def flop_summary(ctx: Context, work: TimedWork) -> FlopSummary | None:
         unknown_devices=_unknown_devices(ctx),
         peaks=tuple(
             PeakFlops(name, per_s)
-            for name, per_s in sorted(one.flops_per_s.items(), key=lambda each: each[1])
+            for name, per_s in sorted(peak_of_all.flops_per_s.items(), key=lambda pair: pair[1])
         ),
-        peak_bytes_per_s=one.bytes_per_s,
+        peak_bytes_per_s=peak_of_all.bytes_per_s,
     )
 
 
 def _peaks(ctx: Context) -> list[Peak]:
-    """The peaks of all devices that worked, or of the CPU; empty if one is unknown."""
+    """Return the peaks of all devices that worked, or of the CPU; empty if one is unknown."""
     devices = [device.device for device in ctx.devices] if ctx.has_device_work else [None]
-    found = [ctx.peak_of(device) for device in devices]
-    return [each for each in found if each is not None] if None not in found else []
+    peaks = [ctx.peak_of(device) for device in devices]
+    return [peak for peak in peaks if peak is not None] if None not in peaks else []
 
 
 def _unknown_devices(ctx: Context) -> tuple[str, ...]:
-    """The names of devices that worked and whose peaks are not known."""
-    unknown = {each.device for each in ctx.devices if ctx.peak_of(each.device) is None}
+    """Return the names of devices that worked and whose peaks are not known."""
+    unknown = {device.device for device in ctx.devices if ctx.peak_of(device.device) is None}
     described = ctx.trace.devices
-    names = (each.name for number, each in described.items() if number in unknown and each.name)
+    names = (
+        device.name for number, device in described.items() if number in unknown and device.name
+    )
     return tuple(dict.fromkeys(names))
 
 
 def _by_precision(ctx: Context, work: TimedWork, places: Rows) -> dict[Precision | None, int]:
-    """FLOPs of some products by precision; None is an unknown one."""
+    """Sum the FLOPs of some products by precision; None is an unknown one."""
     width = len(ctx.events.names)
     kernel = ctx.events.name[work.main_kernel[places]].astype(np.int64)
     pairs, place = numbered((work.kind[places] + 1) * width + kernel)
-    flops = np.zeros(len(pairs), dtype=np.int64)
-    np.add.at(flops, place, work.flops[places])
-    found: dict[Precision | None, int] = {}
+    flops = sum_by_key(len(pairs), place, work.flops[places])
+
+    flops_of: dict[Precision | None, int] = {}
     for pair, n_flops in zip(pairs.tolist(), flops.tolist(), strict=True):
         kind, name = divmod(pair, width)
         precision = product_precision(ctx, kind - 1, name)
-        found[precision] = found.get(precision, 0) + n_flops
-    return found
+        flops_of[precision] = flops_of.get(precision, 0) + n_flops
+    return flops_of
 
 
 def _utilization(
     by_precision: dict[Precision | None, int], time_ns: int, peaks: list[Peak]
 ) -> float | None:
-    """The time that the FLOPs take at the peaks of their precision, as a share of the steps'.
+    """Return the least time of the FLOPs at the peaks of their precision, as a share of the steps.
 
-    Of several devices it is the mean. None where a peak is not known.
+    Of several devices it is the mean. None if a peak is not known.
     """
-    unknown = by_precision.get(None, 0)
-    if not peaks or unknown > _MAX_UNKNOWN_SHARE * sum(by_precision.values()):
+    unknown_flops = by_precision.get(None, 0)
+    if not peaks or unknown_flops > _MAX_UNKNOWN_SHARE * sum(by_precision.values()):
         return None
+
     least_s = 0.0
     for kind, flops in by_precision.items():
         per_s = [peak.flops_per_s[kind] for peak in peaks if kind and kind in peak.flops_per_s]
         if kind is not None and len(per_s) < len(peaks):
             return None
+        # Devices work at the same time: their peaks add up.
         least_s += flops / sum(per_s) if per_s else 0.0
     return least_s / (time_ns / _NS)
 
 
 def _known_share(ctx: Context, work: TimedWork) -> float | None:
-    """The share of the time of matrix products of which the FLOPs are known."""
+    """Return the share of the time of matrix products whose FLOPs are known."""
     events = ctx.events
     category = Category.KERNEL if ctx.has_device_work else Category.OP
     is_product_work: Mask = np.isin(ctx.work_categories, _PRODUCTS) & (events.category == category)
@@ -119,20 +128,15 @@ def _known_share(ctx: Context, work: TimedWork) -> float | None:
     all_ns = int(spent_ns[is_product_work].sum())
     if not all_ns:
         return None
-    counted = ctx.launched_by(work.rows)[0] if ctx.has_device_work else _within(ctx, work.rows)
-    known = np.zeros(len(events), dtype=np.bool_)
-    known[counted] = True
-    return int(spent_ns[is_product_work & known].sum()) / all_ns
 
-
-def _within(ctx: Context, rows: Rows) -> Rows:
-    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
-    wanted[rows] = True
-    return np.flatnonzero(ctx.tree.nearest(wanted) >= 0)
+    is_counted: Mask = ctx.nearest(work.rows) != NO_ROW
+    if ctx.has_device_work:
+        is_counted = marked(ctx.launched_by(work.rows)[0], len(events))[:-1]
+    return int(spent_ns[is_product_work & is_counted].sum()) / all_ns
 
 
 def _model_flops(ctx: Context) -> int | None:
-    """FLOPs of a step by the number of tokens and parameters, without recomputation."""
+    """Return the FLOPs of a step by its tokens and parameters, without recomputation."""
     if ctx.tokens_per_step is None or ctx.parameters is None:
         return None
     trains = backward_rows(ctx.events).any() or rows_named(ctx.events, BACKWARD, Category.OP).any()

@@ -11,7 +11,7 @@ import pytest
 
 import profkit
 from profkit.api import study
-from profkit.budgets.baseline import Baseline, baseline_of
+from profkit.budgets.baseline import Baseline, build_baseline
 from profkit.budgets.check import check
 from profkit.budgets.figures import GROWTH
 from profkit.budgets.limits import BudgetLimit
@@ -266,7 +266,7 @@ class Recorder:
         findings = (finding for report in self._reports for finding in report.findings)
         first = next(findings, None)
         cause = "" if first is None else f"{first.rule} {first.name}{_at(first)}"
-        figures = baseline_of(self._reports) if self._reports else None
+        figures = build_baseline(self._reports) if self._reports else None
         result = TestResult(
             figures, cause, self._problem, tuple(map(_short, self.files)), self._not_compared
         )

@@ -23,11 +23,11 @@ from profkit.api import compare, render, report_on_ranks, study
 from profkit.comparison.messages import (
     TITLES,
     amount,
-    headline,
     label,
     share_of,
     signed,
     subject_of,
+    summarize_difference,
 )
 from profkit.dataclass import dataclass
 from profkit.errors import LoadError, ProfkitError
@@ -123,7 +123,7 @@ def compare_recordings(paths: list[str], folder: Path) -> AnalysisResult:
     difference = compare(*paths)
     (folder / "difference.json").write_bytes(render(difference, "json"))
     tab = {
-        "headline": headline(difference),
+        "summarize_difference": summarize_difference(difference),
         "notes": [visible(note) for note in difference.notes],
         "tables": list(_build_tables(difference)),
     }

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.path_segments import name_of_segment, path_segments
+from profkit.engine.figures.path_segments import group_path_segments, name_of_segment
 from profkit.index.host.source import NO_FRAME
 from profkit.model.critical_path import PathKind
 from profkit.model.finding import Finding
@@ -165,7 +165,7 @@ def _write_critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterat
     yield from names
 
     # A path of a million segments has few groups: names and arguments are made once for each.
-    segments = path_segments(ctx, path)
+    segments = group_path_segments(ctx, path)
     groups = zip(
         *(column.tolist() for column in (segments.kind, segments.name, segments.frame)), strict=True
     )

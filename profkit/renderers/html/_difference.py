@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from profkit.comparison.messages import headline
+from profkit.comparison.messages import summarize_difference
 from profkit.model.difference import Difference
 from profkit.names import short_path, visible
 from profkit.present.flame_difference import FlameDifference
@@ -31,5 +31,7 @@ def build_difference_page(
     )
     sides = (difference.before, difference.after)
     paths = (visible(short_path(side.path, base)) or "a report" for side in sides)
-    head = Head("profkit diff", headline(difference), " → ".join(paths), (), difference.profkit)
+    head = Head(
+        "profkit diff", summarize_difference(difference), " → ".join(paths), (), difference.profkit
+    )
     return assemble_page(head, sections).encode("utf-8", "backslashreplace")

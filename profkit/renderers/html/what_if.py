@@ -1,6 +1,6 @@
 """The findings as switches, and the step time that a replay predicts without the chosen ones."""
 
-from profkit.engine.what_if import MAX_SWITCHES, combinations
+from profkit.engine.what_if import MAX_SWITCHES, predict_combinations
 from profkit.model.report import Report
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -23,7 +23,9 @@ def build_section(report: Report, options: Options) -> Section | None:
     # A browser cannot replay a recording: the page has the times of the combinations of switches,
     # by a number with a bit for each that is on.
     ctx = options.recording.context
-    replayed = combinations(ctx, [finding.change for _, finding in numbered if finding.change])
+    replayed = predict_combinations(
+        ctx, [finding.change for _, finding in numbered if finding.change]
+    )
     before_ns = replayed.times[0].after_ns
 
     switches = [

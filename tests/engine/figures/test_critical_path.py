@@ -12,7 +12,7 @@ from profkit.engine.figures.critical_path import (
     MAX_BLOCKING,
     MAX_ENTRIES,
     MAX_LINES,
-    critical_path_summary,
+    summarize_critical_path,
 )
 from profkit.engine.figures.path_segments import name_of_segment
 from profkit.engine.figures.path_steps import MAX_SEGMENTS
@@ -22,12 +22,12 @@ from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
 from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindName
 from profkit.model.events import NO_ROW, Category
 from profkit.testing import TraceBuilder
-from tests.index.replay.test_replay import context_of, each_recording
+from tests.index.replay.test_replay import each_recording, load_context
 from tests.traces import load_trace
 
 
 def summary_of(builder: TraceBuilder, folder: Path) -> CriticalPathSummary:
-    found = critical_path_summary(Context(trace=load_trace(builder.write(folder / "t.json"))))
+    found = summarize_critical_path(Context(trace=load_trace(builder.write(folder / "t.json"))))
     assert found is not None
     return found
 
@@ -217,8 +217,8 @@ def test_a_recording_without_events_has_none(tmp_path: Path) -> None:
 
 @each_recording
 def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
-    ctx = context_of(path)
-    found = critical_path_summary(ctx)
+    ctx = load_context(path)
+    found = summarize_critical_path(ctx)
     starts, ends = ctx.replay.windows
     lengths = (ends - starts).tolist()
     if found is None:
@@ -240,8 +240,8 @@ def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
 
 @each_recording
 def test_segments_tile_each_step(path: Path) -> None:
-    ctx = context_of(path)
-    found = critical_path_summary(ctx)
+    ctx = load_context(path)
+    found = summarize_critical_path(ctx)
     if found is None:
         return
     starts, ends = ctx.replay.windows
@@ -265,8 +265,8 @@ def test_segments_tile_each_step(path: Path) -> None:
 
 @each_recording
 def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
-    ctx = context_of(path)
-    found, critical = critical_path_summary(ctx), ctx.critical_path
+    ctx = load_context(path)
+    found, critical = summarize_critical_path(ctx), ctx.critical_path
     if found is None:
         return
     launch = dict(zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True))
@@ -304,7 +304,7 @@ def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
 @each_recording
 def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> None:
     """A sample of segments, each against a scan over all events."""
-    ctx = context_of(path)
+    ctx = load_context(path)
     critical, events = ctx.critical_path, ctx.events
     is_op = critical.kind == PathKind.OPERATOR
     on_host = np.flatnonzero(is_op | (critical.kind == PathKind.RUNTIME))
@@ -320,8 +320,8 @@ def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> N
 
 @each_recording
 def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
-    ctx = context_of(path)
-    found, critical, events = critical_path_summary(ctx), ctx.critical_path, ctx.events
+    ctx = load_context(path)
+    found, critical, events = summarize_critical_path(ctx), ctx.critical_path, ctx.events
     expected: dict[str, int] = defaultdict(int)
     on_device = np.flatnonzero(critical.lane == NO_ROW)
     starts, ends = critical.starts_ns[on_device], critical.ends_ns[on_device]

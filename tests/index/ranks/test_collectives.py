@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.waits import waits_of_devices
+from profkit.engine.families.collectives.waits import find_device_waits
 from profkit.index.intervals import union
 from profkit.index.ranks.collectives import (
     collective_kind,
@@ -103,7 +103,7 @@ def test_exposed_time_is_collective_time_without_computation(
             b.kernel("ncclDevKernel_AllReduce", length, at_ns=start, stream=20, correlation=ident)
         b.advance(END_NS)
     ctx = recorded(b, tmp_path_factory.mktemp("trace"))
-    waits = waits_of_devices(ctx)
+    waits = find_device_waits(ctx)
     assert waits is not None
     alone = sum(
         covers(exchanging, moment) and not covers(computing, moment) for moment in range(END_NS)

@@ -21,7 +21,7 @@ def context(job: JobBuilder, folder: Path) -> JobContext:
 
 
 def of_files(paths: Sequence[Path]) -> JobContext:
-    ranks = [study(path, select=["COM004"]).rank_report() for path in paths]
+    ranks = [study(path, select=["COM004"]).build_rank_report() for path in paths]
     known = [each for each in ranks if each is not None]
     return JobContext(tuple(sorted(known, key=lambda each: each.rank)))
 

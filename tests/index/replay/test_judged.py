@@ -13,7 +13,7 @@ TOLERANCE = 0.15
 MS = 1_000_000
 
 
-def context_of(name: str) -> Context:
+def load_context(name: str) -> Context:
     return Context(trace=load_trace(CORPUS / "traces" / f"{name}.json.gz"))
 
 
@@ -32,7 +32,7 @@ def context_of(name: str) -> Context:
 def test_the_saving_of_waits_meets_what_they_are_known_to_cost(
     name: str, kind: SyncKind, least_ms: float, most_ms: float
 ) -> None:
-    ctx = context_of(name)
+    ctx = load_context(name)
     syncs = ctx.syncs.of_kind(kind)
     # As the rules: a copy stays, without a wait; the operator of a read need not run at all.
     owners = syncs.owner.astype(np.intp)[: None if kind == SyncKind.READ else 0]
@@ -45,7 +45,7 @@ def test_the_saving_of_waits_meets_what_they_are_known_to_cost(
 
 @needs_corpus
 def test_the_waits_for_the_loader_cost_what_they_take() -> None:
-    ctx = context_of("loader-waits-without-steps")
+    ctx = load_context("loader-waits-without-steps")
     saving = ctx.replay.saving(ProgramChange(scaled=((ctx.data_waits, 0.0),)))
     waited_ns = int(ctx.events.dur_ns[ctx.data_waits].sum())
     assert waited_ns == pytest.approx(8200 * MS, rel=0.01)

@@ -16,7 +16,7 @@ from profkit.model.events import Int64s, Rows
 from tests.corpus.test_corpus import WITHOUT_CATEGORIES
 from tests.index.replay.programs import Action, Played, actions, loading, one_stream, play
 from tests.index.replay.simulation import Key, Simulation
-from tests.index.replay.test_replay import RECORDINGS, context_of
+from tests.index.replay.test_replay import RECORDINGS, load_context
 from tests.traces import load_trace
 
 TOLERANCE = 0.001
@@ -113,7 +113,7 @@ def test_a_second_model_predicts_the_same_of_random_programs(
     ids=lambda path: path.name,
 )
 def test_a_second_model_predicts_the_same_of_recorded_traces(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     calls, work, loads = ctx.syncs.rows, ctx.launches.work, ctx.data_waits
     ignored = find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, calls)
     simulation = Simulation(path, keys(ctx, calls[ignored]))

@@ -25,7 +25,7 @@ each_recording = pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: pa
 _contexts: dict[Path, Context] = {}
 
 
-def context_of(path: Path) -> Context:
+def load_context(path: Path) -> Context:
     if path not in _contexts:
         _contexts[path] = Context(trace=load_trace(path))
     return _contexts[path]
@@ -33,7 +33,7 @@ def context_of(path: Path) -> Context:
 
 @each_recording
 def test_an_unchanged_replay_has_every_recorded_time(path: Path) -> None:
-    graph = context_of(path).replay.graph
+    graph = load_context(path).replay.graph
     for hidden in (False, True):
         recorded = (graph.kind != NodeKind.JOIN) & ~(hidden & graph.may_be_lag)
         times = graph.replay(graph.weights(hidden=hidden))
@@ -42,7 +42,7 @@ def test_an_unchanged_replay_has_every_recorded_time(path: Path) -> None:
 
 @each_recording
 def test_the_critical_path_tiles_every_step(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     critical, starts, ends = ctx.critical_path, *ctx.replay.windows
     for step, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         own = critical.step == step
@@ -54,7 +54,7 @@ def test_the_critical_path_tiles_every_step(path: Path) -> None:
 
 
 def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    ctx = context_of(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
+    ctx = load_context(next(TRACES.glob("starved_loader/*.pt.trace.json.gz")))
     whole = find_critical_path(ctx.replay, ctx.path_activity)
     monkeypatch.setattr("profkit.index.replay.critical_path._BLOCK", 7)
     parts = find_critical_path(ctx.replay, ctx.path_activity)
@@ -65,7 +65,7 @@ def test_a_path_of_many_blocks_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -
 
 @each_recording
 def test_scaling_every_duration_and_lag_scales_every_time(path: Path) -> None:
-    graph = context_of(path).replay.graph
+    graph = load_context(path).replay.graph
     weights = graph.weights(hidden=False)
     for column in (weights.dur_ns, weights.first_ns, weights.second_ns):
         column[column > np.iinfo(np.int64).min // 4] *= 3
@@ -75,7 +75,7 @@ def test_scaling_every_duration_and_lag_scales_every_time(path: Path) -> None:
 
 @each_recording
 def test_removing_more_never_takes_longer(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     replay = ctx.replay
     work, calls = ctx.launches.work, ctx.syncs.rows
     changes = [
@@ -94,7 +94,7 @@ def test_removing_more_never_takes_longer(path: Path) -> None:
 
 @each_recording
 def test_many_changes_in_one_pass_save_what_each_saves_alone(path: Path) -> None:
-    ctx = context_of(path)
+    ctx = load_context(path)
     work, calls = ctx.launches.work, ctx.syncs.rows
     host = ctx.tree.rows.astype(np.intp)
     changes = [

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.engine.figures.memory import memory_summary
+from profkit.engine.figures.memory import summarize_memory
 from profkit.index.snapshot.annotated_regions import find_peaks_between
 from profkit.model.events import MISSING
 from profkit.model.live_memory import LiveMemory, MemorySample
@@ -68,7 +68,7 @@ def test_the_report_has_the_peak_of_each_monitored_step_but_the_first() -> None:
     began_us = ends[0]
     looks = tuple(MemorySample(n, (end - began_us) * 1000) for n, end in enumerate(ends, start=1))
     live = LiveMemory("train", "user", len(looks), 1, looks, began_unix_us=began_us)
-    summary = memory_summary(Context(snapshot=memory.snapshot, live=live))
+    summary = summarize_memory(Context(snapshot=memory.snapshot, live=live))
     assert summary is not None
     assert [step.peak_bytes for step in summary.steps] == [None, *peaks[1:]]
 

@@ -1,4 +1,4 @@
-"""What is said of a collective that ranks are blocked in."""
+"""Sentences on a collective that ranks are blocked in."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ FIXES = {
 }
 
 
-def message(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> str:
-    """Two sentences: which ranks wait in which collective, and what the others have done.
+def describe(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> str:
+    """Return two sentences: which ranks wait in which collective, and what the others have done.
 
     Args:
         records: The last dump of each rank.
@@ -35,17 +35,20 @@ def message(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> 
         told = [f"{the_ranks(ranks)}: {what}" for what, ranks in _by_call(blocked.called)]
         number = blocked.first_call.seq
         return f"Ranks of {group} disagree on collective {number}: {'; '.join(told)}."
+
     waiting = the_ranks(sorted(blocked.called))
     verb = "waits" if len(blocked.called) == 1 else "wait"
     since = "" if not blocked.waited_ns else f" for {format_ns(blocked.waited_ns)}"
     what = f"{_call(blocked.first_call, blocked)} of {group}"
     text = f"{waiting[0].upper()}{waiting[1:]} {verb}{since} in {what}"
+
     if blocked.reason == "absent":
         have = "has" if len(blocked.absent) == 1 else "have"
         text += f", which {the_ranks(blocked.absent)} {have} not called"
         return f"{text}. {' '.join(_absent(blocked, records))}"
     if blocked.reason == "waiting":
         return f"{text}. The other ranks of the group have no dump."
+
     told = [
         f"{progress} on {the_ranks(ranks)}"
         for progress in ("completed", "started", "scheduled")
@@ -54,40 +57,41 @@ def message(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> 
     return f"{text} until it timed out, although all have called it alike: {', '.join(told)}."
 
 
-def locations(blocked: BlockedCollective) -> tuple[Location, ...]:
-    """Where the ranks call it, and where those that do not have called the one before."""
-    found: dict[Location, None] = {}
+def find_locations(blocked: BlockedCollective) -> tuple[Location, ...]:
+    """Return where ranks call it, and where ranks that do not have called the one before."""
+    places: dict[Location, None] = {}
     for calls in (blocked.called, blocked.last):
         for call in calls.values():
             frame = user_frame(call)
             if frame is not None:
-                found.setdefault(frame.location)
-    return tuple(found) or (Location(op=blocked.first_call.name),)
+                places.setdefault(frame.location)
+    return tuple(places) or (Location(op=blocked.first_call.name),)
 
 
-def evidence(
+def collect_evidence(
     blocked: BlockedCollective, others: Sequence[BlockedCollective]
 ) -> dict[str, EvidenceValue]:
-    """What the finding is based on.
+    """Return the facts that the finding is based on.
 
     Args:
         others: Collectives of other groups that ranks are blocked in.
     """
     call = blocked.first_call
-    found: dict[str, EvidenceValue] = {
+    facts: dict[str, EvidenceValue] = {
         "group": blocked.group.name,
         "number": call.seq,
         "waited_ns": blocked.waited_ns,
         "absent": list(blocked.absent),
-        "other_groups": [each.group.name for each in others],
+        "other_groups": [waiting.group.name for waiting in others],
     }
+
     for progress in ("scheduled", "started", "completed"):
-        found[progress] = [r for r, own in blocked.called.items() if own.progress == progress]
-    return found
+        facts[progress] = [r for r, call in blocked.called.items() if call.progress == progress]
+    return facts
 
 
 def _absent(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> Iterator[str]:
-    """What each absent rank has done last."""
+    """Describe the last call of each absent rank."""
     told: dict[str, list[int]] = defaultdict(list)
     for rank in blocked.absent:
         last, record = blocked.last.get(rank), records.get(rank)
@@ -97,13 +101,14 @@ def _absent(blocked: BlockedCollective, records: Mapping[int, FlightRecord]) -> 
             stopped = visible(record.stopped_by)
             text += f", and ended with {stopped}" if stopped else ", and ended"
         told[text].append(rank)
+
     for text, ranks in told.items():
         named = the_ranks(ranks)
         yield f"{named[0].upper()}{named[1:]} {text}."
 
 
 def _by_call(called: Mapping[int, RecordedCall]) -> list[tuple[str, list[int]]]:
-    """What ranks call, those of most ranks first."""
+    """Group ranks by their call, the call of most ranks first."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for rank, call in sorted(called.items()):
         ranks[f"{_what(call)}{_at(call)}"].append(rank)

@@ -47,47 +47,57 @@ class LateGathers:
     modules: tuple[str, ...]
 
 
-def late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
-    """The all-gathers that would overlap if they were issued one module earlier.
+def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | None:
+    """Find the all-gathers that would overlap if they were issued one module earlier.
 
-    These have computation to wait for, which starts when they end, and nothing else was launched
-    after them that runs meanwhile: they were needed at once. Issued with the one before, such an
-    all-gather would begin when the collectives before it have ended; up to so much of it overlaps
-    what runs until it begins now. The first one of a pass has none before it.
+    Computation waits for them and starts when they end, and no other work that runs meanwhile was
+    launched after them: they were needed at once. Issued with the one before, such an all-gather
+    would begin when the collectives before it have ended; up to so much of it overlaps the work
+    that runs until it begins now. The first one of a pass has none before it.
 
     Returns:
         None where they could overlap for less than :data:`MIN_HIDDEN_SHARE` of the steps.
     """
-    of_parameters, above = _of_parameters(ctx, waits)
-    own = np.flatnonzero(of_parameters)
-    if not len(own):
+    is_gather, above = _find_parameter_gathers(ctx, waits)
+    gathers = np.flatnonzero(is_gather)
+    if not len(gathers):
         return None
-    events, starter = ctx.events, waits.starter[own]
-    rows = waits.rows[own]
+    events, starter = ctx.events, waits.starter[gathers]
+    rows = waits.rows[gathers]
+
     is_backward = rows_named(events, BACKWARD, Category.OP, Category.ANNOTATION)
     in_backward = ctx.tree.nearest(is_backward)[starter] != NO_ROW
     turns = np.stack([ctx.step_of(starter), in_backward])
-    is_first = np.append(True, (np.diff(turns, axis=1) != 0).any(axis=0)) | (own == 0)
-    free_ns = np.maximum.accumulate(events.end_ns[waits.rows])[own - 1]
+    # The first gather of a pass has no other one to be issued with.
+    is_first = np.append(True, (np.diff(turns, axis=1) != 0).any(axis=0)) | (gathers == 0)
+
+    # The device can begin to gather when all collectives before have ended.
+    free_ns = np.maximum.accumulate(events.end_ns[waits.rows])[gathers - 1]
     gap_ns = np.maximum(0, events.ts_ns[rows] - free_ns)
-    is_late = ~is_first & _is_needed_next(ctx, waits, own)
-    hidden_ns = np.where(is_late, np.minimum(waits.share_ns[own], gap_ns), 0)
+    is_late = ~is_first & _is_needed_next(ctx, waits, gathers)
+    hidden_ns = np.where(is_late, np.minimum(waits.share_ns[gathers], gap_ns), 0)
+
     if hidden_ns.sum() < MIN_HIDDEN_SHARE * windows_ns(ctx):
         return None
-    found = np.flatnonzero(hidden_ns)
-    names = [events.name_of(row) for row in above[own[found]].tolist() if row != NO_ROW]
+
+    late_places = np.flatnonzero(hidden_ns)
+    names = [events.name_of(row) for row in above[gathers[late_places]].tolist() if row != NO_ROW]
     matches = (GATHERED_MODULE.match(name) for name in names)
     modules = (match["own"] or match["other"] for match in matches if match)
     sharding: Sharding = "zero"
     if names:
         sharding = "fsdp2" if any(name.startswith("FSDP::") for name in names) else "fsdp1"
     return LateGathers(
-        sharding, own[found], hidden_ns[found], in_backward[found], tuple(dict.fromkeys(modules))
+        sharding,
+        gathers[late_places],
+        hidden_ns[late_places],
+        in_backward[late_places],
+        tuple(dict.fromkeys(modules)),
     )
 
 
-def _of_parameters(ctx: Context, waits: CollectiveWaits) -> tuple[Mask, Int32s]:
-    """Which collectives gather parameters, and what of FSDP they are in, or :data:`NO_ROW`.
+def _find_parameter_gathers(ctx: Context, waits: CollectiveWaits) -> tuple[Mask, Int32s]:
+    """Return which collectives gather parameters, and their FSDP event, or :data:`NO_ROW`.
 
     Returns:
         Shape of ``waits.rows`` each.
@@ -98,57 +108,65 @@ def _of_parameters(ctx: Context, waits: CollectiveWaits) -> tuple[Mask, Int32s]:
     above = np.full(len(waits.rows), NO_ROW, dtype=np.int32)
     if not is_gather.any():
         return is_gather, above
+
     named = rows_named(events, PARAMETER_GATHER, Category.OP, Category.ANNOTATION)
     above[is_gather] = ctx.tree.nearest(named)[waits.starter[is_gather]]
+    # ZeRO 3 does not name its gathers: all of them count if nothing else is named.
     if named.any() or not rows_named(events, ZERO_3, Category.OP, Category.ANNOTATION).any():
         is_gather &= above != NO_ROW
+
     return is_gather, above
 
 
-def _is_needed_next(ctx: Context, waits: CollectiveWaits, own: Rows) -> Mask:
-    """Whether the kernel launched next on the device begins only when a collective has ended.
+def _is_needed_next(ctx: Context, waits: CollectiveWaits, gathers: Rows) -> Mask:
+    """Return whether the next kernel on the device begins only when a collective has ended.
 
     Args:
-        own: Indices into the collectives. Shape ``(k,)``, that of the result.
+        gathers: Indices into the collectives. Shape ``(k,)``, also of the result.
     """
     events, launches = ctx.events, ctx.launches
+    # Only computation on the same device waits for the gather.
     is_kernel = (events.category[launches.work] == Category.KERNEL) & (launches.launch != NO_ROW)
     is_kernel &= ~ctx.is_communication[launches.work]
     is_kernel &= device_of(events, launches.work) == waits.device
+
     kernels = launches.work[is_kernel]
     launched_ns = events.ts_ns[launches.launch[is_kernel]]
     order = np.argsort(launched_ns, kind="stable")
-    issued_ns = events.end_ns[waits.starter[own]]
+
+    issued_ns = events.end_ns[waits.starter[gathers]]
     place = np.searchsorted(launched_ns[order], issued_ns)
-    is_any = place < len(order)
-    if not is_any.any():
-        return np.asarray(is_any)
+    has_next = place < len(order)
+    if not has_next.any():
+        return np.asarray(has_next)
+
     following = kernels[order[np.minimum(place, len(order) - 1)]]
-    ends_ns = events.end_ns[waits.rows[own]]
-    return np.asarray(is_any & (events.ts_ns[following] >= ends_ns - _ROUNDING_NS))
+    ends_ns = events.end_ns[waits.rows[gathers]]
+    return np.asarray(has_next & (events.ts_ns[following] >= ends_ns - _ROUNDING_NS))
 
 
 def earlier(ctx: Context, waits: CollectiveWaits, gathers: LateGathers) -> ProgramChange:
-    """The change to a program that issues them one module earlier: what overlaps takes no time."""
+    """Build the change to a program that issues the gathers one module earlier."""
     return _shortened(ctx, waits.rows[gathers.place], gathers.hidden_ns)
 
 
 def without_overlapping(
     ctx: Context, waits: CollectiveWaits, gathers: LateGathers
 ) -> tuple[CollectiveWaits, ProgramChange]:
-    """What is waited for besides, and the change by which the gathers take none of it."""
+    """Return the other waits, and the change by which the gathers take none of them."""
     events, rows = ctx.events, waits.rows[gathers.place]
     ends = np.maximum.accumulate(events.end_ns[rows])
     begins = np.maximum(events.ts_ns[rows], np.append(0, ends[:-1]))
     taken = take_from_start(waits.waited, begins, np.maximum(begins, ends), gathers.hidden_ns)
+
     share_ns = waits.share_ns.copy()
     share_ns[gathers.place] -= gathers.hidden_ns
-    rest = replace(waits, waited=subtract(waits.waited, of_pairs(taken)), share_ns=share_ns)
-    return rest, _shortened(ctx, rows, events.dur_ns[rows] - gathers.hidden_ns)
+    other_waits = replace(waits, waited=subtract(waits.waited, of_pairs(taken)), share_ns=share_ns)
+    return other_waits, _shortened(ctx, rows, events.dur_ns[rows] - gathers.hidden_ns)
 
 
 def _shortened(ctx: Context, rows: Rows, less_ns: Int64s) -> ProgramChange:
-    """The change to device work that takes so much less. Shape ``(k,)`` each."""
+    """Build the change to device work that takes so much less. Shape ``(k,)`` each."""
     parts = np.round(_N_FACTORS * (1 - less_ns / np.maximum(ctx.events.dur_ns[rows], 1)))
     return ProgramChange(
         scaled=tuple(

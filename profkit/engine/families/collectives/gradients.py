@@ -1,4 +1,4 @@
-"""Which collectives reduce gradients."""
+"""The collectives that reduce gradients."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _ACCUMULATE: Final = regex(rf"^{EVALUATE_FUNCTION}torch::autograd::AccumulateGra
 
 
 def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
-    """All-reduces that hooks of complete gradients start, as those of DDP do.
+    """Return all-reduces that hooks of complete gradients start, as DDP's hooks do.
 
     Others in a backward pass belong to the model: tensor parallelism, ``SyncBatchNorm``. Shape of
     ``waits.rows``.
@@ -30,7 +30,7 @@ def reduced_by_hooks(ctx: Context, waits: CollectiveWaits) -> Mask:
 
 
 def reduced_after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
-    """All-reduces that the program itself starts after a backward pass. Shape of ``waits.rows``."""
+    """Return all-reduces that the program starts after a backward pass. Shape of ``waits.rows``."""
     return np.asarray(after_backward(ctx, waits) & _is_all_reduce(waits))
 
 

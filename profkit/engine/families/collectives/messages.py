@@ -68,7 +68,7 @@ _BY_KIND: Final = {
 
 @dataclass(frozen=True)
 class DistributedProgram:
-    """What a recording shows of a distributed program.
+    """Features of a distributed program that its recording shows.
 
     Attributes:
         trains: Whether it has a backward pass or optimizer steps.
@@ -83,11 +83,11 @@ class DistributedProgram:
     n_updates: int
 
 
-def distributed_program(ctx: Context) -> DistributedProgram:
-    """The kind of program.
+def describe_program(ctx: Context) -> DistributedProgram:
+    """Describe the kind of program.
 
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
-    their annotations; ``torch/csrc/autograd/engine.cpp`` for those of a backward pass.
+    their annotations; ``torch/csrc/autograd/engine.cpp`` for the operators of a backward pass.
     """
     n_updates = int(_named(ctx, OPTIMIZER_STEP).sum())
     trains = n_updates > 0 or bool(_named(ctx, BACKWARD).any())
@@ -99,27 +99,33 @@ def distributed_program(ctx: Context) -> DistributedProgram:
     )
 
 
-def collective_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
-    """The fix for waits on collectives."""
-    advice = _fix_by_origin(ctx, waits, program)
+def suggest_collective_fix(
+    ctx: Context, waits: CollectiveWaits, program: DistributedProgram
+) -> str:
+    """Return the fix for waits on collectives."""
+    advice = _choose_fix(ctx, waits, program)
     if waits.device is None and _moves_device_tensors(ctx):
         return f"{_NCCL} {advice}"
     return advice
 
 
-def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+def _choose_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+    # Barriers and pipelines have fixes of their own, whatever the program does.
     for kinds, advice in _BY_KIND.items():
         if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
             return advice
+
     if not program.trains:
         return _INFERENCE
     if _mostly(waits, _within(ctx, waits, FULLY_SHARDED)):
         return _PREFETCH
+
     in_backward = _within(ctx, waits, BACKWARD)
     if program.is_ddp:
         if not _mostly(waits, in_backward):
             return _EARLIER
         return _ddp_fix(waits, program, in_backward, "fp16" if lacks_bfloat16(ctx) else "bf16")
+
     after = after_backward(ctx, waits) & ~in_backward
     of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
@@ -128,14 +134,16 @@ def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedPro
 def _ddp_fix(
     waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask, dtype: str
 ) -> str:
-    """The fix for a model in ``DistributedDataParallel``.
+    """Return the fix for a model in ``DistributedDataParallel``.
 
     Args:
         dtype: The dtype of the hook that compresses gradients, ``bf16`` or ``fp16``.
     """
     n_sent = int(in_backward.sum())
     each_pass_sends = n_sent >= program.n_forwards
+    # With accumulated gradients (`no_sync`), only the last pass before an update sends.
     n_passes = program.n_forwards if each_pass_sends else program.n_updates
+
     sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES.format(dtype))]
     n_buckets = n_sent / max(1, n_passes)
     if n_passes and n_buckets <= _FEW_BUCKETS:
@@ -148,19 +156,19 @@ def _ddp_fix(
 
 
 def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
-    """Host operators and annotations by name. Shape ``(n,)``."""
+    """Return host operators and annotations by name. Shape ``(n,)``."""
     return rows_named(ctx.events, pattern, Category.OP, Category.ANNOTATION)
 
 
 def _within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> Mask:
-    """Which collectives were started inside an event of such a name. Shape of ``waits.rows``."""
+    """Return which collectives started inside an event of such a name. Shape of ``waits.rows``."""
     above = ctx.tree.nearest(_named(ctx, pattern))
-    known = waits.starter != NO_ROW
-    return np.asarray(known & (above[waits.starter] != NO_ROW))
+    is_started = waits.starter != NO_ROW
+    return np.asarray(is_started & (above[waits.starter] != NO_ROW))
 
 
 def after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
-    """Which collectives the program started after a backward pass of the same step.
+    """Return which collectives the program started after a backward pass of the same step.
 
     A recording without steps is one step. A collective that an operator starts, such as a layer
     that averages over ranks, does not reduce gradients. Shape of ``waits.rows``.
@@ -169,30 +177,30 @@ def after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, BACKWARD))])
     if not len(backward):
         return np.zeros(len(waits.rows), dtype=np.bool_)
-    known = waits.starter != NO_ROW
+
+    is_started = waits.starter != NO_ROW
     at_ns = events.ts_ns[waits.starter]
     place = np.searchsorted(backward, at_ns, side="right") - 1
     last_ns = backward[np.maximum(place, 0)]
+
     same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
     by_itself = ctx.tree.op_around[waits.starter] == NO_ROW
-    return np.asarray(known & (place >= 0) & same_step & by_itself)
+    return np.asarray(is_started & (place >= 0) & same_step & by_itself)
 
 
 def _mostly(waits: CollectiveWaits, which: Mask) -> bool:
-    """Whether these have half of the waited time, of collectives of known origin if any."""
-    known = waits.starter != NO_ROW
-    if not waits.share_ns[known].any():
-        known = np.ones(len(known), dtype=np.bool_)
-    return 2 * int(waits.share_ns[which & known].sum()) >= int(waits.share_ns[known].sum())
+    """Return whether some collectives have half of the waited time, of known origin if any."""
+    is_known = waits.starter != NO_ROW
+    if not waits.share_ns[is_known].any():
+        is_known = np.ones(len(is_known), dtype=np.bool_)
+    return 2 * int(waits.share_ns[which & is_known].sum()) >= int(waits.share_ns[is_known].sum())
 
 
 def _moves_device_tensors(ctx: Context) -> bool:
-    """Whether host threads launch device work inside collectives.
+    """Return whether host threads launch device work inside collectives.
 
     Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back itself.
     """
-    is_collective = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_collective[host_collectives(ctx.events)] = True
-    launch = ctx.launches.launch
-    launch = launch[launch != NO_ROW]
-    return bool((ctx.tree.nearest(is_collective)[launch] != NO_ROW).any())
+    launch = ctx.launches.launch[ctx.launches.launch != NO_ROW]
+    collective = ctx.nearest(host_collectives(ctx.events))
+    return bool((collective[launch] != NO_ROW).any())

@@ -1,4 +1,4 @@
-"""Time that a rank waits for collectives, and the source lines that started them."""
+"""The time that a rank waits for collectives, and the source lines that started them."""
 
 from dataclasses import replace
 from typing import Final
@@ -59,61 +59,68 @@ class CollectiveWaits:
     @property
     def by_kind(self) -> dict[str, int]:
         """Waited nanoseconds by kind, the most first."""
-        found: dict[str, int] = {}
+        total_ns: dict[str, int] = {}
         for kind, ns in zip(self.kinds, self.share_ns.tolist(), strict=True):
-            found[kind] = found.get(kind, 0) + ns
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+            total_ns[kind] = total_ns.get(kind, 0) + ns
+        return dict(sorted(total_ns.items(), key=lambda pair: -pair[1]))
 
 
-def waits_of_devices(ctx: Context) -> CollectiveWaits | None:
-    """The waits of the device that waits longest; None without collectives on devices.
+def find_device_waits(ctx: Context) -> CollectiveWaits | None:
+    """Return the waits of the device that waits longest; None without collectives on devices.
 
     A device that computes nothing during a collective does not wait for it if the host has not
     launched further compute kernels, unless the device blocks the host.
     """
-    found = [_of_device(ctx, each) for each in ctx.devices if len(each.communication)]
-    return max(found, key=lambda each: each.waited.total_ns, default=None)
+    waits = [
+        _find_waits_of_device(ctx, device) for device in ctx.devices if len(device.communication)
+    ]
+    return max(waits, key=lambda device_waits: device_waits.waited.total_ns, default=None)
 
 
-def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
+def _find_waits_of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
+
     blocked = ctx.host_activity["sync"]
     late = find_late_launch_time(events, launches, device, ctx.is_communication, blocked)
+
     rows = device.rows[ctx.is_communication[device.rows]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+
+    # The program calls the outermost operator, within which others launch the kernel.
     place = np.searchsorted(launches.work, rows)
     launch = launches.launch[place]
     starter = np.where(launches.op[place] != NO_ROW, launches.op[place], launch)
     outermost = ctx.tree.outermost(collective_rows(events) & (events.category == Category.OP))
     above = np.where(starter != NO_ROW, outermost[starter], NO_ROW)
     starter = np.where(above != NO_ROW, above, starter).astype(np.int32)
+
     waited = subtract(alone, late)
     return CollectiveWaits(
         device=device.device,
         rows=rows,
         starter=starter,
-        kinds=_kinds_of_kernels(ctx, rows, launch, starter),
+        kinds=_classify_kernels(ctx, rows, launch, starter),
         exposed_ns=alone.total_ns,
         waited=waited,
         share_ns=wait_by_collective(events, rows, waited),
     )
 
 
-def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
-    """The kind of each kernel's collective, from the first name that has one.
+def _classify_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
+    """Return the kind of each kernel's collective, from the first name that has one.
 
-    The names are those of the operator that the program called, the collective in the kernel's
-    metadata, the annotation around its launch, and last the kernel: NCCL implements a barrier as an
-    all-reduce, and all-to-all by kernels that send and receive.
+    The names are, in this order, of the operator that the program called, the collective in the
+    kernel's metadata, the annotation around its launch, and the kernel: NCCL implements a barrier
+    as an all-reduce, and all-to-all by kernels that send and receive.
     """
     events = ctx.events
-    is_annotation = np.zeros(len(events), dtype=np.bool_)
-    is_annotation[device_collectives(events)] = True
-    annotation = np.where(launch != NO_ROW, ctx.tree.nearest(is_annotation)[launch], NO_ROW)
+    around = ctx.nearest(device_collectives(events))
+    annotation = np.where(launch != NO_ROW, around[launch], NO_ROW)
     written = events.collective.at(rows).tolist()
-    names: dict[tuple[int, ...], str] = {}
-    found = []
+
+    kind_of_texts: dict[tuple[int, ...], str] = {}
+    kernel_kinds = []
     for texts in zip(
         [events.name[row] if row != NO_ROW else NO_ROW for row in starter.tolist()],
         [NO_ROW if number == MISSING else number for number in written],
@@ -121,34 +128,40 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
         events.name[rows].tolist(),
         strict=True,
     ):
-        if texts not in names:
+        # Many kernels have few combinations of names: each is looked up once.
+        if texts not in kind_of_texts:
             kinds = (collective_kind(events.names[number]) for number in texts if number != NO_ROW)
-            names[texts] = next(
+            kind_of_texts[texts] = next(
                 (kind for kind in kinds if kind != UNKNOWN_COLLECTIVE), UNKNOWN_COLLECTIVE
             )
-        found.append(names[texts])
-    return found
+        kernel_kinds.append(kind_of_texts[texts])
+
+    return kernel_kinds
 
 
-def waits_of_host(ctx: Context) -> CollectiveWaits | None:
-    """The waits for collectives that host threads run; None without such collectives."""
+def find_host_waits(ctx: Context) -> CollectiveWaits | None:
+    """Return the waits for collectives that host threads run; None without such collectives."""
     events = ctx.events
     rows = host_collectives(events)
     starts, ends = windows(ctx)
     if not len(rows) or not len(starts):
         return None
+
     working = host_work_time(events, ctx.tree)
+    # A rank whose device computes meanwhile does not wait.
     for device in ctx.devices:
         working = unite(working, device.compute)
-    within = union(starts, ends)
+
+    steps_time = union(starts, ends)
     waited = find_exposed_waits(events, rows, working, int(starts.min()), int(ends.max()))
-    waited = intersect(waited, within)
+    waited = intersect(waited, steps_time)
+
     return CollectiveWaits(
         device=None,
         rows=rows,
         starter=find_launching_ops(events, ctx.tree, rows),
         kinds=collective_kinds(events, rows),
-        exposed_ns=intersect(subtract(covered_by(events, rows), working), within).total_ns,
+        exposed_ns=intersect(subtract(covered_by(events, rows), working), steps_time).total_ns,
         waited=waited,
         share_ns=wait_by_collective(events, rows, waited),
     )
@@ -171,65 +184,72 @@ class CollectiveSite:
     ns: int
 
 
-def collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
-    """The lines that started collectives with waited time, the longest first.
+def find_collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
+    """List the lines that started collectives with waited time, the longest first.
 
     Collectives whose start was not recorded have no line.
     """
-    counts = np.flatnonzero((waits.share_ns > 0) & (waits.starter != NO_ROW))
-    counts = counts[np.argsort(-waits.share_ns[counts], kind="stable")]
-    ns, rows = waits.share_ns[counts], _rows_with_line(ctx, waits.starter[counts])
-    regions = ctx.tree.nearest(_regions(ctx))[waits.starter[counts]]
-    found = []
-    for location, here in ctx.by_line(rows):
-        mine = np.isin(rows, here)
-        heaviest = int(counts[mine][0])
+    places = np.flatnonzero((waits.share_ns > 0) & (waits.starter != NO_ROW))
+    places = places[np.argsort(-waits.share_ns[places], kind="stable")]
+    ns, rows = waits.share_ns[places], _find_rows_with_line(ctx, waits.starter[places])
+    regions = ctx.tree.nearest(_regions(ctx))[waits.starter[places]]
+
+    sites = []
+    for location, line_rows in ctx.by_line(rows):
+        is_of_line = np.isin(rows, line_rows)
+        # Places are sorted by time.
+        heaviest = int(places[is_of_line][0])
         op = ctx.location(int(waits.starter[heaviest])).op
-        found.append(
+        sites.append(
             CollectiveSite(
                 location=replace(location, op=op),
-                region=_main_region(ctx, regions[mine], ns[mine]),
+                region=_main_region(ctx, regions[is_of_line], ns[is_of_line]),
                 kind=waits.kinds[heaviest],
-                ns=int(ns[mine].sum()),
+                ns=int(ns[is_of_line].sum()),
             )
         )
-    return sorted(found, key=lambda each: -each.ns)
+
+    return sorted(sites, key=lambda site: -site.ns)
 
 
 def _main_region(ctx: Context, regions: Int32s, ns: Int64s) -> str:
-    """The region with at least half of the time, by name; empty if there is none."""
+    """Name the region with at least half of the time; empty if there is none."""
     by_name: dict[str, int] = {}
-    for region, each_ns in zip(regions.tolist(), ns.tolist(), strict=True):
+    for region, region_ns in zip(regions.tolist(), ns.tolist(), strict=True):
         if region != NO_ROW:
             name = ctx.events.name_of(region)
-            by_name[name] = by_name.get(name, 0) + each_ns
+            by_name[name] = by_name.get(name, 0) + region_ns
     return next((name for name, total in by_name.items() if 2 * total >= ns.sum()), "")
 
 
 def _regions(ctx: Context) -> Mask:
-    """Annotations of the user's program, without collectives and steps. Shape ``(n,)``."""
-    own = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
-    own[ctx.steps.annotations] = False
-    return np.asarray(own & ~names_matching(ctx.events, FRAMING)[ctx.events.name])
+    """Return annotations of the user's program, without collectives and steps. Shape ``(n,)``."""
+    is_region = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
+    is_region[ctx.steps.annotations] = False
+    return np.asarray(is_region & ~names_matching(ctx.events, FRAMING)[ctx.events.name])
 
 
-def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
-    """For each operator the row whose source line it belongs to.
+def _find_rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
+    """Return for each operator the row whose source line it belongs to.
 
     An operator on autograd's thread has no source line. It belongs to the call of ``backward()``
     that is open on the main thread, if the recording shows it.
     """
     events, tree, frame = ctx.events, ctx.tree, ctx.source.frame
-    without_line = (frame[starter] == NO_FRAME) & (events.lane[starter] != _main_lane(ctx))
-    if not without_line.any():
+    is_lost = (frame[starter] == NO_FRAME) & (events.lane[starter] != _main_lane(ctx))
+    if not is_lost.any():
         return starter
-    at_ns = events.ts_ns[starter[without_line]]
+
+    at_ns = events.ts_ns[starter[is_lost]]
     lane = np.full(len(at_ns), _main_lane(ctx), dtype=np.int32)
+
     ops = np.flatnonzero((events.category == Category.OP) & (events.lane == _main_lane(ctx)))
     ops = ops[tree.op_around[ops] == NO_ROW]
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
-    found: Int32s = starter.copy()
+
+    line_rows: Int32s = starter.copy()
     if len(ops):
+        # The call of backward() is the open Python function, or without stacks the row of its seed.
         place = np.searchsorted(events.ts_ns[ops], at_ns, side="right") - 1
         last = ops[np.maximum(place, 0)]
         is_seed = np.array([events.names[name] == _SEED for name in events.name[last].tolist()])
@@ -237,13 +257,14 @@ def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
         open_now = find_rows_open_at(events, tree, lane, at_ns)
         is_frame = (open_now != NO_ROW) & (python[open_now] != NO_ROW)
         called = np.where((place >= 0) & is_seed, last, np.where(is_frame, open_now, NO_ROW))
-        has = (called != NO_ROW) & (frame[called] != NO_FRAME)
-        found[without_line] = np.where(has, called, found[without_line])
-    return found
+        has_line = (called != NO_ROW) & (frame[called] != NO_FRAME)
+        line_rows[is_lost] = np.where(has_line, called, line_rows[is_lost])
+
+    return line_rows
 
 
 def _main_lane(ctx: Context) -> int:
-    """The thread with the steps; without steps the one with the most operators."""
+    """Return the thread with the steps; without steps the one with the most operators."""
     events = ctx.events
     if len(ctx.steps):
         return int(events.lane[ctx.steps.rows[0]])

@@ -51,43 +51,49 @@ class DriverCalls:
         return int(self.is_free.sum())
 
     def select(self, mask: Mask) -> "DriverCalls":
-        """The calls of a mask of shape ``(k,)``."""
+        """Return the calls of a mask of shape ``(k,)``."""
         return DriverCalls(self.rows[mask], self.is_free[mask])
 
 
 def driver_calls(ctx: Context) -> DriverCalls:
-    """All of them."""
+    """Find all calls of the driver for device memory."""
     rows = ALLOCATOR.rows(ctx.events)
     rows = rows[names_matching(ctx.events, _DEVICE_MEMORY)[ctx.events.name[rows]]]
     return DriverCalls(rows, names_matching(ctx.events, _FREE)[ctx.events.name[rows]])
 
 
-def uncached_calls(ctx: Context) -> DriverCalls | None:
-    """The calls in the windows, if the driver allocates and frees single tensors all the time."""
+def find_uncached_calls(ctx: Context) -> DriverCalls | None:
+    """Find the calls in the windows, if the driver keeps allocating and freeing single tensors."""
     calls = driver_calls(ctx)
     calls = calls.select(in_windows(ctx, calls.rows))
     n_allocations = len(calls.rows) - calls.n_frees
+
     kernels = ctx.events.rows_of(Category.KERNEL)
     n_kernels = int(in_windows(ctx, kernels).sum())
     if n_allocations < max(_MIN_ALLOCATIONS, _MIN_PER_KERNEL * n_kernels):
         return None
     if _n_single_frees(ctx, calls) < _MIN_FREES_PER_KERNEL * n_kernels:
         return None
-    empty = rows_named(ctx.events, _EMPTY, Category.OP)
-    n_empty = int(in_windows(ctx, np.flatnonzero(empty)).sum())
+
+    is_empty = rows_named(ctx.events, _EMPTY, Category.OP)
+    n_empty = int(in_windows(ctx, np.flatnonzero(is_empty)).sum())
+
     op = ctx.innermost_op[calls.rows[~calls.is_free]]
     op = op[op != NO_ROW]
-    n_allocating = len(distinct(op[empty[op]]))
+    n_allocating = len(distinct(op[is_empty[op]]))
     return None if n_allocating < _MIN_EMPTY_SHARE * n_empty else calls
 
 
 def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
-    """Frees before which the program allocated or launched something since the last one."""
+    """Count frees before which the program allocated or launched something since the last one."""
     starts_ns = ctx.events.ts_ns[calls.rows]
     order = np.argsort(starts_ns, kind="stable")
     launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
     n_launched = np.searchsorted(np.sort(ctx.events.ts_ns[launch]), starts_ns[order])
+
     is_free = calls.is_free[order]
+
+    # Frees in a row, without a launch between them, empty the cache as a whole.
     follows = np.append(False, is_free[:-1] & (np.diff(n_launched) == 0))
     return int((is_free & ~follows).sum())
 
@@ -107,20 +113,23 @@ class ShapeGrowth:
     n_shapes: int
 
 
-def growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
-    """Allocations in later steps, if nothing is freed and shapes change in most of these steps."""
+def find_growth_by_shapes(ctx: Context) -> ShapeGrowth | None:
+    """Find allocations in later steps, if nothing is freed and most steps have new shapes."""
     later = driver_calls(ctx)
     later = later.select(ctx.step_of(later.rows) > 0)
     if not len(later.rows) or later.n_frees or not len(ctx.events.input_dims.rows):
         return None
-    every = ctx.step_of(np.arange(len(ctx.events)))
-    found = find_new_shapes(ctx.events, ctx.tree, ctx.source.frame, every)
-    count = np.bincount(found.group)
-    many = np.flatnonzero(count > _MAX_SHAPES)
-    rows = found.rows[np.isin(found.group, many)]
-    steps = distinct(every[rows])
-    calls = later.rows[np.isin(every[later.rows], steps)]
+
+    step_of_rows = ctx.step_of(np.arange(len(ctx.events)))
+    growth = find_new_shapes(ctx.events, ctx.tree, ctx.source.frame, step_of_rows)
+    count = np.bincount(growth.group)
+    large_groups = np.flatnonzero(count > _MAX_SHAPES)
+    rows = growth.rows[np.isin(growth.group, large_groups)]
+
+    steps = distinct(step_of_rows[rows])
+    calls = later.rows[np.isin(step_of_rows[later.rows], steps)]
     if len(steps) < _MIN_STEPS or len(calls) < _MIN_EXPLAINED_SHARE * len(later.rows):
         return None
-    first = found.group[found.rows == rows[0]]
+
+    first = growth.group[growth.rows == rows[0]]
     return ShapeGrowth(calls, rows, int(count[first[0]]))

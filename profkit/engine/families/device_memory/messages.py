@@ -18,7 +18,7 @@ def blocks(n: int) -> str:
 
 
 def site_line(location: Location, *, is_before_recording: bool = False) -> str:
-    """``train.py:12``, or why there is no source line."""
+    """Return ``train.py:12``, or why the source line is unknown."""
     if is_before_recording and location.file is None:
         return "memory allocated before recording"
     return location.place
@@ -42,7 +42,7 @@ def retention_text(sites: Sequence[FragmentationSite]) -> str:
 
 
 def main_fragmentation_sites(sites: Sequence[FragmentationSite]) -> list[FragmentationSite]:
-    """Those that have a source line and cause a good part of the fragmentation."""
+    """Select the sites with a source line that cause a good part of the fragmentation."""
     min_bytes = _MIN_SHARE * sum(site.unreleasable_bytes for site in sites)
     return [
         site
@@ -57,6 +57,6 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def site_locations(sites: Iterable[AllocationSite | FragmentationSite]) -> tuple[Location, ...]:
-    """The distinct source lines of sites, in their order."""
-    known = (site.location for site in sites if site.location.file is not None)
-    return tuple(dict.fromkeys(known))
+    """Return the distinct source lines of sites, in their order."""
+    locations = (site.location for site in sites if site.location.file is not None)
+    return tuple(dict.fromkeys(locations))

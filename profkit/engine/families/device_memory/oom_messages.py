@@ -34,14 +34,14 @@ _ADVICE: Final = {
 }
 
 
-def oom_message(
+def describe_oom(
     memory: DeviceMemory,
     line: Location,
     failure: AllocationFailure,
     sites: tuple[AllocationSite, ...],
     n: int,
 ) -> str:
-    """The failed allocation, its cause, and the allocation sites with the most memory.
+    """Describe the failed allocation, its cause, and the allocation sites with the most memory.
 
     Args:
         line: The source line of the allocation.
@@ -53,10 +53,12 @@ def oom_message(
     times = f", {format_times(n)}" if n > 1 else ""
     requested = format_bytes(failure.requested_bytes)
     parts = [f"{memory.label}: allocation of {requested} failed{place}{times}."]
+
     active = (
         f"{format_bytes(failure.active_bytes)} of the {format_bytes(failure.reserved_bytes)} that "
         "PyTorch had reserved were active"
     )
+
     free = failure.device_free_bytes
     if failure.reason == "limit":
         limit_bytes = None if failure.driver is None else failure.driver.limit_bytes
@@ -66,16 +68,18 @@ def oom_message(
             f"limit{limit} was reached, or memory was freed too late. {active}."
         )
         return " ".join(parts)
+
     driver = "" if free is None else f", and the driver had {format_bytes(free)} free"
     missing = failure.missing_bytes
     too_little = f", {format_bytes(missing)} too little" if missing else ""
     parts.append(f"{_REASONS[failure.reason]}: {active}{driver}{too_little}.")
+
     if failure.unreleasable_bytes:
         parts.append(_fragmented(memory, failure))
     if sites:
-        largest = listed([site_text(each) for each in sites[:MAX_LINES]])
+        largest = listed([site_text(site) for site in sites[:MAX_LINES]])
         parts.append(f"Largest allocation sites: {largest}.")
-    parts.append(_outside(failure))
+    parts.append(_describe_outside(failure))
     return " ".join(filter(None, parts))
 
 
@@ -91,16 +95,19 @@ def _fragmented(memory: DeviceMemory, failure: AllocationFailure) -> str:
     return f"{text}. As one block they would have been enough{but}."
 
 
-def _outside(failure: AllocationFailure) -> str:
-    """The device memory outside this allocator, as far as it is known."""
+def _describe_outside(failure: AllocationFailure) -> str:
+    """Describe the device memory outside this allocator, as far as it is known."""
     if failure.outside_bytes is None or failure.driver is None:
         if failure.device_free_bytes is None:
             return ""
-        known = format_bytes(failure.reserved_bytes + failure.device_free_bytes)
-        return f"Device memory beyond these {known} is in use by other programs or libraries."
-    others, own = failure.driver.others_bytes, failure.driver.non_torch_bytes
-    owners = [f"{format_bytes(others)} by other programs"] if others else []
-    owners += [f"{format_bytes(own)} by libraries of this program"] if own else []
+        used = format_bytes(failure.reserved_bytes + failure.device_free_bytes)
+        return f"Device memory beyond these {used} is in use by other programs or libraries."
+
+    others_bytes, libraries_bytes = failure.driver.others_bytes, failure.driver.non_torch_bytes
+    owners = [f"{format_bytes(others_bytes)} by other programs"] if others_bytes else []
+    owners += (
+        [f"{format_bytes(libraries_bytes)} by libraries of this program"] if libraries_bytes else []
+    )
     return (
         f"{format_bytes(failure.outside_bytes)} of the device's "
         f"{format_bytes(failure.driver.total_bytes)} were in use outside PyTorch"
@@ -108,19 +115,21 @@ def _outside(failure: AllocationFailure) -> str:
     )
 
 
-def oom_fix(
+def suggest_oom_fix(
     memory: DeviceMemory,
     line: Location,
     failure: AllocationFailure,
     sites: tuple[AllocationSite, ...],
 ) -> str:
-    """A setting that is enough, then the ways to free memory, those with the most bytes first."""
+    """Return a setting that is enough, then the ways to free memory, the most bytes first."""
     if failure.reason == "limit":
         return (
             "Raise `torch.cuda.set_per_process_memory_fraction` if the program sets it, and check "
             "with `nvidia-smi` what else uses the device."
         )
+
     by_use: dict[str, int] = {}
+
     for site in sites:
         by_use[site.category] = by_use.get(site.category, 0) + site.bytes
     ways = [(n_bytes, _ADVICE[use]) for use, n_bytes in by_use.items() if use in _ADVICE]
@@ -129,29 +138,33 @@ def oom_fix(
         for site in sites
         if site.category == "unknown" and site.location.file is not None
     )
+
     if failure.reason == "outside":
         outside = "outside PyTorch: check with `nvidia-smi` what else uses the device"
         ways.append((failure.outside_bytes or 0, outside))
     if line.file:
         ways.append((failure.requested_bytes, f"{line.place}: compute it in chunks"))
+
     setting = fitting_setting(memory, failure) if failure.unreleasable_bytes else None
     first = ""
     if setting is not None and failure.fits_if_compacted:
-        # With it the allocation is known to fit, whereas the others may free too little.
+        # The allocation is known to fit with it, whereas the other ways may free too little.
         first = f"{setting[0].upper()}{setting[1:]}. "
     elif setting is not None:
         ways.append((failure.unreleasable_bytes, f"fragmented: {setting}"))
+
     if not ways:
         return first.rstrip() or (
             "Use a smaller batch, and record the history with stacks to see what uses memory."
         )
-    ways.sort(key=lambda each: -each[0])
+
+    ways.sort(key=lambda way: -way[0])
     named = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in ways[:MAX_LINES])
     return f"{first}{'Otherwise, by' if first else 'By'} bytes: {named}."
 
 
-def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
-    """How often requests made the allocator release its cache, and how much it reserved again.
+def describe_flushes(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
+    """Describe how often requests made the allocator release its cache and reserve it again.
 
     Args:
         full: Such flushes, as places in :attr:`DeviceMemory.flushes`.
@@ -168,8 +181,8 @@ def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     )
 
 
-def flush_fix(memory: DeviceMemory) -> str:
-    """The fix for such flushes."""
+def suggest_flush_fix(memory: DeviceMemory) -> str:
+    """Return the fix for such flushes."""
     if _threshold(memory) is not None:
         return (
             "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or remove it: the "
@@ -182,6 +195,6 @@ def flush_fix(memory: DeviceMemory) -> str:
 
 
 def _threshold(memory: DeviceMemory) -> float | None:
-    """``garbage_collection_threshold``, if the program sets it."""
+    """Return ``garbage_collection_threshold``, if the program sets it."""
     value = memory.snapshot.settings.get("garbage_collection_threshold")
     return float(value) if isinstance(value, int | float) and value > 0 else None

@@ -17,25 +17,27 @@ _ORDER: Final = "Allocate long-lived tensors before short-lived ones"
 
 
 def expandable_setting(settings: AllocatorSettings) -> str:
-    """The variable with expandable segments and the other settings that the program has."""
+    """Return the variable with expandable segments and the program's other settings."""
     expandable = replace(settings, expandable=True, max_split_bytes=None)
     return f"{CONF}={expandable.alloc_conf}"
 
 
 def _tried(what_if: WhatIf) -> list[SimulationResult]:
-    return [each for each in _results(what_if) if each.is_complete]
+    return [result for result in _results(what_if) if result.is_complete]
 
 
 def _useful(what_if: WhatIf) -> list[SimulationResult]:
-    """Those that are recommended."""
+    """Return the results of the settings that are recommended."""
     recorded = what_if.recorded.peak_bytes
     return [
-        each for each in _tried(what_if) if _is_significant(recorded - each.peak_bytes, recorded)
+        result
+        for result in _tried(what_if)
+        if _is_significant(recorded - result.peak_bytes, recorded)
     ]
 
 
 def fragmentation_cost(memory: DeviceMemory, excess_bytes: int) -> Cost:
-    """What the fix saves: with the first setting that is recommended, else at most everything."""
+    """Return the bytes that the first recommended setting saves, else at most all of the excess."""
     what_if = memory.what_if
     useful = _useful(what_if) if what_if.is_reproduced else []
     if not useful:
@@ -43,28 +45,33 @@ def fragmentation_cost(memory: DeviceMemory, excess_bytes: int) -> Cost:
     return Cost(bytes=what_if.recorded.peak_bytes - useful[0].peak_bytes, basis="estimate")
 
 
-def fragmentation_fix(memory: DeviceMemory) -> str:
-    """The fix for fragmentation, with the peak that a simulation of the history gives for it."""
+def suggest_fragmentation_fix(memory: DeviceMemory) -> str:
+    """Suggest a fix for fragmentation, with its peak in a simulation of the history."""
     what_if = memory.what_if
     if not what_if.is_reproduced:
         return _estimated_fix(memory)
+
     recorded = what_if.recorded.peak_bytes
     tried, useful = _tried(what_if), _useful(what_if)
+
     if useful:
-        first, *others = useful
+        first, *alternatives = useful
         also = "".join(
-            f"; {_with(memory, each)} {format_bytes(each.peak_bytes)}" for each in others
+            f"; {_with(memory, result)} {format_bytes(result.peak_bytes)}"
+            for result in alternatives
         )
-        it = "without it" if _removes_limit(memory, first) else "with it"
+        with_or_without = "without it" if _removes_limit(memory, first) else "with it"
         return (
-            f"{_change(memory, first)}: {it} peak reserved memory would be "
+            f"{_change(memory, first)}: {with_or_without} peak reserved memory would be "
             f"{format_bytes(first.peak_bytes)} instead of {format_bytes(recorded)}{also}. {_ORDER}."
         )
+
     figures = " and ".join(
-        f"{format_bytes(each.peak_bytes)} {_with(memory, each)}" for each in tried
+        f"{format_bytes(result.peak_bytes)} {_with(memory, result)}" for result in tried
     )
     if not figures:
         return _program_fix(memory)
+
     return (
         f"No setting would reduce the peak of {format_bytes(recorded)} reserved by much: "
         f"{figures}. {_program_fix(memory)}"
@@ -72,7 +79,7 @@ def fragmentation_fix(memory: DeviceMemory) -> str:
 
 
 def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
-    """The peaks of reserved memory in simulations of the history."""
+    """Return the peaks of reserved memory in simulations of the history."""
     what_if = memory.what_if
     expandable, split = what_if.expandable, what_if.best_split
     return {
@@ -85,13 +92,13 @@ def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
 
 
 def fitting_setting(memory: DeviceMemory, failure: AllocationFailure) -> str | None:
-    """The setting with which a failed allocation would fit, or None if there is none."""
+    """Return the setting with which a failed allocation would fit, or None if there is none."""
     what_if = memory.what_if
     if failure.fits_if_compacted and what_if.is_reproduced:
-        found = what_if.setting_that_serves(failure.place)
-        if found is None:
+        result = what_if.setting_that_serves(failure.place)
+        if result is None:
             return None
-        change = _change(memory, found)
+        change = _change(memory, result)
         return f"{change[0].lower()}{change[1:]}, with which this allocation would fit"
     if memory.settings.expandable:
         return None
@@ -100,7 +107,7 @@ def fitting_setting(memory: DeviceMemory, failure: AllocationFailure) -> str | N
 
 
 def fails_with_any_setting(memory: DeviceMemory, failure: AllocationFailure) -> bool:
-    """Whether other settings were simulated and the allocation fails with all of them."""
+    """Return whether the allocation fails with all of the simulated settings, if there are any."""
     what_if = memory.what_if
     is_simulated = what_if.expandable is not None or len(what_if.split_results) > 0
     return is_simulated and what_if.setting_that_serves(failure.place) is None
@@ -109,26 +116,26 @@ def fails_with_any_setting(memory: DeviceMemory, failure: AllocationFailure) -> 
 def fitting_setting_evidence(
     memory: DeviceMemory, failure: AllocationFailure
 ) -> dict[str, EvidenceValue]:
-    """Whether other settings were simulated, and one with which the allocation would fit."""
+    """Return whether other settings were simulated, and one with which the allocation would fit."""
     if failure.reason == "limit" or not failure.fits_if_compacted:
         return {}
     what_if = memory.what_if
-    found = what_if.setting_that_serves(failure.place)
+    result = what_if.setting_that_serves(failure.place)
     return {
         "is_reproduced": what_if.is_reproduced,
-        "fits_with": None if found is None else found.settings.change or "no max_split_size_mb",
+        "fits_with": None if result is None else result.settings.change or "no max_split_size_mb",
     }
 
 
 def _results(what_if: WhatIf) -> list[SimulationResult]:
-    """Expandable segments and the best split limit; the limit first if it reserves much less."""
+    """Return expandable segments and the best split limit, a much better limit first."""
     expandable, split = what_if.expandable, what_if.best_split
-    found = [each for each in (expandable, split) if each is not None]
+    results = [result for result in (expandable, split) if result is not None]
     if expandable is not None and split is not None:
         less = expandable.peak_bytes - split.peak_bytes
         if _is_significant(less, what_if.recorded.peak_bytes):
-            found.reverse()
-    return found
+            results.reverse()
+    return results
 
 
 def _is_significant(saved_bytes: int, recorded_bytes: int) -> bool:
@@ -136,7 +143,7 @@ def _is_significant(saved_bytes: int, recorded_bytes: int) -> bool:
 
 
 def _removes_limit(memory: DeviceMemory, result: SimulationResult) -> bool:
-    """Whether the change is to remove ``max_split_size_mb``."""
+    """Return whether the change is to remove ``max_split_size_mb``."""
     has_limit = memory.settings.max_split_bytes is not None
     return has_limit and (memory.settings.expandable or not result.settings.change)
 
@@ -163,7 +170,7 @@ def _program_fix(memory: DeviceMemory) -> str:
 
 
 def _estimated_fix(memory: DeviceMemory) -> str:
-    """The fix if the history cannot be simulated, from the memory that was active."""
+    """Return the fix if the history cannot be simulated, from the memory that was active."""
     compact = format_bytes(memory.driver_requests.compact_bytes)
     limit = memory.settings.max_split_bytes
     if not memory.settings.expandable:

@@ -32,8 +32,8 @@ _WORD: Final = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = regex(r"(?<!\w)(\w+)\W*$")
 
 
-def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
-    """The leaks of one cause, the most bytes per step first; those of one holder in one group.
+def find_leaks(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
+    """Return the leaks of one cause by holder, the most bytes per step first.
 
     Args:
         cause: The name of the rule that reports them.
@@ -42,45 +42,47 @@ def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
     for leak in ctx.live.leaks if ctx.live is not None else ():
         if cause_of(leak) == cause:
             groups.setdefault(_holder(leak), []).append(leak)
-    found = (
+
+    sorted_groups = (
         tuple(sorted(group, key=total_per_step_bytes, reverse=True)) for group in groups.values()
     )
-    return sorted(found, key=lambda group: -sum(map(total_per_step_bytes, group)))
+    return sorted(sorted_groups, key=lambda group: -sum(map(total_per_step_bytes, group)))
 
 
 def _holder(leak: Leak) -> object:
-    """The key of a leak's holder; leaks without one are all different."""
+    """Return the key of a leak's holder; leaks without one are all different."""
     chain = main_chain(leak)
     if chain is None or chain.kind == "unknown" or not container_name(chain):
         return id(leak)
     return leak.kind, leak.device, container_name(chain), chain.scope
 
 
-def merged(group: tuple[Leak, ...]) -> Leak:
-    """The leaks of one holder as one, with the allocation site that has most of it.
+def merge_leaks(group: tuple[Leak, ...]) -> Leak:
+    """Merge the leaks of one holder, with the allocation site that grows most.
 
     Args:
         group: Leaks of one holder, the most bytes per step first.
     """
-    most = group[0]
-    graphs = [each.graph for each in group if each.graph is not None]
+    largest = group[0]
+    graphs = [leak.graph for leak in group if leak.graph is not None]
+
     return replace(
-        most,
-        per_step_bytes=sum(each.per_step_bytes for each in group),
-        bytes=sum(each.bytes for each in group),
-        n=sum(each.n for each in group),
-        first_step=min(each.first_step for each in group),
-        last_step=max(each.last_step for each in group),
+        largest,
+        per_step_bytes=sum(leak.per_step_bytes for leak in group),
+        bytes=sum(leak.bytes for leak in group),
+        n=sum(leak.n for leak in group),
+        first_step=min(leak.first_step for leak in group),
+        last_step=max(leak.last_step for leak in group),
         graph=max(graphs, key=graph_bytes, default=None),
-        nodes_per_step=sum(each.nodes_per_step for each in group),
-        shape=most.shape if len({each.shape for each in group}) == 1 else None,
-        growth=together(each.growth for each in group),
+        nodes_per_step=sum(leak.nodes_per_step for leak in group),
+        shape=largest.shape if len({leak.shape for leak in group}) == 1 else None,
+        growth=together(leak.growth for leak in group),
         limit_bytes=limit_together(group),
     )
 
 
 def cause_of(leak: Leak) -> Cause:
-    """The cause of a leak: what most likely has to change.
+    """Return the cause of a leak: what most likely has to change.
 
     The holder of an object counts before the graph of the object: a tensor in the frame of a
     retained exception usually has a graph, and both are freed with the exception.
@@ -95,7 +97,7 @@ def cause_of(leak: Leak) -> Cause:
 
 
 def _by_itself(leak: Leak) -> Cause:
-    """The cause of a leak whose holder does not determine it."""
+    """Return the cause of a leak whose holder does not determine it."""
     if leak.kind == "garbage":
         return "uncollected-cycle"
     if leak.kind in {"host", "native", "workers"}:
@@ -106,13 +108,13 @@ def _by_itself(leak: Leak) -> Cause:
 
 
 def main_chain(leak: Leak) -> Chain | None:
-    """The reference chain to report: the shortest with a known root, else the shortest."""
-    known = (chain for chain in leak.chains if chain.kind != "unknown")
-    return next(known, leak.chains[0] if leak.chains else None)
+    """Return the reference chain to report: the shortest with a known root, else the shortest."""
+    rooted = (chain for chain in leak.chains if chain.kind != "unknown")
+    return next(rooted, leak.chains[0] if leak.chains else None)
 
 
 def graph_share(leak: Leak) -> float:
-    """The share of a leak that is its autograd graph, nodes included; 0 to 1."""
+    """Return the share of a leak that is its autograd graph, nodes included; 0 to 1."""
     if leak.kind == "graph":
         return 1.0
     if leak.graph is None:
@@ -120,52 +122,52 @@ def graph_share(leak: Leak) -> float:
     if leak.nodes_per_step and leak.graph.n_nodes:
         graph_per_step = saved_per_step_bytes(leak) + node_per_step_bytes(leak)
         return min(graph_per_step / max(total_per_step_bytes(leak), 1), 1.0)
-    retained = graph_bytes(leak.graph)
-    own = max(leak.bytes - leak.graph.saved_bytes, 0)
-    return retained / (retained + own) if retained else 0.0
+    retained_bytes = graph_bytes(leak.graph)
+    own_bytes = max(leak.bytes - leak.graph.saved_bytes, 0)
+    return retained_bytes / (retained_bytes + own_bytes) if retained_bytes else 0.0
 
 
 def graph_bytes(graph: Graph) -> int:
-    """Bytes of a graph: what it saved, and approximately its nodes."""
+    """Return the bytes that a graph saved, with an approximate size of its nodes."""
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
 
 
 def saved_per_step_bytes(leak: Leak) -> int:
-    """Bytes per step that new graph nodes save, at the average of all nodes."""
+    """Return the bytes per step that new graph nodes save, at the average of all nodes."""
     if leak.graph is None or not leak.graph.n_nodes:
         return 0
     return round(leak.graph.saved_bytes * leak.nodes_per_step / leak.graph.n_nodes)
 
 
 def node_per_step_bytes(leak: Leak) -> int:
-    """Approximate bytes per step of new graph nodes, without what they save."""
+    """Return approximate bytes per step of new graph nodes, without what they save."""
     return round(NODE_BYTES * leak.nodes_per_step)
 
 
 def total_per_step_bytes(leak: Leak) -> int:
-    """Growth per step, nodes included."""
+    """Return the growth per step, nodes included."""
     return leak.per_step_bytes + node_per_step_bytes(leak)
 
 
 def total_bytes(leak: Leak) -> int:
-    """Bytes at the last sample, nodes included."""
+    """Return the bytes at the last sample, nodes included."""
     return leak.bytes + (NODE_BYTES * leak.graph.n_nodes if leak.graph else 0)
 
 
 def is_estimate(leak: Leak) -> bool:
-    """Whether approximate node sizes make the growth an estimate."""
+    """Return whether approximate node sizes make the growth an estimate."""
     return node_per_step_bytes(leak) > _GRAPH_SHARE * total_per_step_bytes(leak)
 
 
 def container_name(chain: Chain) -> str:
-    """The user's name of what grows, such as ``history``."""
+    """Return the user's name of what grows, such as ``history``."""
     # Records of earlier versions have no name: the chain up to its first entry or scope.
     parts = itertools.takewhile(lambda part: not part.startswith(("[", " ")), chain.parts)
     return chain.name or "".join(parts).removeprefix("__main__.")
 
 
 def is_named_cache(chain: Chain) -> bool:
-    """Whether the user's name for a container says that it is a cache."""
+    """Return whether the user's name for a container says that it is a cache."""
     last = _LAST_NAME.search(container_name(chain))
     words = {word.lower() for word in _WORD.findall(last[1])} if last else set()
     return bool(words & _CACHE_NAMES)

@@ -14,7 +14,7 @@ _MAX_DEPTH: Final = 40
 
 
 def without_graph(code: str, *, is_number: bool) -> str | None:
-    """``losses.append(loss)`` as ``losses.append(loss.item())``.
+    """Rewrite ``losses.append(loss)`` as ``losses.append(loss.item())``.
 
     Args:
         code: The line, without its indent.
@@ -27,12 +27,13 @@ def without_graph(code: str, *, is_number: bool) -> str | None:
     value = _retained(statement)
     if statement is None or value is None or not _may_have_a_graph(value):
         return None
+
     text = ast.unparse(_Call(value, "item" if is_number else "detach").visit(statement))
     return text if len(text) <= _MAX_LENGTH and "\n" not in text else None
 
 
 def assigned_name(code: str) -> str | None:
-    """The variable that a line assigns: ``loss`` of ``loss = measure(output, y)``."""
+    """Return the variable that a line assigns: ``loss`` of ``loss = measure(output, y)``."""
     statement = _parsed(code)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
@@ -40,7 +41,7 @@ def assigned_name(code: str) -> str | None:
 
 
 def is_accumulation(code: str) -> bool:
-    """Whether a line adds to a variable: ``total += loss``, ``total = total + loss``."""
+    """Return whether a line adds to a variable: ``total += loss``, ``total = total + loss``."""
     statement = _parsed(code)
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add)
@@ -49,6 +50,7 @@ def is_accumulation(code: str) -> bool:
 
 def _parsed(code: str) -> ast.stmt | None:
     try:
+        # A recorded line may be a part of a statement, which does not parse.
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -56,7 +58,7 @@ def _parsed(code: str) -> ast.stmt | None:
 
 
 def _is_deep(statement: ast.stmt) -> bool:
-    """Whether a recursive visitor could exceed the recursion limit."""
+    """Return whether a recursive visitor could exceed the recursion limit."""
     level: list[ast.AST] = [statement]
     for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
@@ -64,12 +66,13 @@ def _is_deep(statement: ast.stmt) -> bool:
 
 
 def _retained(statement: ast.stmt | None) -> ast.expr | None:
-    """The value that a line stores in something that outlives the step, or None."""
+    """Return the value that a line stores in something that outlives the step, or None."""
     if isinstance(statement, ast.AugAssign):
         return statement.value
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         is_place = isinstance(statement.targets[0], ast.Subscript | ast.Attribute)
         return _addend(statement) or (statement.value if is_place else None)
+
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return None
     call = statement.value
@@ -78,7 +81,7 @@ def _retained(statement: ast.stmt | None) -> ast.expr | None:
 
 
 def _addend(statement: ast.Assign) -> ast.expr | None:
-    """The value added to the target, or None."""
+    """Return the value added to the target, or None."""
     value, target = statement.value, ast.unparse(statement.targets[0])
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
@@ -101,7 +104,7 @@ class _Call(ast.NodeTransformer):
         self.method = method
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The node, or the call in its place."""
+        """Return the node, or the call in its place."""
         if node is self.value:
             called = ast.Attribute(self.value, self.method, ast.Load())
             return ast.copy_location(ast.Call(called, [], []), node)

@@ -8,10 +8,10 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
     container_name,
+    find_leaks,
     is_estimate,
-    leaks_of_cause,
     main_chain,
-    merged,
+    merge_leaks,
     total_bytes,
     total_per_step_bytes,
 )
@@ -73,17 +73,17 @@ class UnintendedLeakThresholds(LeakThresholds):
 def leak_findings(
     info: RuleInfo, ctx: Context, limits: LeakThresholds, *, message: LeakText, fix: LeakText
 ) -> Iterator[Finding]:
-    """A finding for each line or holder of the leaks that a rule reports.
+    """Yield a finding for each line or holder of the leaks that a rule reports.
 
     Args:
         info: The rule; its name is the cause of the leaks.
         limits: The rule's thresholds.
     """
-    for group in leaks_of_cause(ctx, info.name):
-        yield from _finding(info, ctx, group, limits, message=message, fix=fix)
+    for group in find_leaks(ctx, info.name):
+        yield from _build_finding(info, ctx, group, limits, message=message, fix=fix)
 
 
-def _finding(
+def _build_finding(
     info: RuleInfo,
     ctx: Context,
     group: tuple[Leak, ...],
@@ -92,25 +92,29 @@ def _finding(
     message: LeakText,
     fix: LeakText,
 ) -> Iterator[Finding]:
-    """The finding on the leaks of one holder, or none if they grow too little."""
-    leak = merged(group)
+    """Yield the finding on the leaks of one holder, or none if they grow too little."""
+    leak = merge_leaks(group)
     if (
         total_per_step_bytes(leak) < limits.min_step_bytes
         and total_bytes(leak) < limits.min_total_bytes
     ):
         return
+
     n_steps = ctx.live.n_evaluated_steps if ctx.live is not None else 0
-    sure = _confidence(leak, n_steps, limits)
+    confidence = _confidence(leak, n_steps, limits)
+
     lines = known_locations(*dict.fromkeys(map(leak_location, group)))
-    others = counted(len(lines) - 1, "more line")
-    more = f"{others} allocate{'s' if len(lines) == 2 else ''} into the same holder."  # noqa: PLR2004
-    chains = dict.fromkeys(chain.parts for each in group for chain in each.chains)
+    n_more = counted(len(lines) - 1, "more line")
+    more = f"{n_more} allocate{'s' if len(lines) == 2 else ''} into the same holder."  # noqa: PLR2004
+
+    chains = dict.fromkeys(chain.parts for part in group for chain in part.chains)
     # One worker is measured for all of them, and its lines and holders are not visible.
     is_unseen = leak.n > 1 if leak.kind == "workers" else leak.stack_basis == "unknown"
     is_approximate = is_estimate(leak) or is_unseen
+
     yield info.finding(
-        severity=_severity(leak, sure, limits),
-        confidence=sure,
+        severity=_severity(leak, confidence, limits),
+        confidence=confidence,
         message=sentences(message(leak), more if len(lines) > 1 else ""),
         fix=fix(leak),
         locations=lines,
@@ -121,13 +125,13 @@ def _finding(
             basis="estimate" if is_approximate else "measured",
         ),
         holders=tuple(chains)[:_MAX_CHAINS],
-        evidence=_evidence(leak, n_steps),
+        evidence=_collect_evidence(leak, n_steps),
         growth=leak.growth,
     )
 
 
 def _confidence(leak: Leak, n_steps: int, limits: LeakThresholds) -> Confidence:
-    """High with enough steps, a source line and a holder; each that is missing lowers it."""
+    """Return high confidence with enough steps, a line and a holder, else a lower one."""
     if leak.kind == "workers":
         return _DOUBT.get((n_steps < limits.sure_steps_count) + 1, "low")
     # The holder of native memory is a guess.
@@ -144,7 +148,7 @@ def _severity(leak: Leak, sure: Confidence, limits: LeakThresholds) -> Severity:
     return "warning" if grown >= limits.warning_step_bytes else "note"
 
 
-def _evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
+def _collect_evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
     chain, graph = main_chain(leak), leak.graph
     facts: dict[str, EvidenceValue] = {
         "device": leak.device,

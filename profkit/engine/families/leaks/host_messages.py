@@ -22,9 +22,9 @@ _ALL: Final = format_share(1.0)
 
 
 def host_message(leak: Leak) -> str:
-    """The rate, and what is known of the cause."""
+    """Describe the rate, and the cause as far as it is known."""
     if leak.kind == "workers":
-        return _workers_message(leak)
+        return _describe_workers(leak)
     if leak.kind == "native":
         return _native_message(leak)
     place, ratio = allocation_and_holder(leak), storage_ratio(leak)
@@ -34,6 +34,7 @@ def host_message(leak: Leak) -> str:
         text = sentences(f"{growth_text(leak)}: Python objects, {place}.", limit_sentence(leak))
     else:
         text = f"{growth_text(leak)}, and no Python object that holds it was found."
+
     view = f"Each entry is a view that retains an array {ratio} times as large."
     return sentences(text, view if ratio else "")
 
@@ -53,12 +54,13 @@ def _native_message(leak: Leak) -> str:
     )
 
 
-def _workers_message(leak: Leak) -> str:
+def _describe_workers(leak: Leak) -> str:
     first, last = format_count(leak.first_step), format_count(leak.last_step)
     amount = f"{'about ' if leak.n > 1 else ''}{format_bytes(leak.per_step_bytes)}"
     whose = counted(leak.n, "loader worker")
     sampled = " (one was sampled)" if leak.n > 1 else ""
     text = f"The memory of {whose}{sampled} grows by {amount} per step (steps {first} to {last})"
+
     if leak.copied_share >= MAIN_SHARE:
         share = format_share(leak.copied_share)
         share = "all" if share == _ALL else f"at least {share}"

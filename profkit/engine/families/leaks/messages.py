@@ -28,18 +28,18 @@ _MIN_STORAGE_BYTES: Final = 4096
 
 
 def leak_location(leak: Leak) -> Location:
-    """The source line that allocates what grows; empty if unknown."""
+    """Return the source line that allocates what grows; empty if unknown."""
     return leak.stack[0].location if leak.stack else Location()
 
 
 def leak_clause(leak: Leak) -> str:
-    """The rate, the objects, their allocation site and holder: a sentence without its period."""
+    """Describe rate, objects, allocation site and holder: a sentence without its period."""
     origin = allocation_and_holder(leak)
     return f"{growth_text(leak)}: {objects_text(leak)}{f', {origin}' if origin else ''}"
 
 
 def leak_message(leak: Leak) -> str:
-    """The same as a sentence, and others on the autograd graph and on the holder's limit."""
+    """Describe a leak in sentences, also on its autograd graph and the limit of its holder."""
     return sentences(f"{leak_clause(leak)}.", graph_sentence(leak), limit_sentence(leak))
 
 
@@ -48,6 +48,7 @@ def growth_text(leak: Leak) -> str:
     first, last = format_count(leak.first_step), format_count(leak.last_step)
     amount = f"{'about ' if is_estimate(leak) else ''}{format_bytes(total_per_step_bytes(leak))}"
     memory = f"Memory of {leak.device}"
+    # The nodes of a graph are on the host, wherever its tensors are.
     if leak.device in _MEMORY or node_per_step_bytes(leak) > leak.per_step_bytes:
         memory = _MEMORY.get(leak.device, "Host memory")
     return f"{memory} grows by {amount} per step (steps {first} to {last})"
@@ -61,12 +62,13 @@ def allocation_and_holder(leak: Leak) -> str:
 
 
 def holder_text(leak: Leak) -> str:
-    """The holder in code, with its type and length: ``(list, 300 entries)``; empty if unknown."""
+    """Return the holder in code, with its type and length: ``(list, 300 entries)``; or nothing."""
     chain = main_chain(leak)
     if chain is None or not chain.parts:
         return ""
     type_name = chain.container.rpartition(".")[2]
     details = [type_name] if type_name and not type_name.startswith("_") else []
+
     # The length may be older than the number of objects.
     n_entries = chain.container_len or 0
     if type_name and n_entries >= max(leak.n, 1):
@@ -84,6 +86,7 @@ def objects_text(leak: Leak) -> str:
         dtype = f" of {leak.shape.dtype}" if leak.shape else ""
         become = "becomes" if leak.n == 1 else "become"
         return f"{counted(leak.n, 'tensor')}{dtype} that {become} larger"
+
     shape = f" of shape {leak.shape}" if leak.shape else ""
     graph = "the autograd graph of " if leak.kind == "graph" else ""
     interval_steps = round((leak.last_step - leak.first_step) / max(leak.n, 1))
@@ -103,6 +106,7 @@ def graph_sentence(leak: Leak) -> str:
     if leak.nodes_per_step >= 1:
         at_least, saved_bytes = "", saved_per_step_bytes(leak)
         nodes = f"Each step adds {counted(round(leak.nodes_per_step), 'graph node')}"
+
     saved = (
         f", which save {at_least}{format_bytes(saved_bytes)} for backward" if saved_bytes else ""
     )
@@ -121,7 +125,7 @@ def limit_sentence(leak: Leak) -> str:
 
 
 def limit_fix(leak: Leak) -> str:
-    """What to do about a holder that has a limit; empty without one."""
+    """Return what to do about a holder that has a limit; empty without one."""
     chain = main_chain(leak)
     if chain is None or leak.limit_bytes is None:
         return ""
@@ -129,7 +133,7 @@ def limit_fix(leak: Leak) -> str:
 
 
 def storage_ratio(leak: Leak) -> int:
-    """The storage of a tensor as a multiple of its own bytes; 0 if it is not much larger."""
+    """Return the storage of a tensor as a multiple of its own bytes; 0 if not much larger."""
     own_bytes = leak.shape.n_bytes if leak.shape else None
     storage_bytes = leak.storage_bytes or 0
     if leak.kind not in {"tensors", "host"} or not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
@@ -139,13 +143,13 @@ def storage_ratio(leak: Leak) -> int:
 
 
 def holder_name(leak: Leak) -> str:
-    """The holder's name in the user's code, or empty if unknown."""
+    """Return the holder's name in the user's code, or empty if unknown."""
     chain = main_chain(leak)
     return "" if chain is None or chain.kind == "unknown" else container_name(chain)
 
 
 def library_fix(leak: Leak) -> str:
-    """What to do about a holder that belongs to a library; empty if it is the program's."""
+    """Return what to do about a holder that belongs to a library; empty if it is the program's."""
     chain = main_chain(leak)
     if chain is None or not chain.is_library or chain.kind == "unknown":
         return ""
@@ -159,7 +163,7 @@ def library_fix(leak: Leak) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name between backticks, cut if it is too long for a sentence."""
+    """Put a name between backticks, cut if it is too long for a sentence."""
     return f"`{middle_cut(name.replace('`', chr(39)), _MAX_NAME)}`"
 
 

@@ -11,11 +11,11 @@ from profkit.engine.families.leaks.causes import (
     Cause,
     cause_of,
     container_name,
+    find_leaks,
     graph_share,
     is_named_cache,
-    leaks_of_cause,
     main_chain,
-    merged,
+    merge_leaks,
 )
 from profkit.engine.registry import rules
 from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
@@ -157,7 +157,7 @@ def test_every_leak_has_exactly_one_cause(grown: list[Leak]) -> None:
     for each in grown:
         builder.add(each)
     ctx = Context(live=builder.build())
-    reported = [each for cause in CAUSES for group in leaks_of_cause(ctx, cause) for each in group]
+    reported = [each for cause in CAUSES for group in find_leaks(ctx, cause) for each in group]
     assert sorted(map(id, reported)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
 
 
@@ -170,17 +170,17 @@ def test_leaks_of_one_holder_are_merged() -> None:
     builder = LiveBuilder(n_samples=1)
     for each in (small, large, apart, nobody, replace(nobody)):
         builder.add(each)
-    groups = leaks_of_cause(Context(live=builder.build()), "growing-container")
+    groups = find_leaks(Context(live=builder.build()), "growing-container")
     assert groups[:2] == [(apart,), (large, small)]
     assert groups[2:] == [(nobody,), (nobody,)]
-    one = merged(groups[1])
+    one = merge_leaks(groups[1])
     assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
     assert (one.shape, one.stack) == (None, large.stack)
 
 
 def test_a_single_leak_is_not_changed() -> None:
     alone = growth(graph=LARGE, shape=SCALAR, nodes_per_step=7.0)
-    assert merged((alone,)) == alone
+    assert merge_leaks((alone,)) == alone
 
 
 def test_a_graph_counts_by_its_growth_per_step_if_known() -> None:
@@ -195,4 +195,4 @@ def test_every_cause_is_a_rule() -> None:
 
 
 def test_without_monitored_memory_there_are_no_leaks() -> None:
-    assert leaks_of_cause(Context(), "host-growth") == []
+    assert find_leaks(Context(), "host-growth") == []

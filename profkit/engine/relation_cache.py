@@ -1,6 +1,6 @@
-"""Relations that are kept in the cache of large recordings, so that a second look has them.
+"""Caches costly relations of large recordings between runs.
 
-A relation is worth it if computing it takes long beside mapping its arrays.
+A relation is worth it if it takes much longer to compute than to map its arrays.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ _KIND = b"relation"
 
 
 @dataclass(frozen=True, eq=False)
-class KeptRelations:
+class RelationCache:
     """The relations of a recording in the cache.
 
     Attributes:
@@ -30,51 +30,51 @@ class KeptRelations:
     key: Key
 
     @classmethod
-    def of(cls, cache: Cache, places: Iterable[Place]) -> "KeptRelations | None":
-        """Those of a recording that is about to be read; None if it is not worth it."""
+    def of(cls, cache: Cache, places: Iterable[Place]) -> "RelationCache | None":
+        """Return the relations of a recording about to be read; None if it is not worth it."""
         key = cache.key(tuple(places), _KIND)
         return None if key is None else cls(cache, key)
 
     @property
     def is_current(self) -> bool:
-        """Whether the files are as they were."""
+        """Return whether the files are unchanged."""
         return self.cache.is_current(self.key)
 
     def find(self, name: str, kind: type[_T], holds: Callable[[_T], bool]) -> _T | None:
-        """A relation, or None; an entry that is not valid is removed."""
+        """Find a relation, or return None; an entry that is not valid is removed."""
         key = self.key.named(name)
         entry = self.cache.find(key)
         if entry is None:
             return None
         try:
-            found = value_of(kind, entry)
-            if holds(found):
-                return found
+            value = value_of(kind, entry)
+            if holds(value):
+                return value
         except NotValidError:
             pass
         self.cache.remove(key)
         return None
 
     def store(self, name: str, value: object) -> None:
-        """Keep a relation."""
+        """Store a relation."""
         self.cache.store(self.key.named(name), lambda: entry_of(value), Stages())
 
 
 class _Context(Protocol):
     @property
-    def kept(self) -> KeptRelations | None: ...
+    def kept(self) -> RelationCache | None: ...
 
 
 _C = TypeVar("_C", bound=_Context)
 
 
-def kept_relation(
+def cached_relation(
     holds: Callable[[Any, Any], bool],
 ) -> Callable[[Callable[[_C], _T]], "cached_property[_T]"]:
-    """A property that is computed once for a recording: the next process finds it in the cache.
+    """Make a property that is computed once: the next process finds it in the cache.
 
     Args:
-        holds: Whether a value of its type may be that of a context: what else reads it relies on.
+        holds: Whether a value of its type fits a context, which all readers rely on.
             The cache is input like any other.
     """
 
@@ -84,12 +84,12 @@ def kept_relation(
         def value(ctx: _C) -> _T:
             if ctx.kept is None:
                 return make(ctx)
-            found: _T | None = ctx.kept.find(name, kind, lambda found: holds(found, ctx))
-            if found is None:
-                found = make(ctx)
-                if found is not None:
-                    ctx.kept.store(name, found)
-            return found
+            stored: _T | None = ctx.kept.find(name, kind, lambda stored: holds(stored, ctx))
+            if stored is None:
+                stored = make(ctx)
+                if stored is not None:
+                    ctx.kept.store(name, stored)
+            return stored
 
         value.__doc__ = make.__doc__
         return cached_property(value)

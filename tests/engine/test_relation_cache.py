@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.engine.kept import KeptRelations
+from profkit.engine.relation_cache import RelationCache
 from profkit.readers.cache import Cache, Entry
 from profkit.readers.progress import Stages
 from profkit.testing import TraceBuilder
@@ -27,7 +27,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], 
     use_cache(tmp_path / "cache", monkeypatch)
 
     def again(path: Path) -> Context:
-        return Context(load_trace(path), kept=KeptRelations.of(Cache(), [path]))
+        return Context(load_trace(path), kept=RelationCache.of(Cache(), [path]))
 
     return again
 
@@ -59,7 +59,7 @@ def test_a_second_look_has_the_same_relations(
 ) -> None:
     first = opened(recorded)
     expected = {name: getattr(first, name) for name in RELATIONS}
-    monkeypatch.setattr(KeptRelations, "store", None)
+    monkeypatch.setattr(RelationCache, "store", None)
     second = opened(recorded)
     assert all(same(getattr(second, name), expected[name]) for name in RELATIONS)
 
