@@ -145,7 +145,7 @@ def _build_finding(
     failed = np.flatnonzero(requests.is_fragmented)
     largest = int(failed[requests.needed_bytes[failed].argmax()])
 
-    # The live blocks in the way are more to the point than the line that asked for memory.
+    # The live blocks in the way are more to the point than the line that requested memory.
     place = int(requests.place[largest])
     segments = memory.segment_map_at(place)
     sites = fragmentation_summary(segments, memory.lines)

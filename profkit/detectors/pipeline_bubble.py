@@ -82,7 +82,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     if n_stages < 2 or not n_steps:  # noqa: PLR2004  (no pipeline)
         return
 
-    # The bubble of a pipeline of equal stages: (stages - 1) / (micro-batches + stages - 1).
+    # The idle share with equal stages: (stages - 1) / (micro-batches + stages - 1).
     n = _count_micro_batches(job)
     expected = (n_stages - 1) / (n + n_stages - 1)
 

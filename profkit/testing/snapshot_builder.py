@@ -250,7 +250,7 @@ class SnapshotBuilder:
         return target
 
     def _buffered(self, device: int) -> Iterable[Mapping[str, Any]]:
-        # torch's history is a ring buffer: the oldest entries are overwritten.
+        # torch's history has a fixed size: new entries overwrite the oldest ones.
         entries = self._entries.get(device, [])
         return entries[max(0, len(entries) - self.max_entries) :]
 
