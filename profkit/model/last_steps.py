@@ -1,4 +1,4 @@
-"""What a program did until its end: its last steps, the stacks of its threads, its memory.
+"""A program's last steps until its end, with the stacks of its threads and its memory.
 
 Times are integer nanoseconds since 1970, sizes integer bytes.
 """
@@ -44,9 +44,9 @@ class ThreadStack:
         thread: The thread's name.
         ident: Its ident, which Python reuses after its end.
         first_ns: The first of these samples.
-        last_ns: The last of them.
-        n_samples: Their number.
-        calls: The frames, the innermost last; empty where they are not known any more.
+        last_ns: The last of these samples.
+        n_samples: The number of these samples.
+        calls: The frames, innermost last; empty where they are no longer known.
     """
 
     thread: str
@@ -99,14 +99,14 @@ class ProcessEnd:
         name: The name of the run.
         argv: The program's command line.
         began_ns: When recording began.
-        state: ``running``: it is. ``exception``: it raised one. ``signal``: SIGTERM ended it.
-            ``killed``: it ended without being able to say how. ``ended``: normally.
-        error: What ended it, or None.
-        n_steps: Steps that ended.
-        steps: The last of them, oldest first.
+        state: ``running``: it still runs. ``exception``: an exception ended it. ``signal``: SIGTERM
+            ended it. ``killed``: it ended without writing how. ``ended``: it ended normally.
+        error: The error that ended it, or None.
+        n_steps: Number of steps that ended.
+        steps: The last steps, oldest first.
         stacks: Stacks of all threads, in the order in which they began.
-        memory: Oldest first.
-        n_skipped: Records that are damaged or incomplete, and left out.
+        memory: Memory samples, oldest first.
+        n_skipped: Number of records that are left out, because they are damaged or incomplete.
     """
 
     path: str
@@ -148,7 +148,7 @@ MAIN_THREAD = "MainThread"
 
 @dataclass(frozen=True)
 class LastSteps(Renderable):
-    """What the processes of a program did until its end.
+    """The last steps of the processes of a program.
 
     Attributes:
         profkit: profkit's version.
