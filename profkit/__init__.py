@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (a function, class or string
 
 
 def _public(name: str, value: Any) -> Any:  # noqa: ANN401  (a function, class or string)
-    """A public function so that it says how it is used where it is misused."""
+    """Wrap a public function, so that an error of wrong use says how it is used."""
     if isinstance(value, type) or not callable(value):
         return value
 
@@ -94,7 +94,7 @@ def _public(name: str, value: Any) -> Any:  # noqa: ANN401  (a function, class o
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not."""
+    """Return the public names, imported or not."""
     return sorted(__all__)
 
 

@@ -148,7 +148,7 @@ def analyze(  # noqa: PLR0913  (options, by name)
         strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
         peaks=peaks, tokens_per_step=tokens_per_step, parameters=parameters, workers=workers,
     )  # fmt: skip
-    chosen = {
+    options = {
         "select": names_in(select, "profkit.analyze: select"),
         "ignore": names_in(ignore, "profkit.analyze: ignore"),
         "thresholds": plain(thresholds),
@@ -159,26 +159,31 @@ def analyze(  # noqa: PLR0913  (options, by name)
         "parameters": parameters,
     }
     paths = paths_in(path)
-    recordings = _of_one_program(paths) or find_recordings(paths)
-    found = analyze_all(
-        recordings, AnalysisRequest(chosen), Scale(workers, client), _Stages(on_stage or no_stage)
+    recordings = _join_kinds(paths) or find_recordings(paths)
+    scale = Scale(workers, client)
+    results = analyze_all(
+        recordings, AnalysisRequest(options), scale, _Stages(on_stage or no_stage)
     )
-    if len(found.reports) == 1 and (found.reports[0].is_job or not found.unread):
-        return found.reports[0].report
-    if found.unread:
-        raise found.unread[0][1]
-    one, other = (each.paths[0] for each in found.reports[:2])
-    message = f"{one} and {other} are recordings of several programs."
+
+    # The report on a job lists its unread files. Without a job, each file must be read.
+    reports = results.reports
+    if len(reports) == 1 and (reports[0].is_job or not results.unread):
+        return reports[0].report
+    if results.unread:
+        raise results.unread[0][1]
+
+    files = [result.paths[0] for result in reports]
+    message = f"{files[0]} and {files[1]} are recordings of several programs."
     hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
     if len(paths) > 1:
         raise UsageError(message, hint)
-    raise SeveralTracesError(message, hint, [each.paths[0] for each in found.reports])
+    raise SeveralTracesError(message, hint, files)
 
 
 def report_on_ranks(
     files: Iterable[Iterable[str]], chosen: Mapping[str, Any], of: str | None = None
 ) -> Report | None:
-    """The report on the ranks of a job, or None if fewer than two have recorded at the same time.
+    """Report on the ranks of a job; None if fewer than two have recorded at the same time.
 
     Args:
         files: The files of each rank: its trace, its memory record, its dumps.
@@ -188,16 +193,15 @@ def report_on_ranks(
     Raises:
         LoadError: No file can be read.
     """
-    recordings = [Recording(tuple(own), is_member=True) for own in files]
-    found = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
-    jobs = [
-        each.report for each in found.reports if each.is_job and (of is None or of in each.paths)
-    ]
-    return max(jobs, key=lambda each: len(each.ranks), default=None)
+    recordings = [Recording(tuple(rank_files), is_member=True) for rank_files in files]
+    results = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
+    jobs = [result for result in results.reports if result.is_job]
+    reports = [job.report for job in jobs if of is None or of in job.paths]
+    return max(reports, key=lambda report: len(report.ranks), default=None)
 
 
-def _of_one_program(paths: list[str]) -> list[Recording]:
-    """Several files as one recording if they are of different kinds; nothing if they are not."""
+def _join_kinds(paths: list[str]) -> list[Recording]:
+    """Join files of different kinds to one recording; empty if two are of one kind."""
     if not 1 < len(paths) <= len(KINDS):
         return []
     try:
@@ -214,10 +218,10 @@ class _Stages:
     on_stage: OnStage
 
     def reading(self, path: str) -> None:
-        """Do nothing."""
+        """Ignore that a file is read."""
 
     def on_progress(self, n_bytes: int, of_bytes: int) -> None:
-        """Do nothing."""
+        """Ignore how far it has been read."""
 
     def finished(self, n: int, of: int, stages_ns: Mapping[str, int]) -> None:  # noqa: ARG002  (of a listener)
         """Pass on the stages of another process."""
@@ -243,7 +247,7 @@ def compare(
     Args:
         before: A snapshot, a trace, the folder of the ranks of a job, or a report, which may be
             saved as JSON.
-        after: Another one of the same kind.
+        after: Another recording or report of the same kind.
         select: Rules to run, as for :func:`profkit.analyze`.
         ignore: Rules not to run.
         thresholds: By rule name, thresholds that differ from the default.
@@ -258,36 +262,39 @@ def compare(
         before=before, after=after, thresholds=thresholds, limit_bytes=limit_bytes,
         on_progress=on_progress,
     )  # fmt: skip
-    wanted = chosen_rules("profkit.compare", select, ignore)
+    compared_rules = chosen_rules("profkit.compare", select, ignore)
 
-    def side(recording: Path | Report) -> Side:
+    def read_side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
             return Side(recording)
         saved = read_report(place_of(recording), limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
-        found = find_recordings([os.fspath(recording)])
+
+        recordings = find_recordings([os.fspath(recording)])
         try:
-            files = found[0].paths if len(found) == 1 else [recording]
+            files = recordings[0].paths if len(recordings) == 1 else [recording]
             ctx = load_context(files, limit_bytes, no_stage, on_progress)
         except SeveralTracesError:
+            # The ranks of a job have a report, but no snapshot to compare by stack.
             report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
                              limit_bytes=limit_bytes)  # fmt: skip
             return Side(report, path=str(recording))
-        report = report_of(ctx, wanted, thresholds or {}, strict=False, on_stage=no_stage)
+
+        report = report_of(ctx, compared_rules, thresholds or {}, strict=False, on_stage=no_stage)
         return Side(report, ctx.snapshot, str(recording))
 
-    return differ(side(before), side(after))
+    return differ(read_side(before), read_side(after))
 
 
 def compared_flames(
     before: Path, after: Path, *, limit_bytes: int | None = None
 ) -> tuple[FlameDifference, ...]:
-    """The flame graphs that two recordings have, as differences per step.
+    """Return the flame graphs that both recordings have, as differences per step.
 
     Args:
         before: A file with a recording, or the folder of one.
-        after: Another one.
+        after: Another file or folder.
         limit_bytes: As for :func:`profkit.load`.
 
     Returns:
@@ -298,11 +305,11 @@ def compared_flames(
     """
     contexts = []
     for path in (before, after):
-        found = find_recordings([os.fspath(path)])
-        if len(found) != 1 or is_report(place_of(path)):
+        recordings = find_recordings([os.fspath(path)])
+        if len(recordings) != 1 or is_report(place_of(path)):
             return ()
         try:
-            contexts.append(load_context(found[0].paths, limit_bytes, no_stage, None))
+            contexts.append(load_context(recordings[0].paths, limit_bytes, no_stage, None))
         except SeveralTracesError:
             return ()
     return flame_differences(*contexts)
@@ -354,17 +361,19 @@ def what_if(
     if not (words or factors or graph or not data_wait):
         hint = "Give what to remove or to scale, a graph, or no wait for data."
         raise UsageError("No change is given.", hint)
-    wanted = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
+    rules_by_word = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
+
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
         ctx = load_context([recording], limit_bytes, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
+
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
-    for word, found in wanted:
-        results = run_rules(ctx, found, thresholds or {}, on_stage=no_stage)
-        skipped = results.unchecked[0] if len(results.unchecked) == len(found) else None
+    for word, word_rules in rules_by_word:
+        results = run_rules(ctx, word_rules, thresholds or {}, on_stage=no_stage)
+        skipped = results.unchecked[0] if len(results.unchecked) == len(word_rules) else None
         changes.append(remove_findings(ctx, word, results.findings, skipped))
     changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
@@ -444,21 +453,21 @@ def check(
         limit_bytes: As for :func:`profkit.load`.
 
     Raises:
-        LoadError: A file cannot be read, or is no recording and no report.
+        LoadError: A file cannot be read, or is neither a recording nor a report.
         UsageError: A budget is not valid.
     """
     _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
-    wanted = budgets_of(budgets, "profkit.check: budgets")
-    kept = read_baseline(os.fspath(baseline)) if baseline is not None else None
-    every = _reports_or_paths(paths, "profkit.check: paths")
+    limits = budgets_of(budgets, "profkit.check: budgets")
+    reference = read_baseline(os.fspath(baseline)) if baseline is not None else None
+    recordings = _reports_or_paths(paths, "profkit.check: paths")
 
-    def report_on(each: Path | Report) -> Report:
-        if isinstance(each, Report):
-            return each
-        saved = read_report(place_of(each), limit_bytes)
-        return saved or analyze(each, thresholds=thresholds, limit_bytes=limit_bytes)
+    def report_on(recording: Path | Report) -> Report:
+        if isinstance(recording, Report):
+            return recording
+        saved = read_report(place_of(recording), limit_bytes)
+        return saved or analyze(recording, thresholds=thresholds, limit_bytes=limit_bytes)
 
-    return checked(list(map(report_on, every)), wanted, kept)
+    return checked(list(map(report_on, recordings)), limits, reference)
 
 
 def history(
@@ -482,28 +491,28 @@ def history(
         UsageError: A threshold is not valid.
     """
     _HISTORY.check(thresholds=thresholds, limit_bytes=limit_bytes, workers=workers)
-    every = _reports_or_paths(paths, "profkit.history: paths")
-    reports = [each for each in every if isinstance(each, Report)]
-    files = [os.fspath(each) for each in every if not isinstance(each, Report)]
+    sources = _reports_or_paths(paths, "profkit.history: paths")
+    reports = [source for source in sources if isinstance(source, Report)]
+    files = [os.fspath(source) for source in sources if not isinstance(source, Report)]
     if files:
         order = AnalysisRequest({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
         recordings = find_recordings(files)
-        found = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
-        reports += [each.report for each in found.reports]
+        results = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
+        reports += [result.report for result in results.reports]
     return build_history(reports)
 
 
 def _reports_or_paths(
-    given: Path | Report | Iterable[Path | Report], what: str
+    value: Path | Report | Iterable[Path | Report], what: str
 ) -> list[Path | Report]:
-    """One or several reports and paths, checked."""
-    if isinstance(given, str | os.PathLike | Report):
-        given = [given]
-    require(ITERABLE, given, what)
-    every = list(given)
-    for each in every:
-        require(_RECORDING, each, what)
-    return every
+    """Check one or several reports and paths, and return them as a list."""
+    if isinstance(value, str | os.PathLike | Report):
+        value = [value]
+    require(ITERABLE, value, what)
+    recordings = list(value)
+    for recording in recordings:
+        require(_RECORDING, recording, what)
+    return recordings
 
 
 def render(

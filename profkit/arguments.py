@@ -21,12 +21,12 @@ _MAX_SHOWN: Final = 60
 
 
 class Kind(NamedTuple):
-    """What an argument may be.
+    """A kind of values that an argument accepts.
 
     Attributes:
-        text: As the end of the sentence "It must be …".
-        accepts: Whether a value is of this kind; it runs no code of the value's class.
-        hint: How to write it; may be empty.
+        text: The end of the sentence "It must be …".
+        accepts: Whether a value is of this kind, without running code of the value's class.
+        hint: How to write such a value; may be empty.
     """
 
     text: str
@@ -52,7 +52,7 @@ _ANYTHING: Final = Kind("anything", lambda _: True)
 
 
 def whole(least: int = 0) -> Kind:
-    """A whole number that is not less than another one. True and False are none."""
+    """Accept whole numbers from a minimum on, but not True and False."""
     return Kind(
         f"a whole number of {least} or more",
         lambda value: (
@@ -62,14 +62,14 @@ def whole(least: int = 0) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """None, or a value of a kind."""
+    """Accept None, or a value of a kind."""
     return Kind(
         f"{kind.text}, or None", lambda value: value is None or kind.accepts(value), kind.hint
     )
 
 
 def one_of(*values: str) -> Kind:
-    """One of some strings."""
+    """Accept one of some strings."""
     return Kind(
         f"one of {', '.join(map(repr, values))}",
         lambda value: isinstance(value, str) and value in values,
@@ -77,13 +77,13 @@ def one_of(*values: str) -> Kind:
 
 
 def instance_of(kinds: Collection[type], text: str) -> Kind:
-    """An instance of a class, or of one of several."""
+    """Accept an instance of some classes."""
     types = tuple(kinds)
     return Kind(text, lambda value: isinstance(value, types))
 
 
 def either(*kinds: Kind) -> Kind:
-    """A value of any of some kinds."""
+    """Accept a value of any of some kinds."""
     return Kind(
         ", or ".join(kind.text for kind in kinds),
         lambda value: any(kind.accepts(value) for kind in kinds),
@@ -91,9 +91,9 @@ def either(*kinds: Kind) -> Kind:
 
 
 def like(default: object) -> Kind:
-    """The kind of an option that has a default value; anything if that does not show it."""
-    known = {bool: FLAG, int: whole(), str: NAME}
-    return known.get(type(default), _ANYTHING)
+    """Return the kind of an option by its default value; anything for a default of other types."""
+    kinds = {bool: FLAG, int: whole(), str: NAME}
+    return kinds.get(type(default), _ANYTHING)
 
 
 class Arguments:
@@ -111,7 +111,7 @@ class Arguments:
         """Check some arguments.
 
         Raises:
-            UsageError: There is none of that name, one is of the wrong type, or its value is not
+            UsageError: An argument has an unknown name, the wrong type, or a value that is not
                 allowed.
         """
         require_names(self._function, given, self._kinds)
@@ -124,10 +124,11 @@ def require_names(function: str, given: Iterable[str], known: Collection[str]) -
 
     Args:
         function: The public name of their function.
-        known: All names that it has.
+        given: The names in a call.
+        known: The names of all arguments.
 
     Raises:
-        UsageError: A name is unknown; the error lists all, those of similar spelling first.
+        UsageError: A name is unknown; the error lists all names, similar spellings first.
     """
     unknown = [name for name in given if name not in known]
     if not unknown:
@@ -154,35 +155,35 @@ def require(kind: Kind, value: object, what: str) -> None:
 
 
 def numbers_in(numbers: Iterable[int], what: str) -> tuple[int, ...]:
-    """The whole numbers of 0 or more in a list, or in any other iterable, which is read once.
+    """Return the whole numbers of 0 or more in an iterable, which is read once.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not an iterable, or has other values.
     """
     require(ITERABLE, numbers, what)
-    found = tuple(numbers)
-    for number in found:
-        require(whole(), number, f"Each of {what}")
-    return found
+    values = tuple(numbers)
+    for value in values:
+        require(whole(), value, f"Each of {what}")
+    return values
 
 
 def names_in(names: Iterable[str], what: str) -> tuple[str, ...]:
-    """The names in a list, or in any other iterable of strings, which is read once; or one name.
+    """Return the names in an iterable of strings, which is read once; or one name.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not an iterable, or has other values.
     """
     if isinstance(names, str):
         return (names,)
     require(ITERABLE, names, what)
-    found = tuple(names)
-    for name in found:
-        require(NAME, name, f"Each of {what}")
-    return found
+    values = tuple(names)
+    for value in values:
+        require(NAME, value, f"Each of {what}")
+    return values
 
 
 def shown(value: object) -> str:
-    """A value of a built-in type as its literal, any other by its type: ``repr`` is user code."""
+    """Return a built-in value as its literal, others by their type, since ``repr`` is user code."""
     if type(value) in {str, bytes}:
         return middle_cut(visible(repr(value[: _MAX_SHOWN + 1])), _MAX_SHOWN)  # type: ignore[index]
     if type(value) in {int, float, bool, type(None)}:
@@ -193,7 +194,7 @@ def shown(value: object) -> str:
 class PublicFunction:
     """A public function as programs see it: where it is misused, it says how it is used.
 
-    It looks like the function, to editors, ``help()`` and ``inspect``. It can be pickled by name.
+    To editors, ``help()`` and ``inspect`` it looks like the function. It can be pickled by name.
 
     Args:
         function: The function.
@@ -219,27 +220,27 @@ class PublicFunction:
         return f"<function {self.__module__}.{self.__qualname__}>"
 
     def __reduce__(self) -> str:
-        """Be pickled by name."""
+        """Pickle by name."""
         return str(self.__qualname__)
 
     def __get__(self, instance: object, _owner: type | None = None) -> Any:  # noqa: ANN401
-        """Become a method in a class, as functions do; ``help()`` knows them by that."""
+        """Bind to an instance, as functions do: ``help()`` recognizes functions by this method."""
         return self if instance is None else functools.partial(self, instance)
 
 
 class PublicBlock(PublicFunction):
-    """A public function whose result opens a block: in ``with profkit.trace:``, it is not called.
+    """A public function whose result opens a block, and that reports ``with profkit.trace:``.
 
     Args:
         function: The function.
         name: Its public name.
-        example: A call of it.
+        example: A call of it, for the error.
     """
 
     _example: str
 
     def __new__(cls, function: Callable[..., Any], name: str, example: str) -> Self:
-        """Make it as any other one."""
+        """Wrap the function as other public functions."""
         self = super().__new__(cls, function, name)
         self._example = example
         return self
@@ -256,29 +257,30 @@ class PublicBlock(PublicFunction):
         )
 
     def __exit__(self, *_error: object) -> None:
-        """Python looks for it before it opens a block."""
+        """Do nothing: Python requires this method to open a block."""
 
     __aenter__ = __enter__
     __aexit__ = __exit__
 
 
 def _with_checked_names(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Have the names of arguments checked before a call, unless the function does that itself."""
-    import inspect  # noqa: PLC0415  (the command line, which starts fast, needs it not)
+    """Wrap a function to check the names of arguments, unless the function does that itself."""
+    import inspect  # noqa: PLC0415  (slow, and the command line does not need it)
 
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return function
+
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = tuple(parameter.name for parameter in parameters if parameter.kind in by_name)
-    known = frozenset(names)
+    name_set = frozenset(names)
     positional = {
         parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
     }
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if not known.issuperset(kwargs):
+        if not name_set.issuperset(kwargs):
             require_positional(name, kwargs, positional)
             require_names(name, kwargs, names)
         return function(*args, **kwargs)
@@ -290,7 +292,7 @@ def require_positional(function: str, given: Iterable[str], positional: Collecti
     """Check that arguments without a name are not given by name.
 
     Raises:
-        UsageError: One is.
+        UsageError: An argument without a name is given by name.
     """
     for name in given:
         if name in positional:

@@ -3,8 +3,8 @@
 The standard library writes and compiles up to six methods of a class when it is defined: half of
 the time that importing hundreds of classes takes. Here the methods are functions of this module,
 and only ``__init__`` is compiled, when it has been used some times: most classes have one instance
-or none. All else is the standard library's: ``field``, ``fields``, ``replace``, ``asdict``, and
-what type checkers know.
+or none. ``field``, ``fields``, ``replace``, ``asdict`` and the types for type checkers are from the
+standard library.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ else:
     def dataclass(
         kind: type | None = None, /, *, frozen: bool = False, eq: bool = True
     ) -> type | Callable[[type], type]:
-        """Make a class a dataclass. Its fields are positional and in ``__init__``, all of them.
+        """Make a class a dataclass, whose fields are all positional and in ``__init__``.
 
         Args:
             frozen: Whether its instances cannot be changed, and have a hash unless ``eq`` is False.
@@ -38,20 +38,22 @@ else:
         """
         if kind is None:
             return lambda kind: dataclass(kind, frozen=frozen, eq=eq)
-        found = kind.__dataclass_fields__ = _fields(kind, frozen=frozen)
+
+        members = kind.__dataclass_fields__ = _collect_fields(kind, frozen=frozen)
         kind.__dataclass_params__ = _PARAMS[frozen, eq]
         methods = {"__init__": _Init(kind, frozen=frozen), "__repr__": _repr}
-        methods["__match_args__"] = tuple(found)
+        methods["__match_args__"] = tuple(members)
         # Without a docstring the standard library writes one, from a signature.
         methods["__doc__"] = kind.__name__
         if eq:
-            methods |= _comparison(found, frozen=frozen)
+            methods |= _build_comparison(members, frozen=frozen)
         if frozen:
             methods |= _FROZEN
-        own = vars(kind)
+
+        defined = vars(kind)
         for name, method in methods.items():
             # A class that defines __eq__ has None for a hash.
-            if own.get(name) is None:
+            if defined.get(name) is None:
                 setattr(kind, name, method)
         return kind
 
@@ -63,39 +65,42 @@ _PARAMS: Final = {
     for frozen in (True, False)
     for eq in (True, False)
 }
-"""What the standard library asks of a class that it derives from, by ``frozen`` and ``eq``."""
+"""Parameters that the standard library reads from a base class, by ``frozen`` and ``eq``."""
 
 
-def _fields(kind: Any, *, frozen: bool) -> dict[str, Any]:  # noqa: ANN401  (any class)
-    """The fields of a class by name, those of its bases first.
+def _collect_fields(kind: Any, *, frozen: bool) -> dict[str, Any]:  # noqa: ANN401  (any class)
+    """Return the fields of a class by name, the fields of its bases first.
 
     Raises:
         TypeError: One is not positional or has a default that can change, or a base is frozen and
             the class is not, or the other way round.
     """
-    found: dict[str, Any] = {}
+    collected: dict[str, Any] = {}
     for base in kind.__mro__[-1:0:-1]:
         if "__dataclass_fields__" in vars(base):
             if base.__dataclass_params__.frozen != frozen:
                 raise TypeError(f"{kind.__qualname__} and {base.__qualname__}: one is frozen")
-            found.update(base.__dataclass_fields__)
+            collected.update(base.__dataclass_fields__)
+
     for name, annotation in kind.__annotations__.items():
         default: Any = getattr(kind, name, MISSING)
-        each: Any = default if isinstance(default, Field) else field(default=default)
-        is_of_class = getattr(annotation, "__origin__", annotation) is ClassVar
-        if is_of_class or not each.init or each.kw_only is True:
+        member: Any = default if isinstance(default, Field) else field(default=default)
+        is_class_variable = getattr(annotation, "__origin__", annotation) is ClassVar
+        if is_class_variable or not member.init or member.kw_only is True:
             raise TypeError(f"{kind.__qualname__}.{name} is not positional")
-        if each.default.__class__.__hash__ is None:
+        if member.default.__class__.__hash__ is None:
             raise TypeError(f"The default of {kind.__qualname__}.{name} can change")
-        each.name, each.type, each.kw_only = name, annotation, False
-        each._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
-        if each is default:
-            if each.default is MISSING:
+
+        member.name, member.type, member.kw_only = name, annotation, False
+        member._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
+        # The class has the default itself, as if it were written without ``field``.
+        if member is default:
+            if member.default is MISSING:
                 delattr(kind, name)
             else:
-                setattr(kind, name, each.default)
-        found[name] = each
-    return found
+                setattr(kind, name, member.default)
+        collected[name] = member
+    return collected
 
 
 class _Factory:
@@ -118,11 +123,11 @@ class _Init:
         self._n_left = _N_INTERPRETED
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401
-        """This, or ``__init__`` compiled and in its place."""
+        """Return this, or ``__init__`` compiled and in its place."""
         self._n_left -= 1
         if instance is not None and self._n_left >= 0:
             return MethodType(self, instance)
-        return self._compiled().__get__(instance, owner)
+        return self._compile().__get__(instance, owner)
 
     def __call__(self, instance: Any, *arguments: object, **named: object) -> None:  # noqa: ANN401
         """Set the fields of an instance.
@@ -130,62 +135,67 @@ class _Init:
         Raises:
             TypeError: The arguments do not fit.
         """
-        found = self._kind.__dataclass_fields__
-        given = dict(zip(found, arguments, strict=False))
+        members = self._kind.__dataclass_fields__
+        given = dict(zip(members, arguments, strict=False))
         fits = len(given) == len(arguments) and given.keys().isdisjoint(named)
         given |= named
+
         values = {}
-        for name, each in found.items():
+        for name, member in members.items():
             if name in given:
                 values[name] = given.pop(name)
-            elif each.default_factory is not MISSING:
-                values[name] = each.default_factory()
+            elif member.default_factory is not MISSING:
+                values[name] = member.default_factory()
             else:
-                values[name] = each.default
-                fits = fits and each.default is not MISSING
+                values[name] = member.default
+                fits = fits and member.default is not MISSING
         if given or not fits:
-            self._compiled()(instance, *arguments, **named)  # raises what Python does
+            self._compile()(instance, *arguments, **named)  # raises Python's error
             return
+
         for name, value in values.items():
             self._set(instance, name, value)
         if hasattr(instance, "__post_init__"):
             instance.__post_init__()
 
-    def _compiled(self) -> Any:  # noqa: ANN401
-        compiled = self._kind.__init__ = _init(self._kind, frozen=self._frozen)
+    def _compile(self) -> Any:  # noqa: ANN401
+        compiled = self._kind.__init__ = _compile_init(self._kind, frozen=self._frozen)
         return compiled
 
 
-def _init(kind: Any, *, frozen: bool) -> Any:  # noqa: ANN401
-    """``__init__`` of a class, compiled."""
+def _compile_init(kind: Any, *, frozen: bool) -> Any:  # noqa: ANN401
+    """Write and compile ``__init__`` of a class."""
     scope: dict[str, Any] = {"set_field": object.__setattr__, "FACTORY": _FACTORY}
     parameters, lines = ["self"], []
-    for each in fields(kind):
-        name = value = each.name
-        if each.default_factory is not MISSING:
-            scope[f"make_{name}"] = each.default_factory
+    for member in fields(kind):
+        name = value = member.name
+        if member.default_factory is not MISSING:
+            scope[f"make_{name}"] = member.default_factory
             parameters.append(f"{name}=FACTORY")
             value = f"make_{name}() if {name} is FACTORY else {name}"
-        elif each.default is not MISSING:
-            scope[f"default_{name}"] = each.default
+        elif member.default is not MISSING:
+            scope[f"default_{name}"] = member.default
             parameters.append(f"{name}=default_{name}")
         else:
             parameters.append(name)
         lines.append(f"set_field(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
     if hasattr(kind, "__post_init__"):
         lines.append("self.__post_init__()")
+
     body = "\n ".join(lines or ["pass"])
     exec(f"def __init__({', '.join(parameters)}):\n {body}", scope)  # noqa: S102  (as the standard library does)
     init = scope["__init__"]
     init.__qualname__, init.__module__ = f"{kind.__qualname__}.__init__", kind.__module__
-    init.__annotations__ = {**{each.name: each.type for each in fields(kind)}, "return": None}
+    types = {member.name: member.type for member in fields(kind)}
+    init.__annotations__ = {**types, "return": None}
     return init
 
 
-def _comparison(found: dict[str, Any], *, frozen: bool) -> dict[str, Any]:
-    """``__eq__``, and ``__hash__``, which is None for instances that can change."""
-    # With the class there are two at least, so that it always returns a tuple.
-    values = attrgetter("__class__", *(name for name, each in found.items() if each.compare))
+def _build_comparison(members: dict[str, Any], *, frozen: bool) -> dict[str, Any]:
+    """Return ``__eq__``, and ``__hash__``, which is None for instances that can change."""
+    # Of two attributes or more it returns a tuple, so the class is one of them.
+    names = (name for name, member in members.items() if member.compare)
+    values = attrgetter("__class__", *names)
 
     def equals(self: object, other: object) -> object:
         if other.__class__ is not self.__class__:
@@ -200,7 +210,7 @@ def _comparison(found: dict[str, Any], *, frozen: bool) -> dict[str, Any]:
 
 @recursive_repr()
 def _repr(self: Any) -> str:  # noqa: ANN401
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    shown = (f"{m.name}={getattr(self, m.name)!r}" for m in fields(self) if m.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 

@@ -48,11 +48,11 @@ class ProfkitError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes, whatever arguments their classes have."""
-        return _restored, (type(self), self.args, self.__dict__)
+        """Pickle without calling the class, so that every error can be sent between processes."""
+        return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restored(
+def _restore(
     kind: type[ProfkitError], args: tuple[object, ...], state: dict[str, object]
 ) -> ProfkitError:
     error = kind.__new__(kind)

@@ -1,11 +1,11 @@
-"""The working directory, which a program may have removed; where the cache is, and its limit."""
+"""Finds the working directory, which a program may have removed, and the cache with its limit."""
 
 import os
 from pathlib import Path
 
 
 def working_folder() -> Path:
-    """The working directory; ``Path()`` if it has been removed, in which nothing is found."""
+    """Return the working directory; ``Path()``, which has no files, if it has been removed."""
     try:
         return Path.cwd()
     except OSError:
@@ -13,18 +13,18 @@ def working_folder() -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of profkit's cache, which need not exist.
+    """Return a folder of profkit's cache, which need not exist.
 
     It is in ``$PROFKIT_CACHE``, or else ``$XDG_CACHE_HOME/profkit``, or else ``~/.cache/profkit``.
 
     Source: "XDG Base Directory Specification": a path that is not absolute is ignored.
 
     Raises:
-        RuntimeError: None of them is known.
+        RuntimeError: None of these folders is known.
     """
-    own = Path(os.environ.get("PROFKIT_CACHE", ""))
-    if own.is_absolute():
-        return own / name
+    cache = Path(os.environ.get("PROFKIT_CACHE", ""))
+    if cache.is_absolute():
+        return cache / name
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "profkit" / name
 
@@ -39,5 +39,8 @@ def limit_cache(max_bytes: int | None) -> None:
 
 
 def cache_limit() -> int | None:
-    """The maximum size of the cache in bytes, as above; 0 also if ``PROFKIT_CACHE`` is ``0``."""
+    """Return the maximum size of the cache in bytes, or None for the default.
+
+    It is 0 if ``PROFKIT_CACHE`` is ``0``.
+    """
     return 0 if os.environ.get("PROFKIT_CACHE") == "0" else _max_bytes

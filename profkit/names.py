@@ -1,8 +1,8 @@
 """Makes names from a recording safe and short to display.
 
 A trace is untrusted: its names may contain terminal escapes, line breaks or right-to-left marks,
-which :func:`visible` escapes. :func:`short_kernel` shortens a C++ kernel's name to what
-distinguishes it from others; the JSON report has the full name.
+which :func:`visible` escapes. :func:`short_kernel` shortens a C++ kernel's name to the parts that
+distinguish it from others; the JSON report has the full name.
 """
 
 import difflib
@@ -26,7 +26,7 @@ _FUNCTOR_SUFFIX: Final = regex(r"_kernel_(?:cuda|impl)$")
 _WRAPPERS: Final = frozenset(
     {"BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "UnaryFunctor", "gpu_kernel_impl"}
 )
-"""Functors that only wrap another one."""
+"""Functors that only wrap another functor."""
 _MIN_SPECIFIC: Final = 10
 """A kernel's name shorter than this (``Kernel``, ``kentry``) is not specific enough."""
 _UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -34,26 +34,26 @@ _JOINERS: Final = frozenset({"\u200d"})
 
 
 def visible(text: str) -> str:
-    r"""The text with everything escaped that could affect a terminal.
+    r"""Escape everything in a text that could affect a terminal.
 
     Control characters, terminal escapes, line breaks, bidirectional marks and unassigned characters
     become escapes such as ``\x1b``.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if _is_safe(char) else _escaped(char) for char in text)
+    return "".join(char if _is_safe(char) else _escape(char) for char in text)
 
 
 def _is_safe(char: str) -> bool:
     return char in _JOINERS or unicodedata.category(char) not in _UNSAFE_CATEGORIES
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
 def short_kernel(name: str, width: int | None = None) -> str:
-    """A kernel's name without return type, namespaces and arguments.
+    """Return a kernel's name without return type, namespaces and arguments.
 
     ``void at::native::vectorized_elementwise_kernel<4, …>(int, …)`` becomes
     ``vectorized_elementwise_kernel<…>``. Kernels that only apply a functor are distinguished by
@@ -68,9 +68,10 @@ def short_kernel(name: str, width: int | None = None) -> str:
     plain = _DROPPED_PREFIXES.sub("", name.strip())
     head, template = _split_mangled(name) or _split_template(plain)
     head = _NAMESPACE.sub("", head).strip() or name.strip()
+
     short = head
     if template is not None:
-        functor = _functor(template, any_name=len(head) < _MIN_SPECIFIC)
+        functor = _find_functor(template, any_name=len(head) < _MIN_SPECIFIC)
         short = f"{head}<{_ELLIPSIS}{functor}{_ELLIPSIS}>" if functor else f"{head}<{_ELLIPSIS}>"
         if width is not None and len(head) >= _MIN_SPECIFIC and len(short) > width:
             short = f"{head}<{_ELLIPSIS}>"
@@ -78,12 +79,13 @@ def short_kernel(name: str, width: int | None = None) -> str:
 
 
 def _split_template(text: str) -> tuple[str, str | None]:
-    """A name up to its first top-level ``<`` or ``(``, and the text inside those ``<…>``."""
+    """Return a name up to its first top-level ``<`` or ``(``, and the text inside the ``<…>``."""
     hidden = text.replace("(anonymous namespace)", "_" * len("(anonymous namespace)"))
     angle = hidden.find("<")
     paren = hidden.find("(")
     if angle <= 0 or (0 < paren < angle):
         return (text[:paren] if paren > 0 else text), None
+
     depth = 0
     for place in range(angle, len(hidden)):
         depth += (hidden[place] == "<") - (hidden[place] == ">")
@@ -93,12 +95,14 @@ def _split_template(text: str) -> tuple[str, str | None]:
 
 
 def _split_mangled(name: str) -> tuple[str, str | None] | None:
-    """The last part of a mangled nested name and the names in its template, or None.
+    """Return the last part of a mangled nested name and the names in its template, or None.
 
     Source: Itanium C++ ABI, section 5.1 "External Names (a.k.a. Mangling)".
     """
     if not name.startswith("_ZN"):
         return None
+
+    # Each part is its length in digits and its text; an "I" begins the template's arguments.
     place, last = len("_ZN"), ""
     while digits := _LENGTH.match(name, place):
         end = digits.end() + int(digits.group())
@@ -107,20 +111,21 @@ def _split_mangled(name: str) -> tuple[str, str | None] | None:
         return None
     if name[place : place + 1] != "I":
         return last, None
-    inner = []
+
+    names = []
     for digits in _LENGTH.finditer(name, place):
         word = name[digits.end() : digits.end() + int(digits.group())]
         if len(word) >= _MIN_SPECIFIC and _WORD.fullmatch(word):
-            inner.append(word)
-    return last, " ".join(inner)
+            names.append(word)
+    return last, " ".join(names)
 
 
-def _functor(template: str, *, any_name: bool) -> str | None:
-    """The name of the first functor in template arguments.
+def _find_functor(template: str, *, any_name: bool) -> str | None:
+    """Find the name of the first functor in template arguments.
 
     Args:
         template: The arguments.
-        any_name: Accept any long name, because the kernel's own name is not specific.
+        any_name: Accept any long name, because the kernel's name itself is not specific.
     """
     names: list[str] = [name for name in _WORD.findall(template) if name not in _WRAPPERS]
     for name in names:
@@ -132,7 +137,7 @@ def _functor(template: str, *, any_name: bool) -> str | None:
 
 
 def middle_cut(text: str, width: int) -> str:
-    """A text shortened in the middle to at most ``width`` characters (at least 1)."""
+    """Shorten a text in the middle to at most ``width`` characters (at least 1)."""
     if len(text) <= width:
         return text
     if width <= 1:
@@ -142,7 +147,7 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def tail_cut(path: str, width: int) -> str:
-    """A path shortened at the front to at most ``width`` characters: ``…/llama3/model.py:340``."""
+    """Shorten a path at the front to at most ``width`` characters: ``…/llama3/model.py:340``."""
     if len(path) <= width:
         return path
     parts = path.split("/")
@@ -154,7 +159,7 @@ def tail_cut(path: str, width: int) -> str:
 
 
 def short_path(file: str, base: str = "") -> str:
-    """A path relative to the absolute folder ``base`` if it is inside; backslashes become ``/``."""
+    """Return a path relative to the folder ``base`` if it is inside; backslashes become ``/``."""
     path = file.replace("\\", "/")
     folder = base.replace("\\", "/").rstrip("/")
     if folder and path.startswith(f"{folder}/"):
@@ -163,7 +168,7 @@ def short_path(file: str, base: str = "") -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'analyze'?`` with a leading space; empty if no known name is close."""
+    """Return `` Did you mean 'analyze'?`` with a leading space; empty if no name is close."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
     if not close:

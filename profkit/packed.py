@@ -1,4 +1,4 @@
-"""Values that wait for others in memory, a tenth as large as they are in use."""
+"""Compressed values in memory, a tenth as large as in use."""
 
 import pickle
 import zlib
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Packed(Generic[T]):
-    """A value as compressed bytes, for what is needed once or twice. It is unpacked at each use.
+    """A value as compressed bytes, to be used once or twice: each use unpacks it.
 
     Args:
         value: Plain data that can be pickled.
@@ -21,6 +21,6 @@ class Packed(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value, a new one each time."""
-        found: T = pickle.loads(zlib.decompress(self._data))  # noqa: S301  (our own)
-        return found
+        """Unpack the value, to a new object each time."""
+        value: T = pickle.loads(zlib.decompress(self._data))  # noqa: S301  (our own)
+        return value

@@ -1,4 +1,4 @@
-"""Discovers plugin modules: ours in a package, those of other packages by entry points."""
+"""Discovers plugin modules: profkit's in a package, other packages' by their entry points."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ class Plugin:
     """A module that is installed and not imported yet.
 
     Attributes:
-        name: The name of our module, or of another package's entry point.
+        name: The name of profkit's module, or of another package's entry point.
         load: Imports it; raises :class:`~profkit.errors.PluginError` if that fails.
     """
 
@@ -33,28 +33,29 @@ class Plugin:
 
 
 def plugins(package: str, group: str) -> Iterator[Plugin]:
-    """Yield a package's public modules by name, then those of other packages.
+    """Yield a package's public modules by name, then the modules of other packages.
 
     Args:
         package: Such as ``profkit.detectors``. Modules that begin with an underscore are private.
         group: The entry point group of other packages.
     """
     home = importlib.import_module(package)
-    for found in sorted(pkgutil.iter_modules(home.__path__), key=lambda m: m.name):
-        if not found.name.startswith("_"):
-            yield Plugin(found.name, partial(importlib.import_module, f"{package}.{found.name}"))
+    for name in sorted(module.name for module in pkgutil.iter_modules(home.__path__)):
+        if not name.startswith("_"):
+            yield Plugin(name, partial(importlib.import_module, f"{package}.{name}"))
+
     if _may_be_declared(group):
         from importlib.metadata import entry_points
 
         for entry in sorted(entry_points(group=group), key=lambda e: e.name):
-            yield Plugin(entry.name, partial(_loaded, entry))
+            yield Plugin(entry.name, partial(_load, entry))
 
 
 def _may_be_declared(group: str) -> bool:
-    """Whether an installed package may have entry points of a group.
+    """Return whether an installed package may have entry points of a group.
 
-    ``importlib.metadata`` takes a small file's analysis 30 ms, and most users have no plugins. It
-    looks for the same files, and for those in zip files and of other finders of packages.
+    ``importlib.metadata`` adds 30 ms to a small file's analysis, and most users have no plugins. It
+    reads the same files. Those in zip files and of other finders are assumed to be there.
     """
     for finder in sys.meta_path:
         if finder is not PathFinder and hasattr(finder, "find_distributions"):
@@ -62,16 +63,16 @@ def _may_be_declared(group: str) -> bool:
     folders = [Path(folder) for folder in sys.path]
     if any(folder.is_file() for folder in folders):
         return True
-    return any(group.encode() in text for text in _declared(folders))
+    return any(group.encode() in text for text in _read_entry_points(folders))
 
 
-def _declared(folders: list[Path]) -> Iterator[bytes]:
-    """The entry points of each package in some folders; missing folders have none."""
+def _read_entry_points(folders: list[Path]) -> Iterator[bytes]:
+    """Yield the entry points of each package in some folders, which may be missing."""
     for folder in folders:
-        with suppress(OSError), os.scandir(folder) as found:
-            for each in found:
-                if each.name.lower().endswith((".dist-info", "egg-info")):
-                    with suppress(OSError), open(f"{each.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  (a third of the time)
+        with suppress(OSError), os.scandir(folder) as items:
+            for item in items:
+                if item.name.lower().endswith((".dist-info", "egg-info")):
+                    with suppress(OSError), open(f"{item.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  (a third of the time)
                         yield file.read()
 
 
@@ -85,7 +86,7 @@ def discover(package: str, group: str) -> Iterator[ModuleType]:
         yield plugin.load()
 
 
-def _loaded(entry: "EntryPoint") -> ModuleType:
+def _load(entry: "EntryPoint") -> ModuleType:
     try:
         module = entry.load()
     except Exception as error:

@@ -1,6 +1,6 @@
 """Formats nanoseconds, bytes and shares as text, such as ``1.5 ms``, ``3.2 GiB`` or ``12%``.
 
-No other module does. Times are integer nanoseconds, sizes integer bytes, shares 0 to 1.
+No other module formats them. Times are integer nanoseconds, sizes integer bytes, shares 0 to 1.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ _MIN_NUMBER: Final = 0.005
 
 
 def _three_digits(value: float) -> str:
-    """A number with three significant digits, never in scientific notation."""
+    """Format a number with three significant digits, never in scientific notation."""
     magnitude = abs(value)
     if magnitude >= 99.95:  # noqa: PLR2004  (rounds to three digits before the point)
         return f"{value:,.0f}"
@@ -22,7 +22,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_ns(ns: float) -> str:
-    """Nanoseconds as text with three significant digits: ``1.50 ms``; also negative ones."""
+    """Format nanoseconds, also negative ones, with three significant digits: ``1.50 ms``."""
     for scale, unit in _TIME_STEPS:
         if abs(ns) >= scale:
             return f"{_three_digits(ns / scale)} {unit}"
@@ -30,7 +30,7 @@ def format_ns(ns: float) -> str:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """Bytes as text in powers of 1024: ``3.20 GiB``; also negative ones."""
+    """Format bytes, also negative ones, in powers of 1024: ``3.20 GiB``."""
     for scale, unit in _SIZE_STEPS:
         if abs(n_bytes) >= scale:
             return f"{_three_digits(n_bytes / scale)} {unit}"
@@ -38,7 +38,7 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share from 0 to 1 as a percentage: ``12%``, ``0.4%``, ``<0.1%``."""
+    """Format a share from 0 to 1 as a percentage: ``12%``, ``0.4%``, ``<0.1%``."""
     if share != 0 and abs(share) < _MIN_SHARE:
         return "<0.1%"
     percent = share * 100
@@ -46,15 +46,15 @@ def format_share(share: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """An integer with separated thousands: ``12,400``."""
+    """Format an integer with separated thousands: ``12,400``."""
     return f"{count:,}"
 
 
 def format_number(number: float) -> str:
-    """A number of 0 or more with about three digits: ``2.50``, ``0.07``, ``<0.01``."""
+    """Format a number of 0 or more with about three digits: ``2.50``, ``0.07``, ``<0.01``."""
     return "<0.01" if 0 < number < _MIN_NUMBER else _three_digits(number)
 
 
 def format_times(count: int) -> str:
-    """How often something happened: ``once``, ``twice``, ``1,200 times``."""
+    """Format how often something happened: ``once``, ``twice``, ``1,200 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")

@@ -212,14 +212,14 @@ SampledPart = Literal["", "backward", "data"]
 class SampledFunction:
     """A function of user code in which threads ran when they were sampled.
 
-    Of steps there is one for each line and what it calls, as operators are known by line.
+    For steps there is one for each line and its callee, since operators are known by line.
 
     Attributes:
         place: Its file and name, and the line that most samples were at; ``("", 0, "")`` for
             threads in no function of user code.
         n: Samples in which it was the innermost function of user code, whatever it called.
-        ns: Time that they stand for.
-        library: The package or module that most of them were in, or empty if that is the function
+        ns: Time that these samples represent.
+        library: The package or module with most of these samples, or empty if that is the function
             itself.
         waiting_ns: Time within ``ns`` in which the thread waited: for a timer, a lock, I/O or
             another process.
@@ -241,17 +241,17 @@ class SampledFunction:
 class SampledTime:
     """Stacks sampled over a run without steps, or over some steps of a loop.
 
-    Of a run without steps all threads count while they run; of steps their thread alone, also while
-    it waits.
+    For a run without steps all threads count while they run. For steps only their thread counts,
+    also while it waits.
 
     Attributes:
-        interval_ns: Mean time between samples; of steps where nothing delays them.
+        interval_ns: Mean time between samples; for steps, between samples that were not delayed.
         n_samples: How often all threads were sampled.
-        running_ns: Time that the samples stand for: of a run without steps about the processor time
-            of its threads, of steps about their time.
+        running_ns: Time that the samples represent: for a run without steps about the processor
+            time of its threads, for steps about their time.
         functions: The functions, most time first.
         n_steps: Number of steps; 0 for a run without steps.
-        steps_ns: Time of these steps, without that of the recording itself.
+        steps_ns: Time of these steps, without the overhead of recording.
     """
 
     interval_ns: int
@@ -284,7 +284,7 @@ class DeviceMismatch:
         message: The first line of torch's error.
         operator: Such as ``aten::addmm``; empty where the error does not name it.
         place: The innermost line of user code; ``("", 0, "")`` where there is none.
-        tensors: Tensors that the line names, and those of a module that it calls.
+        tensors: Tensors that the line names, and the tensors of a module that it calls.
     """
 
     message: str

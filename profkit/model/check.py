@@ -20,14 +20,14 @@ BudgetUnit = Literal["ns", "bytes", "count"]
 
 @dataclass(frozen=True)
 class BudgetResult:
-    """What is true of one budget.
+    """The result of one budget.
 
     Attributes:
         name: The budget's name, such as ``step_ms`` or ``findings.warning``.
-        title: What it limits, such as ``step time``.
+        title: The figure that it limits, such as ``step time``.
         unit: Unit of the figures.
-        value: Of times the median over the steps, of counts and sizes the most in any step; None
-            where it is not known.
+        value: For times the median over the steps, for counts and sizes the maximum of any step;
+            None where it is not known.
         error: Three standard errors of a time's median, from its median absolute deviation; None
             for other figures, and with fewer than three measurements.
         n: Number of measurements: steps, or with three or more recordings recordings.
@@ -37,8 +37,8 @@ class BudgetResult:
             the error of the two figures, or than other programs have delayed the steps.
             ``other-device``: a time that was recorded on another device than the baseline's.
             ``unknown``: the figure or its baseline is missing.
-        reason: Why the outcome is none of ``ok`` and ``over``; else empty.
-        causes: Findings that explain a figure beyond its limit, those with the highest cost first.
+        reason: Why the outcome is neither ``ok`` nor ``over``; else empty.
+        causes: Findings that explain a figure beyond its limit, highest cost first.
         sites: The lines with most of the peak memory, if that is beyond its limit.
         sync_lines: The lines with most syncs, if these are beyond their limit, without those of
             findings.

@@ -20,7 +20,7 @@ PathKindName = Literal[
 
 
 class PathKind(IntEnum):
-    """What a segment of a critical path consists of."""
+    """The kind of a segment of a critical path."""
 
     OPERATOR = 0
     """A PyTorch operator runs on the host."""
@@ -73,7 +73,7 @@ class PathPart:
             something that is not in the recording.
         ns: Nanoseconds over all steps.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps; rounded so that
-            the parts add up to that of the path.
+            the parts add up to the path's.
         share: ``ns`` as a share of the path.
     """
 
@@ -89,8 +89,8 @@ class PathLine:
 
     Attributes:
         kind: As in :class:`PathPart`.
-        location: The source line; of device work that of its launch, of unrecorded device work that
-            of the blocking call that waits for it. It is empty where there is no line.
+        location: The source line. For device work it is the line of its launch, for unrecorded
+            device work the line of the blocking call that waits for it. Empty without a line.
         ns: Nanoseconds over all steps.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
         share: ``ns`` as a share of the path.
@@ -124,7 +124,7 @@ class PathEntry:
             kernel or copy; of a gap and of launch latency the work that starts after it; of
             unrecorded device work the blocking call that waits for it. Empty for Python between
             operators without stacks, and where nothing is recorded.
-        location: The source line, and the operator; of device work those of its launch.
+        location: The source line, and the operator. Device work has them from its launch.
         ns: Nanoseconds over all steps.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
         share: ``ns`` as a share of the path.
@@ -169,7 +169,7 @@ class PathSegment:
         kind: As in :class:`PathPart`.
         ns: Its length in nanoseconds.
         location: The source line, as in :class:`PathLine`.
-        op: The innermost operator; of device work that of its launch. None without one.
+        op: The innermost operator, for device work the operator of its launch, or None.
     """
 
     kind: PathKindName
@@ -187,9 +187,9 @@ class PathStep:
         makespan_ns: From the start of the step, or the completion of the step before if that is
             later, to its own completion.
         unexplained_lag_ns: Waits within it for which the recording shows no cause.
-        segments: What it consists of, in order; they add up to ``makespan_ns`` exactly. In a long
-            path, short segments that follow each other are one, of the kind, line and operator that
-            take most of it.
+        segments: Its segments, in order; they add up to ``makespan_ns`` exactly. In a long path,
+            short segments that follow each other are joined to one, with the kind, line and
+            operator that take most of its time.
     """
 
     step: str
@@ -200,7 +200,7 @@ class PathStep:
 
 @dataclass(frozen=True)
 class CriticalPathSummary:
-    """The critical path of all steps; without steps, that of the whole recording.
+    """The critical path of all steps, or of the whole recording without steps.
 
     Attributes:
         n_steps: Number of steps; 0 for the whole recording.

@@ -90,7 +90,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FixResult:
-    """What was predicted for the findings that are fixed, and what the fixes gave.
+    """The predicted savings of the findings that are fixed, and the measured change.
 
     Attributes:
         n: Number of fixed findings with a cost in time per step.
@@ -133,8 +133,8 @@ class Difference(Renderable):
         changes: Changes of memory, findings, kernels and operators, each largest first.
         not_compared: Rules whose findings cannot be compared.
         notes: Sentences on what limits the comparison.
-        fixes: What the fixed findings were predicted to save, and the change of step time; None if
-            none with a cost per step is fixed, or the devices differ.
+        fixes: The predicted savings of the fixed findings, and the change of step time. None if no
+            finding with a cost per step is fixed, or if the devices differ.
         schema: Name and version of this schema.
     """
 

@@ -63,10 +63,10 @@ class Category(IntEnum):
     """An operator or annotation without a known end, which torch closed when it stopped; its length
     is 0, and it contains nothing."""
     PROFKIT = 14
-    """What profkit did in a thread of the program, as its outermost call: nobody's time."""
+    """The outermost call of profkit's own work in a thread; its time is attributed to nothing."""
     CONCEALED = 15
-    """Calls within that, profkit's wrappers and threads, and what started the program. What a
-    wrapper calls is its caller's."""
+    """Calls within that work, profkit's wrappers and threads, and the launcher of the program. The
+    calls within a wrapper belong to its caller."""
 
 
 HIDDEN: Final = (Category.UNFINISHED, Category.PROFKIT, Category.CONCEALED)
@@ -101,12 +101,12 @@ class SparseColumn:
         return found
 
     def _places(self, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-        """Where some rows are in the column, of those with a value. Shape of ``rows``."""
+        """Find the places of some rows among the rows with a value. Shape of ``rows``."""
         if len(rows) < len(self.rows):
             place = np.searchsorted(self.rows, rows)
             place[place == len(self.rows)] = 0
             return place
-        # For most rows of a recording a table is faster. Its last place is that of no row.
+        # For most rows of a recording a table is faster. Its last place belongs to no row.
         table = np.zeros(max(int(self.rows[-1]), int(rows.max())) + 2, dtype=np.int32)
         table[self.rows] = np.arange(len(self.rows), dtype=np.int32)
         return np.asarray(table[rows])
@@ -176,9 +176,10 @@ class EventTable:
         input_dims: Index into ``names`` of the shapes of an operator's inputs, as JSON: a list of
             integers per tensor, a list of such lists per list of tensors, an empty one for others.
             Recorded with ``record_shapes``.
-        input_types: The same of their types, a string each: ``c10::BFloat16``, ``Scalar``.
-        concrete_inputs: The same of the values of those that are no tensors, as text: ``"[2, 2]"``.
-            Since torch 2.1.
+        input_types: Index into ``names`` of the inputs' types, as JSON with a string each:
+            ``c10::BFloat16``, ``Scalar``.
+        concrete_inputs: Index into ``names`` of the values of inputs other than tensors, as JSON
+            with a string each: ``"[2, 2]"``. Since torch 2.1.
         grid: Index into ``names`` of the number of blocks of a kernel in three dimensions, as JSON.
         block: The same of the number of threads in each block.
         blocks_per_sm: Blocks of a kernel per multiprocessor of its device, a fraction below 1 where

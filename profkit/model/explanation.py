@@ -62,7 +62,7 @@ class Explanation(Renderable):
         cost: Its cost as text; empty if unknown.
         events: Events that it is based on, in the order of the file; at most 20. Empty without a
             trace, as with a saved report.
-        calls: The Python calls that lead to the first of them, outermost first.
+        calls: The Python calls that lead to the first of these events, outermost first.
         source: The lines around its first source line, or None if this machine does not have them.
         rule: The page of its rule.
         change: What ``profkit what-if --remove`` takes to predict the steps without it, or None if

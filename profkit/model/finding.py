@@ -60,16 +60,16 @@ class Finding:
         fix: The code or setting to use instead, with names of the program.
         locations: Where it occurs, highest cost first.
         n: Number of occurrences in the window.
-        cost: What a fix can save.
+        cost: The time or memory that a fix can save.
         holders: Reference chains to a live object.
         evidence: Figures and event ids that the finding is based on.
-        growth: Of growing memory, what grows over the steps, if it was measured.
-        ranks: The ranks on which it was found, in a report over several; then all else is of the
-            rank on which it costs most.
+        growth: For growing memory, its size over the steps, if it was measured.
+        ranks: The ranks on which it was found, in a report over several; all other fields are then
+            of the rank on which it costs most.
         spans: Parts of the window that the finding is about, as (start, end) in nanoseconds, for
             timelines. Not part of the JSON report.
-        change: What a fix changes. The time that several findings can save together is a replay
-            with all changes. Not part of the JSON report.
+        change: The changes that a fix makes. A replay with the changes of several findings gives
+            the time that they save together. Not part of the JSON report.
     """
 
     rule: str

@@ -35,7 +35,7 @@ FLAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class FlameSite:
-    """What a node represents.
+    """The frame, operator, kernel or other item that a node represents.
 
     Attributes:
         frame: The Python frame, or None for other kinds.

@@ -25,12 +25,12 @@ class RecordedCall:
     """A call of a collective.
 
     Attributes:
-        name: With its backend and, of sends and receives, the ranks in the group, such as
+        name: The call with its backend and, for sends and receives, the ranks in the group, such as
             ``nccl:all_reduce`` or ``nccl:send 0->1``.
         group: Name of its process group.
-        description: What the group is for, such as ``default_pg``, or empty.
-        seq: Its number among the group's collectives on this rank; of a send or receive its number
-            among those. None where it was not recorded.
+        description: The purpose of the group, such as ``default_pg``, or empty.
+        seq: Its number among the group's collectives on this rank, or among the group's sends and
+            receives. None where it was not recorded.
         is_p2p: Whether it is a send or receive.
         created_ns: Nanoseconds since 1970 when the host called it, or None.
         progress: How far it was when the record was written. Gloo does not record starts.
@@ -92,8 +92,8 @@ class FlightRecord:
         host: The machine, or None.
         pid: The process, or None.
         written_ns: Nanoseconds since 1970 when it was written, or None.
-        is_end: Whether profkit wrote it when the program had ended: it calls no more.
-        is_of_window: Whether profkit wrote it beside a trace, while the program went on.
+        is_end: Whether profkit wrote it when the program had ended, and made no further calls.
+        is_of_window: Whether profkit wrote it with a trace, while the program continued.
         stopped_by: The exception or signal that ended the program, or empty.
         version: The version of the format, such as ``2.10``, or empty.
         groups: The process groups of this rank by name, as far as their ranks are known.

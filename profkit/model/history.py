@@ -35,8 +35,8 @@ class HistoryEntry:
     """The recordings of a program at one commit, on one device, with one version of PyTorch.
 
     Attributes:
-        program: The program's name: that of the folder of a recording that profkit made; else
-            empty.
+        program: The program's name, which is the name of the folder of a recording that profkit
+            made; else empty.
         revision: The git commit, or None where it was not recorded; then the entry is one
             recording.
         torch: PyTorch's version, or None.
@@ -112,9 +112,9 @@ class History(Renderable):
 
     Attributes:
         profkit: profkit's version.
-        entries: By time; those of unknown time first, as they were given.
+        entries: By time; entries of unknown time first, in the given order.
         lines: The figures; times on different devices are on different lines.
-        findings: Those that are still there first, then those that were fixed last.
+        findings: Findings that still occur, then fixed findings, the last fixed first.
         schema: Name and version of this layout.
     """
 

@@ -1,4 +1,4 @@
-"""What a report says of the ranks of a job, and of the collectives between them."""
+"""The part of a report on the ranks of a job, and on the collectives between them."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Lateness = Literal["host", "data", "compute", "unknown"]
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank. Times are means per step, of what is in the steps, or without steps all there is.
+    """One rank. Times are means per step, or for the whole recording without steps.
 
     Attributes:
         rank: Its number in the job.
@@ -22,7 +22,7 @@ class RankSummary:
         steps_ns: Step time of each complete step.
         steps_wait_ns: The part of each in any matched collective until the last rank had started.
         step_ns: Mean step time.
-        compute_ns: Time in which a device ran kernels other than collectives; on the host that of
+        compute_ns: Time in which a device ran kernels other than collectives; on the host, time of
             operators, the optimizer and the backward pass.
         data_wait_ns: Time in which the program waited for its next batch.
         collective_wait_ns: Time in any matched collective until the last rank had started it; per
@@ -31,8 +31,8 @@ class RankSummary:
         n_last: In how many matched collectives it was the last to start, by more than the clocks'
             error.
         late_ns: How much later than the median of the other ranks in total.
-        offset_ns: What its clock shows more than that of the first rank.
-        error_ns: How far single ends of collectives deviate from that.
+        offset_ns: How far its clock is ahead of the first rank's.
+        error_ns: How far single ends of collectives deviate from that offset.
     """
 
     rank: int
@@ -76,7 +76,7 @@ class CollectiveGroup:
 
     Attributes:
         group: Its name, or empty where it was not recorded.
-        description: What it is for, such as ``default_pg``.
+        description: Its purpose, such as ``default_pg``.
         ranks: Its recorded ranks.
         kind: Such as ``all-reduce``.
         n: Number of collectives.
@@ -120,9 +120,9 @@ class SlowRanks:
     Attributes:
         ranks: One rank, or all of a stage.
         stage: The stage of a pipeline, or None for a single rank.
-        saving_ns: What the job would take less per step if they took as long as the ranks do on
-            average.
-        share: That as a share of what it would take less if all ranks did.
+        saving_ns: The time that the job would save per step if these ranks were as fast as the
+            average rank.
+        share: The saving as a share of the saving if all ranks were equally fast.
     """
 
     ranks: tuple[int, ...]
@@ -133,19 +133,19 @@ class SlowRanks:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """What differences between ranks cost, by replay. Times are means per step.
+    """The cost of differences between ranks, by replay. Times are means per step.
 
-    A rank's own time is that in which it does not wait for a collective.
+    A rank's own time is the time in which it does not wait for a collective.
 
     Attributes:
         n_steps: Number of steps that were replayed; 0 for the whole recording without steps.
-        recorded_ns: What the job took: from the start of the first step on the rank that began last
-            to the end of the last step on any rank.
-        actual_ns: The same without idle time for which the recording has no reason.
-        ideal_ns: What it would take if all ranks had equally much own time, at the same places, and
-            transfers of the same kind, use and size took their median.
+        recorded_ns: The time of the job, from the start of the first step on the rank that began
+            last to the end of the last step on any rank.
+        actual_ns: ``recorded_ns`` without idle time for which the recording has no reason.
+        ideal_ns: The time of the job if all ranks had equally much own time, at the same places,
+            and transfers of the same kind, use and size took their median.
         ratio: ``actual_ns`` divided by ``ideal_ns``.
-        unexplained_share: That idle time, as a share of what the job took.
+        unexplained_share: That idle time, as a share of the time of the job.
         ranks: The ranks with the largest savings, the largest first.
         stages: The stages of a pipeline, by number.
     """
@@ -187,7 +187,7 @@ class UnreadFile:
 
     Attributes:
         file: Its path.
-        why: What is wrong with it, or what happened to the process that read it.
+        why: The error of the file, or the end of the process that read it.
     """
 
     file: str

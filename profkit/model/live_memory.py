@@ -101,7 +101,7 @@ class TensorShape:
 
     @property
     def n_bytes(self) -> int | None:
-        """Bytes of all elements, which may be fewer than those of the storage."""
+        """Return the bytes of all elements, which may be fewer than the storage's."""
         return None if self.dims is None else math.prod(self.dims) * self.element_bytes
 
     @property
@@ -129,21 +129,22 @@ class Leak:
         chains: Holders, the shortest reference chain first.
         graph: The graph behind all tensors together, each node once, at the last inspection.
         nodes_per_step: Graph nodes added per step; 0 if not evaluated.
-        cycle: What an unreachable cycle goes through, the first element repeated at the end: type
-            names, ``function walk``, ``cell walk of its closure``; for an autograd reference
-            cycle also ``Parameter.grad``, ``Tensor.grad_fn``.
-        shape: Of a typical tensor, or None.
+        cycle: The elements of an unreachable cycle, the first repeated at the end: type names,
+            ``function walk``, ``cell walk of its closure``; for an autograd reference cycle also
+            ``Parameter.grad``, ``Tensor.grad_fn``.
+        shape: The shape of a typical tensor, or None.
         storage_bytes: Bytes of that tensor's storage at the same time, or None.
         is_enlarged: Whether the same ``n`` tensors become larger, instead of more and more.
-        copied_share: Of worker growth, the least share that is copied pages of the main process;
-            0 to 1.
-        made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
-        operators: Of native growth, the operators that allocate it, the most bytes first.
-        growth: What was measured over the steps: of tensors those of the same device, type and
-            size, of which each allocation site has its share; of a graph its nodes and what they
-            saved; of host memory all that no tensor owns. None if it was not measured.
-        limit_bytes: At least so many bytes are retained once the container that holds them is full;
-            None if it has no limit.
+        copied_share: The least share of the workers' growth that is copied pages of the main
+            process; 0 to 1.
+        made_share: The least share of the workers' growth that they allocated; 0 to 1.
+        operators: The operators that allocate native growth, most bytes first.
+        growth: The measured size over the steps. For tensors it is the size of all tensors of the
+            same device, type and size, of which each allocation site has its share; for a graph,
+            of its nodes and saved tensors; for host memory, of all that no tensor owns. None if it
+            was not measured.
+        limit_bytes: The least number of bytes that are retained once the container that holds them
+            is full; None if it has no limit.
     """
 
     kind: LeakKind
@@ -185,7 +186,7 @@ class MemorySample:
         step: The step that has just ended, from 1.
         ts_ns: Nanoseconds since monitoring began.
         tensor_bytes: Bytes of the storages of live tensors, each storage once, by device.
-        graph_bytes: Bytes saved for backward, beyond those of live tensors.
+        graph_bytes: Bytes saved for backward, without the bytes of live tensors.
         garbage_bytes: Bytes of tensors in unreachable cycles.
         allocated_bytes: Allocated bytes of all device allocators together.
         reserved_bytes: Their reserved bytes.
@@ -242,7 +243,8 @@ class LiveMemory:
     """The memory of a monitored program over its steps.
 
     Attributes:
-        step_definition: What a step is, as in :class:`~profkit.model.capture_info.CaptureInfo`.
+        step_definition: The meaning of a step, as in
+            :class:`~profkit.model.capture_info.CaptureInfo`.
         n_steps: Steps that ended while monitoring.
         monitored_ns: Time from the first sample to the end.
         began_unix_us: Time of the first sample, in microseconds since 1970; 0 if not known.

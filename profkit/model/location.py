@@ -22,8 +22,8 @@ class Frame:
 
     Attributes:
         file: Path as recorded; absolute where profkit recorded it.
-        line: Line number from 1. With ``precision`` ``"function"``, that of the definition, or None
-            where only file and function are known.
+        line: Line number from 1. With ``precision`` ``"function"``, the line of the definition, or
+            None where only file and function are known.
         function: Name of the function; ``<module>`` at the top level of a file.
         precision: ``"line"`` where the executed line is known; ``"function"`` where the recording
             has only the function, as in stacks of torch.

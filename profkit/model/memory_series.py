@@ -30,13 +30,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class LiveGroups:
-    """Blocks by what they belong to and by the moments between which they were live.
+    """Blocks by their group and by the moments between which they were live.
 
     A block was live at some time from moment ``i`` to moment ``j`` if ``first <= j`` and
     ``last > i``.
 
     Attributes:
-        group: What they belong to: their use, or their node of a flame graph. Shape ``(g,)``.
+        group: The blocks' use, or their node of a flame graph. Shape ``(g,)``.
         first: Index of the first moment that is not before they are live.
         last: Index of the first moment at which they are no longer live; the number of moments if
             there is none.

@@ -30,8 +30,8 @@ class PeakMemory:
     Attributes:
         device: ``cpu``, ``cuda:0``.
         bytes: Allocated bytes at the peak. On the host torch counts blocks that were allocated
-            while it recorded: those of earlier recordings of the process too, even if they have
-            been freed since.
+            while it recorded, including blocks of earlier recordings of the process, even if they
+            have been freed since.
         window_bytes: The highest sum of live blocks that were allocated in the window; None where
             frees cannot be matched to allocations.
         sites: The lines with the most of these blocks then.
@@ -152,13 +152,13 @@ class RegionMemory:
 
 @dataclass(frozen=True)
 class FragmentationSite:
-    """Live blocks of one source line that keep the free memory beside them from being released.
+    """Live blocks of one source line that keep adjacent free memory from being released.
 
     Attributes:
         location: The source line.
-        n: Number of blocks with free memory beside them.
+        n: Number of blocks with adjacent free memory.
         bytes: Sum of their sizes.
-        unreleasable_bytes: Free bytes beside them in the same segments. A free block between two
+        unreleasable_bytes: Adjacent free bytes in the same segments. A free block between two
             live blocks counts half for each.
     """
 
@@ -199,8 +199,8 @@ class SnapshotDevice:
         releasable_bytes: Free bytes in segments without a live block; ``empty_cache`` returns them
             to the driver.
         unreleasable_bytes: Free bytes in the other segments.
-        private_free_bytes: Free bytes of private pools, such as those of CUDA graphs. They are
-            neither: a graph writes to them when it is replayed.
+        private_free_bytes: Free bytes of private pools, such as the pools of CUDA graphs. They are
+            in neither figure above, since a graph writes to them when it is replayed.
         fragmentation_sites: Live blocks that keep free memory from being released, most bytes
             first.
         timeline: The history in intervals of equally many entries.

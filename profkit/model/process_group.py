@@ -13,7 +13,7 @@ class ProcessGroup:
         name: As recorded; empty where it is not known.
         ranks: Its ranks in the job, or None where they are not known.
         size: The number of its ranks, or None.
-        description: What it is for, such as ``default_pg``; empty where it is not known.
+        description: Its purpose, such as ``default_pg``; empty where it is not known.
     """
 
     name: str

@@ -13,13 +13,13 @@ else:
     Slices = Any
 
 CallState = Literal["waiting", "transfer", "unmatched", "late"]
-"""What a slice of a collective is: until the last rank had started, from then on, one without a
-match, or before it the time that others wait for this rank."""
+"""State of a slice of a collective: ``waiting`` until the last rank had started, ``transfer`` from
+then on, ``unmatched`` without a match, or ``late`` before it, while other ranks wait for this."""
 
 
 @dataclass(frozen=True)
 class LaneSite:
-    """What slices represent.
+    """The work or the collective that slices represent.
 
     Attributes:
         kind: A part of the step time as in :class:`~profkit.model.report.TimePart`, or a
@@ -41,7 +41,7 @@ class LaneSite:
 
 @dataclass(frozen=True)
 class RankClock:
-    """The clock of a rank, compared with that of the first one.
+    """The clock of a rank, compared with the first rank's.
 
     Attributes:
         offset_ns: How far it is ahead at ``origin_ns``.
@@ -64,9 +64,9 @@ class RankLane:
     """The work of one rank over time. Times are nanoseconds from the start of :class:`JobLanes`.
 
     Attributes:
-        clock: From which its times were corrected.
+        clock: The clock by which its times were corrected.
         packed_slices: In the first row the parts of its time, except for communication; in further
-            ones its collectives. Short ones are merged; sites are those of :class:`JobLanes`.
+            rows its collectives. Short slices are merged; their sites are in :class:`JobLanes`.
         n: Number of slices before merging.
         steps: Start and end of each step of the summary of this rank.
     """
@@ -81,18 +81,18 @@ class RankLane:
 
     @property
     def slices(self) -> Slices:
-        """As ``packed_slices``."""
+        """Unpack ``packed_slices``."""
         return self.packed_slices.value
 
 
 @dataclass(frozen=True)
 class JobLanes:
-    """What the ranks of a job did when, on one clock.
+    """The work of the ranks of a job over time, on one clock.
 
     Attributes:
         start_ns: The origin of all times, in nanoseconds since 1970.
         lanes: By rank.
-        sites: What slices represent.
+        sites: The sites of all slices.
     """
 
     start_ns: int

@@ -1,4 +1,4 @@
-"""The report: every figure that a renderer may show. Its fields are those of the JSON report.
+"""The report: every figure that a renderer may show. The JSON report has the same fields.
 
 Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figures are None.
 """
@@ -66,7 +66,7 @@ class Source:
         recorded_with: The recording options.
         overhead_ratio: Relative slowdown of the window by recording: 0.8 means that one second of
             the program took 1.8 seconds. None where it is not known.
-        step_definition: What a step is in this report, in a few words; empty without steps.
+        step_definition: The meaning of a step in this report, in a few words; empty without steps.
         step_origin: What delimits the steps of a trace: ``ProfilerStep#N`` (``profiler``), the
             entries of a block that profkit recorded (``entry``), the waits for the loader
             (``loader``), the ends of ``Optimizer.step`` (``optimizer``), a repeated region
@@ -74,7 +74,7 @@ class Source:
         lines_from: Where source lines come from: ``window`` (stacks recorded in this window),
             ``other-step`` (stacks recorded in another step of the same loop), or None.
         cpu: Processor time spent during the window, if profkit recorded it.
-        run_cost: What it cost the program, in the report at the end of ``profkit run``.
+        run_cost: The cost to the program, in the report at the end of ``profkit run``.
         processor: Name of the machine's processor, or None where it was not recorded.
         revision: The git commit of the program's folder, or None where it was not recorded.
         recorded_unix_ns: When the recording began, in nanoseconds since 1970, or None where it was
@@ -161,14 +161,14 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What some calls of operators computed and moved, from the shapes of their inputs.
+    """Computed FLOPs and moved bytes of some calls of operators, from the shapes of their inputs.
 
     Attributes:
         n_calls: Number of calls whose work and time are known.
         time_ns: Time of their kernels; in a recording without devices, of the calls themselves.
-        flops: Floating-point operations: those of matrix products, convolutions and attention as
-            ``torch.utils.flop_counter`` counts them, with causal attention as half, and those of
-            the formulas of other operators.
+        flops: Floating-point operations. Matrix products, convolutions and attention count as in
+            ``torch.utils.flop_counter``, with causal attention as half; other operators by their
+            formulas.
         bytes: Bytes that they move at least: each tensor in and out once. None if the type of a
             tensor is not known.
         flops_share: FLOPs per second as a share of what the device computes at most in that
@@ -316,7 +316,7 @@ class OpSummary:
 
 @dataclass(frozen=True)
 class LineSummary:
-    """The operators of one source line, with those of their backward pass.
+    """The operators of one source line, with the operators of their backward pass.
 
     Attributes:
         location: The source line.
@@ -346,17 +346,17 @@ class FunctionSummary:
     Attributes:
         location: The function, with the line that most of its samples were at; without a file, the
             threads in no function of user code.
-        n_samples: Samples in which it was the innermost function of user code. Of a run without
-            steps those of running threads, whatever it called: operators and libraries are
-            included.
-        time_ns: Time that they stand for; of steps that of the recorded steps, without operators.
-        share: ``time_ns`` as a share of that of all samples of running threads, or of the recorded
-            steps.
-        library: The package or module that most of them were in, or empty if that is the function
+        n_samples: Samples in which it was the innermost function of user code. Without steps these
+            are samples of running threads, including the operators and libraries that it called.
+        time_ns: Time that these samples represent; for steps, time of the recorded steps, without
+            operators.
+        share: ``time_ns`` as a share of the time of all samples of running threads, or of the
+            recorded steps.
+        library: The package or module with most of these samples, or empty if that is the function
             itself.
-        callee: Of steps what the line calls, such as ``gc.collect``; empty where the function
+        callee: For steps the callee of the line, such as ``gc.collect``; empty where the function
             itself takes the time.
-        waiting_share: Of steps the share of this time in which the thread waits: for a timer, a
+        waiting_share: For steps the share of this time in which the thread waits: for a timer, a
             lock, I/O or another process.
     """
 
@@ -392,7 +392,7 @@ class SampledSummary:
 
 @dataclass(frozen=True)
 class PeakFlops:
-    """What a device computes at most in one precision.
+    """The peak of a device in one precision.
 
     Attributes:
         precision: ``float32``, ``tf32``, ``float16`` (bfloat16 as well) or ``float8``.
@@ -413,8 +413,8 @@ class FlopSummary:
             the shapes of inputs were not recorded.
         time_ns: Sum of the steps' times, or of the recording's device work from first to last.
         per_step_flops: ``flops`` divided by the number of steps, or None without steps.
-        precision: Of most of them: ``float32``, ``tf32``, ``float16`` (bfloat16 as well) or
-            ``float8``; None where neither types nor kernels' names show it.
+        precision: The precision of most FLOPs: ``float32``, ``tf32``, ``float16`` (bfloat16 as
+            well) or ``float8``; None where neither types nor kernels' names show it.
         utilization_share: FLOP utilization: the time that ``flops`` take at the devices' dense
             peaks, each in its precision, as a share of ``time_ns``. None where a peak or a
             precision is not known.
@@ -557,7 +557,7 @@ class SyncLine:
     Attributes:
         location: The line, or without one the operator or call.
         n_calls: Number of calls in all steps.
-        n_in_step: Number of calls in the step that has most of them.
+        n_in_step: Number of calls in the step with most calls.
     """
 
     location: Location
@@ -616,7 +616,7 @@ class TimePart:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the steps' time was spent; without steps, that of the whole recording.
+    """Where the time of the steps was spent, or of the whole recording without steps.
 
     The whole recording spans the first to the last device work, or without devices the first to
     the last event.
@@ -683,8 +683,8 @@ class Summary:
         breakdown: Where the steps' time was spent, or None without events.
         recoverable_ns: Time of the window that fixes can save; time claimed by several findings is
             counted once.
-        critical_path: What the steps waited for at each moment, or None without events, and in
-            reports of earlier versions.
+        critical_path: The critical path of the steps, or None without events, and in reports of
+            earlier versions.
         n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
         sampled: Functions of the steps, or of a run without steps; None where nothing was sampled.
     """
@@ -724,11 +724,11 @@ class Report(Renderable):
         findings: The problems found, highest cost first.
         unchecked: Skipped checks.
         health: Problems of the recording itself (``PRF`` rules), as findings.
-        ranks: The recorded ranks of a job, in a report over several; all that is of one recording,
-            such as the summary, is then that of ``source.rank``.
+        ranks: The recorded ranks of a job, in a report over several. Fields on one recording, such
+            as the summary, are then on ``source.rank``.
         missing_ranks: The ranks of the job that were not recorded.
         collectives: The collectives between the ranks, or None in a report on one recording.
-        lanes: What the ranks did when; None in a report on one recording or from JSON.
+        lanes: The work of the ranks over time; None in a report on one recording or from JSON.
         unread: Files in the folders of a job that could not be read.
         schema: Name and version of this schema.
     """

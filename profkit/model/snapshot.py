@@ -193,11 +193,11 @@ class Annotation:
 
 @dataclass(frozen=True)
 class SnapshotNotes:
-    """What the reader encountered.
+    """Problems that the reader encountered.
 
     Attributes:
         n_inconsistent_segments: Number of segments whose blocks do not add up to their size, or
-            whose own figures differ from those of their blocks.
+            whose recorded figures differ from the sums over their blocks.
         n_skipped: Number of entries that are not a segment, block or event.
         uncompressed_bytes: Size of the pickle.
     """

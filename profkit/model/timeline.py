@@ -19,23 +19,23 @@ SliceKind = Literal[
     "idle-unknown", "launch-latency", "gap", "unrecorded", "other", "operators", "backward",
     "optimizer", "outside", "waiting", "transfer", "late", "unmatched",
 ]  # fmt: skip
-"""Kind of a slice, which determines its color. Python calls are the user's ``own`` code, that of a
-``library`` or of ``torch``, or an ``nn.Module``; ``python`` is host time between other events."""
+"""Kind of a slice, which determines its color. Python calls are ``own`` (user code), ``library``,
+``torch`` or an ``nn.Module``; ``python`` is host time between other events."""
 
 
 @dataclass(frozen=True)
 class TimelineSite:
-    """What a slice represents.
+    """The code or the event that a slice represents.
 
     Attributes:
-        frame: The line of user code; for device work that of its launch. None where unknown.
+        frame: The line of user code, for device work the line of its launch. None where unknown.
         op: For device work the operator that launched it, else None.
         module: The class of the innermost ``nn.Module`` around it, for device work around its
             launch, and in a backward pass around its forward operator; empty where there is none.
         n: Number of its events in all lanes.
         total_ns: Sum of their durations.
         is_path: Whether its slices are segments of the critical path, which a search does not
-            count beside the events that they are parts of.
+            count in addition to the events that they are parts of.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Slices:
         busy_ns: Time that events cover within the slice: less than its length where events with
             gaps between them were merged into it. Shape ``(k,)``.
         n: Number of events in each slice. Shape ``(k,)``.
-        longest_ns: Duration of the longest of them. Shape ``(k,)``.
+        longest_ns: Duration of the longest event. Shape ``(k,)``.
         site: Index into the timeline's sites, of the longest event. Shape ``(k,)``.
         event: Row of the recorded event, or :data:`~profkit.model.events.NO_ROW` for a slice of
             several events or of none. Shape ``(k,)``.
@@ -125,7 +125,7 @@ class Timeline:
     Attributes:
         start_ns: Start of the first slice, in nanoseconds from the trace's start.
         lanes: The lanes from top to bottom.
-        sites: What slices represent, most time first.
+        sites: The sites of all slices, most time first.
         levels: Levels of detail, finest first.
         steps: Name, start and end in nanoseconds of every step.
     """

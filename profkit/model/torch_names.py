@@ -35,7 +35,7 @@ OPTIMIZER_STEP: Final = regex(r"^Optimizer\.step#")
 OPTIMIZER_ZERO_GRAD: Final = regex(r"^Optimizer\.zero_grad#")
 OPTIMIZER: Final = regex(r"^Optimizer\.(step|zero_grad)#")
 MARKS: Final = regex(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
-"""What the thread of a training loop runs in every step."""
+"""Regions that the thread of a training loop runs in every step."""
 
 FRAMING: Final = regex(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|profkit\.)")
 """Annotations that PyTorch and profkit write themselves; old traces have them as operators."""

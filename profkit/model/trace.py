@@ -53,7 +53,7 @@ class InvalidEvent:
     Attributes:
         position: Index in the file's ``traceEvents``.
         dur_ns: Duration as written, in nanoseconds; None where it is not a number.
-        reason: What is invalid, in a few words.
+        reason: Why the times are invalid, in a few words.
     """
 
     position: int
@@ -64,14 +64,14 @@ class InvalidEvent:
 
 @dataclass(frozen=True)
 class LoadNotes:
-    """What the reader encountered, for rules on the recording itself.
+    """Notes of the reader, for rules on the recording itself.
 
     Attributes:
         n_events: Number of entries in ``traceEvents``, of every kind.
         n_complete: Number of complete events among them, as written.
         n_skipped: Number of entries that are not events.
         n_invalid: Number of events with invalid times; they are in no table.
-        invalid: The first of them.
+        invalid: The first events with invalid times.
         n_unpaired: Number of begin events without an end, and end events without a begin.
         categories: Number of complete events by category as written; ``""`` without a category.
         uncompressed_bytes: Size of the JSON text.
@@ -112,7 +112,7 @@ class Trace:
         groups: The ranks of its process groups by name, as far as they are recorded.
         versions: Versions of CUDA, driver, CUPTI and ROCm, as recorded.
         capture: Data that profkit added when it recorded the trace, or None.
-        notes: What the reader encountered.
+        notes: Notes of the reader.
     """
 
     path: str

@@ -18,8 +18,8 @@ class AppliedChange:
         kind: ``remove`` a rule's findings, ``scale`` what a pattern matches, launch by ``graph``,
             or no ``data-wait``.
         target: The rule with its line, or the pattern; empty for the other kinds.
-        factor: What the time is multiplied by, for ``scale``; else 0.
-        matched: How many findings, events, launches or waits it applies to, by what they are.
+        factor: The factor of the time, for ``scale``; else 0.
+        matched: How many findings, events, launches or waits it applies to, by kind.
     """
 
     kind: Literal["remove", "scale", "graph", "data-wait"]
@@ -30,24 +30,25 @@ class AppliedChange:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step would take with some changes, by replay of the recording.
+    """The predicted time of a step with some changes, by replay of the recording.
 
     Times are nanoseconds per step: the mean of all steps, each from its start, or the completion of
     the one before if that is later, to its completion. Without steps they are of the whole
-    recording. Without changes they are those of the report's critical path.
+    recording. Without changes they agree with the report's critical path.
 
     Attributes:
         path: The recording.
         n_steps: Number of steps; 0 without steps.
-        changes: The changes, all of them made at once.
+        changes: The changes, all made at once.
         before_ns: As recorded.
         after_ns: Predicted, if all recorded latencies stay.
         min_after_ns: Predicted, if latencies are hidden behind other work where they can be.
         saving_ns: ``before_ns`` less ``after_ns``; negative if it would take longer.
         max_saving_ns: ``before_ns`` less ``min_after_ns``.
-        critical_path_before_ns: What the recorded critical path consists of, by kind, as in
+        critical_path_before_ns: Time of the recorded critical path by kind, as in
             :class:`~profkit.model.critical_path.PathPart`. The sum is ``before_ns``.
-        critical_path_after_ns: The same with the changes. The sum is ``after_ns``.
+        critical_path_after_ns: Time of the critical path with the changes, by kind. The sum is
+            ``after_ns``.
         unexplained_share: Share of the recorded critical path without a known cause.
         basis: ``replay``, or ``upper-bound`` if too much is unexplained: then ``max_saving_ns`` is
             the most that can be expected.
@@ -125,7 +126,7 @@ class RanksChange:
 
 @dataclass(frozen=True)
 class JobCase:
-    """What a job would take with some changes, all of them made at once. Times as in the job's.
+    """The predicted time of a job with some changes, all made at once. Times as in the job's.
 
     Attributes:
         changes: The changes.
@@ -140,11 +141,11 @@ class JobCase:
 
 @dataclass(frozen=True)
 class JobPrediction:
-    """What a step of a job would take with changes of its ranks, by replay of all ranks.
+    """The predicted time of a job's step with changes of its ranks, by replay of all ranks.
 
     Times are nanoseconds per step: from the start of the first common step on the rank that begins
     last to the end of the last one on the rank that ends last, divided by their number. Without
-    steps they are of the whole recording. The replay is that of the report's
+    steps they are of the whole recording. The replay is the same as for the report's
     :class:`~profkit.model.job.Slowdown`.
 
     Attributes:

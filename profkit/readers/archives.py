@@ -279,6 +279,7 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
+        # tarfile reads the content of such a header at once.
         if not header.isreg() and header.size > _MAX_NAME_BYTES:
             raise tarfile.ReadError("a member's header is too large")
         return header

@@ -173,6 +173,7 @@ def rank_in(path: str) -> int | None:
     name = re.split(r"[/\\!]", path)[-1]
     while _ENDINGS.search(name):
         name = name.rpartition(".")[0]
+    # A number after "rank" is preferred to another number at the end of the name.
     matches = [*_LAST_NUMBER.finditer(name), *_RANK.finditer(name)]
     return int(matches[-1]["rank"]) if matches else None
 

@@ -52,6 +52,7 @@ class Stages:
 
     def __init__(self) -> None:
         self.ns: dict[str, int] = {}
+        # One entry per open stage: the time of the stages inside it.
         self._inner_ns: list[int] = []
 
     @contextmanager

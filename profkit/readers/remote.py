@@ -35,7 +35,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         filesystem, path = fsspec.core.url_to_fs(url, **_options(url))
         block_bytes = 0 if url.startswith(_STREAMED) else _BLOCK_BYTES
         opened = filesystem.open(path, "rb", block_size=block_bytes)
-    except Exception as error:
+    except Exception as error:  # the package of each protocol raises its own
         raise _load_error(url, error) from error
 
     with opened as raw:

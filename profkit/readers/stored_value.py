@@ -29,6 +29,7 @@ def entry_of(value: object) -> Entry:
     """
     arrays: dict[str, Any] = {}
 
+    # Called for values that msgspec does not encode itself.
     def name_array(array: object) -> msgspec.msgpack.Ext:
         if not isinstance(array, np.ndarray):
             raise TypeError(type(array))

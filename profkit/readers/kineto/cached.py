@@ -101,6 +101,7 @@ def encode_trace(trace: Trace) -> Entry:
     """
     plain_type, events = _plain_type(), trace.events
     plain = {name: getattr(trace, name) for name in plain_type.__struct_fields__[2:]}
+    # The times of this read are not the times of a later one from the cache.
     plain["notes"] = replace(trace.notes, stages_ns={})
     data = msgspec.msgpack.encode(plain_type(names=events.names, lanes=events.lanes, **plain))
 

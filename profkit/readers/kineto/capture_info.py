@@ -85,6 +85,7 @@ def _decode_part(name: str, raw: msgspec.Raw) -> Any:  # noqa: ANN401  (each par
     Raises:
         ValueError: It is not valid.
     """
+    # Only this part has other keys in older layouts.
     if name == _COST:
         older = upgrade_capture({name: msgspec.json.decode(raw, type=dict[str, Any])})
         value = msgspec.convert(older[name], _HINTS[name], strict=False)

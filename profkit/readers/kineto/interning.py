@@ -76,6 +76,7 @@ def plain_name(name: str) -> str:
         return name  # like most: nothing below applies
     if len(name) > _MAX_NAME:
         name = f"{name[: _MAX_NAME - 1]}…"
+    # The address ends at the closing ``>``.
     if name.startswith(BUILTIN_PREFIX):
         head, at, tail = name.partition(" at 0x")
         if at:

@@ -165,6 +165,7 @@ class _Mover:
         written = bytes(event.get("pid", b"0"))
         process = self.processes.get(written)
         if process is None:
+            # Processes beyond the range share its last id, since the next one is another rank's.
             free_pid = (self.number + 1) * _PIDS + 1 + min(len(self.processes), _PIDS - 2)
             process = self.processes[written] = _Process(free_pid)
             if written[:1] == b'"':  # kineto's Spans and Traces

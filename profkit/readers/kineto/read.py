@@ -96,6 +96,7 @@ def _read_batches(
         complete = join_workers(part, workers)
     if complete:
         return text, chunks, part
+    # A worker died, or a batch had to be salvaged, which moves the boundaries of later ones.
     return _read_batches(place, limit, stages, 1, on_progress)
 
 

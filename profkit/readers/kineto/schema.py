@@ -182,6 +182,7 @@ def _kind(base: Any, *changed: Any) -> Any:  # noqa: ANN401  (types made at run 
 
 _TS: Final = ("ts", Decimal)
 _OPTIONAL_TS: Final = ("ts", Decimal | None, None)
+# The letters are phases that are not read, such as flows, counters and asynchronous events.
 _OTHERS: Final = (Naming, *map(_empty, "stfbenCPNODSTpFvRc()ag"))
 
 

@@ -37,6 +37,7 @@ def read_pickle(
     stages = Stages()
     limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
 
+    # A command starts to unpickle its file before it imports the analysis.
     early = worker_process.take_early(place, limit) if isinstance(place, Path) else None
     if early is not None:
         n_bytes, truncated = early.n_bytes, False

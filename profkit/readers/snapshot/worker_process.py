@@ -70,6 +70,7 @@ def start_early(path: str) -> None:
             status = os.fstat(file.fileno())
             if not _early:
                 atexit.register(_stop_all)
+            # The copied descriptor shares its position with the process after this one is closed.
             _early[_key(path)] = EarlyWorker(
                 start(file), status.st_size, _identity(status), os.dup(file.fileno())
             )
