@@ -19,7 +19,7 @@ from profkit.index.compute.categories import are_categories, classify_work
 from profkit.index.compute.op_work import OpWork, measure_op_work
 from profkit.index.compute.peaks import CPU, Peak, peak_of
 from profkit.index.device.cold_calls import find_cold_calls
-from profkit.index.device.idle import IdleByCause, host_activity, split_idle_by_cause
+from profkit.index.device.idle import IdleByCause, host_activity, split_idle
 from profkit.index.device.streams import DeviceActivity, find_device_activity
 from profkit.index.device.syncs import Syncs, find_calls_by_profiler, find_syncs
 from profkit.index.distinct import distinct
@@ -245,9 +245,7 @@ class Context:
     def idle_causes(self) -> tuple[IdleByCause, ...]:
         """Idle time of each device by cause, by ordinal; without the time of unrecorded work."""
         return tuple(
-            split_idle_by_cause(
-                self.events, self.launches, device, self.host_activity, self.unrecorded
-            )
+            split_idle(self.events, self.launches, device, self.host_activity, self.unrecorded)
             for device in self.devices
         )
 

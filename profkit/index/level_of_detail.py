@@ -66,7 +66,7 @@ def merge(slices: Slices, group: Rows) -> Slices:
     begins = np.cumsum(sizes) - sizes
     place = np.arange(int(sizes.sum())) + np.repeat(group[groups] - begins, sizes)
 
-    # The longest slice lends its site to the group.
+    # A group has the site of its longest slice.
     lengths = slices.longest_ns[place]
     longest = np.maximum.reduceat(lengths, begins)
     is_longest = np.flatnonzero(lengths == np.repeat(longest, sizes))

@@ -14,7 +14,7 @@ _WORDS: Final = Path(__file__).parent
 _PRONOUNS: Final = frozenset((_WORDS / "pronouns.txt").read_text().split())
 _VERBS: Final = frozenset((_WORDS / "verbs.txt").read_text().split())
 """First words of functions that do something or ask something, and of those that convert."""
-_NOUN_DECORATORS: Final = re.compile(r"property|fixture|contextmanager|overload|setter")
+_NOUN_DECORATORS: Final = re.compile(r"command|property|fixture|contextmanager|overload|setter")
 _ELLIPSIS: Final = re.compile(r"As above|The same|Undo that|That of|Those|Its|Their")
 _DIRECTIVE: Final = re.compile(r"#\s*(noqa|type:|fmt:|pragma|mypy|!)")
 

@@ -27,11 +27,11 @@ from profkit.engine.figures.top import (
 from profkit.engine.figures.utilization import summarize_flops
 from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
-    build_breakdown,
     partition_time,
     split_by_step,
-    split_device_time,
-    split_host_time,
+    split_device,
+    split_host,
+    sum_parts,
 )
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.device.syncs import find_calls_by_profiler, find_user_reads, outermost_calls
@@ -184,9 +184,7 @@ def summarize(ctx: Context) -> Summary:
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
         memory=summarize_memory(ctx),
-        breakdown=build_breakdown(
-            window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx)
-        )
+        breakdown=sum_parts(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
         if len(ctx.events)
         else None,
         critical_path=path,
@@ -440,10 +438,9 @@ def time_parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
     """Split the time of a window into parts by kind, which exclude each other."""
     if ctx.has_device_work:
         return partition_time(
-            window,
-            split_device_time(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded),
+            window, split_device(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded)
         )
 
     waits = find_host_waits(ctx)
     waited = {"communication": waits.waited} if waits else {}
-    return partition_time(window, waited | split_host_time(ctx.events))
+    return partition_time(window, waited | split_host(ctx.events))

@@ -29,7 +29,7 @@ def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[st
 
     Args:
         window: The time of all steps, or of the whole recording.
-        parts: Time by kind, from :func:`split_device_time` or :func:`split_host_time`. Overlaps
+        parts: Time by kind, from :func:`split_device` or :func:`split_host`. Overlaps
             count for the first kind, uncovered time for the last.
     """
     remaining = window
@@ -43,7 +43,7 @@ def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[st
     return time_by_kind
 
 
-def build_breakdown(
+def sum_parts(
     window: Intervals,
     n_steps: int,
     parts: Mapping[str, Intervals],
@@ -92,7 +92,7 @@ def split_by_step(
     ]
 
 
-def split_device_time(
+def split_device(
     devices: Sequence[DeviceActivity],
     idle: Sequence[IdleByCause],
     host: Mapping[str, Intervals],
@@ -125,7 +125,7 @@ def split_device_time(
     return parts
 
 
-def split_host_time(events: EventTable) -> dict[str, Intervals]:
+def split_host(events: EventTable) -> dict[str, Intervals]:
     """Split the time by host activity, for a recording without devices."""
     is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
     optimizer = rows_named(events, OPTIMIZER, Category.OP, Category.ANNOTATION)

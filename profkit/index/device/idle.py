@@ -66,7 +66,7 @@ def host_activity(events: EventTable, launches: Launches) -> dict[str, Intervals
     }
 
 
-def split_idle_by_cause(
+def split_idle(
     events: EventTable,
     launches: Launches,
     activity: DeviceActivity,

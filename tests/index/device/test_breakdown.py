@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.device.breakdown import (
-    build_breakdown,
     partition_time,
     split_by_step,
-    split_host_time,
+    split_host,
+    sum_parts,
 )
 from profkit.index.intervals import Intervals, of_pairs
 from profkit.testing import TraceBuilder
@@ -32,7 +32,7 @@ def test_parts_add_up_and_overlaps_count_for_the_first(
 ) -> None:
     window = window if len(window) else of_pairs(((0, 10),))
     parts = {"compute": compute, "communication": communication, "idle-sync": idle}
-    told = build_breakdown(window, 2, partition_time(window, parts))
+    told = sum_parts(window, 2, partition_time(window, parts))
     lengths = {part.kind: part.ns for part in told.parts}
     moments = by_moment(window)
     expected = {}
@@ -49,7 +49,7 @@ def test_parts_add_up_and_overlaps_count_for_the_first(
 def test_work_precedes_idle_time_each_longest_first() -> None:
     window, none = of_pairs(((0, 100),)), of_pairs(())
     parts = {"compute": of_pairs(((0, 10),)), "copy": of_pairs(((0, 40),)), "idle-data": none}
-    told = build_breakdown(window, 0, partition_time(window, parts))
+    told = sum_parts(window, 0, partition_time(window, parts))
     assert [(part.kind, part.ns, part.per_step_ns) for part in told.parts] == [
         ("copy", 30, None),
         ("compute", 10, None),
@@ -59,7 +59,7 @@ def test_work_precedes_idle_time_each_longest_first() -> None:
 
 def test_without_devices_the_rest_is_python() -> None:
     window = of_pairs(((0, 100),))
-    told = build_breakdown(window, 4, partition_time(window, {"data": of_pairs(((0, 8),))}))
+    told = sum_parts(window, 4, partition_time(window, {"data": of_pairs(((0, 8),))}))
     assert not told.on_device
     assert [(part.kind, part.per_step_ns) for part in told.parts] == [("python", 23), ("data", 2)]
 
@@ -92,6 +92,6 @@ def test_an_optimizers_closure_is_forward_and_backward(tmp_path: Path) -> None:
             builder.compute("aten::mm", 30_000)
             builder.compute("autograd::engine::evaluate_function: MmBackward0", 50_000)
         builder.compute("aten::add_", 7_000)
-    parts = split_host_time(load_trace(builder.write(tmp_path / "t.json")).events)
+    parts = split_host(load_trace(builder.write(tmp_path / "t.json")).events)
     assert parts["backward"].total_ns == 100_000
     assert parts["optimizer"].total_ns == 7_000
