@@ -254,14 +254,14 @@ def find_recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilati
         for place in places.tolist()
     ]
 
-    identified = _by_line(
-        _without_warm_up(
-            ctx, [compilation for compilation in compiled if _is_recompilation(compilation)]
-        )
-    )
+    repeated = [compilation for compilation in compiled if _is_recompilation(compilation)]
+
     # Without an id, only a line that compiles in several steps shows a recompilation.
     unidentified = [compilation for compilation in compiled if not compilation.is_identified]
-    return [*identified, *_by_line(_in_several_steps(ctx, unidentified))]
+    return [
+        *_by_line(_without_warm_up(ctx, repeated)),
+        *_by_line(_in_several_steps(ctx, unidentified)),
+    ]
 
 
 def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> Compilation:

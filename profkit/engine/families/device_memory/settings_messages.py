@@ -60,9 +60,7 @@ def suggest_fragmentation_fix(memory: DeviceMemory) -> str:
             f"; {_with(memory, result)} {format_bytes(result.peak_bytes)}"
             for result in alternatives
         )
-        with_or_without = (
-            "without it" if _removes_limit(memory, first) else "with it"
-        )
+        with_or_without = "without it" if _removes_limit(memory, first) else "with it"
         return (
             f"{_change(memory, first)}: {with_or_without} peak reserved memory would be "
             f"{format_bytes(first.peak_bytes)} instead of {format_bytes(recorded)}{also}. {_ORDER}."
