@@ -253,7 +253,6 @@ def find_recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilati
         _compilation(ctx, code, int(compilations.rows[place]), compilations.numbers[place])
         for place in places.tolist()
     ]
-
     repeated = [compilation for compilation in compiled if _is_recompilation(compilation)]
 
     # Without an id, only a line that compiles in several steps shows a recompilation.
@@ -387,7 +386,6 @@ def _find_fallback_pauses(ctx: Context) -> Intervals:
     events, tree = ctx.events, ctx.tree
     fallbacks = np.flatnonzero(rows_named(events, _FALLBACK, Category.OP))
     calls = distinct(tree.outermost_op[fallbacks])
-
     pauses = [_pause_before(ctx, call) for call in calls.tolist()]
 
     compile_pauses = []
