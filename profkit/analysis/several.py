@@ -81,8 +81,8 @@ class AnalysisRequest:
 
     Attributes:
         chosen: Arguments of :func:`~profkit.analysis.study.study`.
-        format: Recordings outside a job are rendered in this format with
-            these ``options`` as long as they are loaded; empty for none.
+        format: Recordings outside a job are rendered in this format with these ``options`` as long
+            as they are loaded; empty for none.
     """
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
@@ -197,7 +197,6 @@ def analyze_all(
             analyzed.append((recording, result))
 
     unread = [failure for failure in failed if not isinstance(failure[1], NotATraceError)]
-
     if not analyzed and not failed:
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
     if not analyzed:
@@ -220,7 +219,6 @@ def read_or_analyze(
         UsageError: As for :func:`analyze_all`.
     """
     saved, unsaved = [], []
-
     for recording in recordings:
         report = None
         if len(recording.paths) == 1:
@@ -333,7 +331,6 @@ def _iterate_unordered(
         shared = not any(
             p.startswith(_IN_MEMORY) for recording in recordings for p in recording.paths
         )
-
         saves_time = scale.workers is not None or sum(texts) >= _WORTH_BYTES
         n, n_readers = 0, (None if client is None else 1)
         needs = [_BASE_BYTES + int(_PER_TEXT_BYTE * n_bytes) for n_bytes in texts]
@@ -384,7 +381,6 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
         n_bytes = list(map(_n_bytes, unique_paths))
 
     bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
-
     sizes = [0] * len(recordings)
     for number, path in paths:
         is_plain = path.lower().endswith(_PLAIN)
@@ -518,7 +514,6 @@ def _join_ranks(
             # Other processes return a rank's report without details: the shown rank needs all of
             # it.
             shown = replace(job[0], whole=by_rank[id(job[0])][1].report.value)
-
             report = merge_reports([shown, *job[1:]])
 
             unread_files = tuple(

@@ -120,7 +120,6 @@ def study(  # noqa: PLR0913  (options, by name)
         )
 
     cache, stages = users_cache(), Stages()
-
     options = (limit_bytes, plain(peaks or {}), tokens_per_step, parameters)
     with stages.stage(STAGE):
         key = results_key(cache, paths, options)

@@ -76,9 +76,8 @@ def _compare_prediction(fixes: FixResult) -> str:
     predicted = low if low == high else f"{low} to {high}" if fixes.low_ns else f"at most {high}"
     subject = "The fix was" if fixes.n == 1 else f"The {format_count(fixes.n)} fixes were"
 
-    outcome = ""
-
     # Two recordings of one program differ: a small deviation is not worth a clause.
+    outcome = ""
     if fixes.saved_ns <= 0:
         outcome = "; the step time did not fall"
     elif fixes.saved_ns < fixes.low_ns * (1 - _PREDICTION_TOLERANCE):

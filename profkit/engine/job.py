@@ -210,7 +210,6 @@ def merge_reports(job: Sequence[RankReport]) -> Report:
         return whole
 
     merged = _Merged.of(ctx)
-
     # All ranks of a context have one, or none.
     traced = [report for report in ctx.ranks if report.has_trace]
     seen = {report.rank for report in ctx.ranks}

@@ -83,7 +83,6 @@ def _predict(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTi
             removed_ns = max(0, replay.removed_ns(change))
             least_ns -= ctx.critical_path.unexplained_ns
             least_ns = min(kept_ns, max(least_ns, replay.recorded_ns - removed_ns, 0))
-
         predictions.append(PredictedTime(round(kept_ns / n), round(least_ns / n)))
 
     return predictions
@@ -138,7 +137,6 @@ def scale_matches(ctx: Context, pattern: str, factor: float) -> tuple[AppliedCha
         )
 
     named = _match_names(ctx, pattern)
-
     category = ctx.events.category
     rows = np.flatnonzero(named & np.isin(category, DEVICE_WORK))
     if not len(rows):

@@ -128,7 +128,6 @@ def _build_changes(job: JobContext, choice: RanksChoice) -> tuple[list[RanksChan
     medians = _places(
         choice.ranks, numbers, f"{job.path} has no rank", f"of rank {rank_list(numbers)}"
     )
-
     named = [RanksChange("rank", (rank,)) for rank in dict.fromkeys(choice.ranks)]
 
     hint = f"of stage 0 to {len(stages) - 1}" if stages else "of no pipeline"

@@ -135,7 +135,6 @@ def processes_for(needs_bytes: Sequence[int], most: int | None = None) -> int:
         return max(1, min(most, len(needs_bytes)))
 
     planned = planned_bytes()
-
     largest_first = sorted(needs_bytes, reverse=True)
     fitting = sum(
         planned is None or total <= planned for total in itertools.accumulate(largest_first)

@@ -253,15 +253,14 @@ def find_recompilations(ctx: Context, code: CompiledCode) -> list[list[Compilati
         _compilation(ctx, code, int(compilations.rows[place]), compilations.numbers[place])
         for place in places.tolist()
     ]
+    repeated = [compilation for compilation in compiled if _is_recompilation(compilation)]
 
-    identified = _by_line(
-        _without_warm_up(
-            ctx, [compilation for compilation in compiled if _is_recompilation(compilation)]
-        )
-    )
     # Without an id, only a line that compiles in several steps shows a recompilation.
     unidentified = [compilation for compilation in compiled if not compilation.is_identified]
-    return [*identified, *_by_line(_in_several_steps(ctx, unidentified))]
+    return [
+        *_by_line(_without_warm_up(ctx, repeated)),
+        *_by_line(_in_several_steps(ctx, unidentified)),
+    ]
 
 
 def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> Compilation:
@@ -387,7 +386,6 @@ def _find_fallback_pauses(ctx: Context) -> Intervals:
     events, tree = ctx.events, ctx.tree
     fallbacks = np.flatnonzero(rows_named(events, _FALLBACK, Category.OP))
     calls = distinct(tree.outermost_op[fallbacks])
-
     pauses = [_pause_before(ctx, call) for call in calls.tolist()]
 
     compile_pauses = []

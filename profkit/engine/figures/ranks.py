@@ -71,7 +71,6 @@ def summarize_ranks(job: JobContext) -> tuple[RankSummary, ...]:
             covered_within(times, *bounds) if len(windows) else np.array([times.total_ns])
             for times in (waiting, moving)
         )
-
         computing = [part.mean_ns for part in parts if part.kind in _COMPUTING]
 
         summaries.append(

@@ -306,13 +306,12 @@ def _summarize_steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[Step
     times = (ends_ns - starts_ns - own_ns).tolist()
     busy = covered_within(ctx.busy, starts_ns, ends_ns).tolist()
 
-    # Waits are the host's: they lie in the step of the host, also where devices set the pace.
-
     # Unrecorded work of one device may run while another one is busy: it counts once.
     lost = covered_within(subtract(ctx.unrecorded, ctx.busy), starts_ns, ends_ns).tolist()
+
+    # Waits are the host's: they lie in the step of the host, also if devices set the pace.
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
-
     own_on_host_ns = covered_within(ctx.own_time, steps.starts_ns, steps.ends_ns)
     lengths = (steps.ends_ns - steps.starts_ns - own_on_host_ns).tolist()
 

@@ -60,14 +60,17 @@ def find_late_gathers(ctx: Context, waits: CollectiveWaits) -> LateGathers | Non
     """
     is_gather, above = _find_parameter_gathers(ctx, waits)
     gathers = np.flatnonzero(is_gather)
+
     if not len(gathers):
         return None
+
     events, starter = ctx.events, waits.starter[gathers]
     rows = waits.rows[gathers]
 
     is_backward = rows_named(events, BACKWARD, Category.OP, Category.ANNOTATION)
     in_backward = ctx.tree.nearest(is_backward)[starter] != NO_ROW
     turns = np.stack([ctx.step_of(starter), in_backward])
+
     # The first gather of a pass has no other one to be issued with.
     is_first = np.append(True, (np.diff(turns, axis=1) != 0).any(axis=0)) | (gathers == 0)
 

@@ -91,9 +91,8 @@ def _n_single_frees(ctx: Context, calls: DriverCalls) -> int:
     launch = distinct(ctx.launches.launch[ctx.launches.launch != NO_ROW])
     n_launched = np.searchsorted(np.sort(ctx.events.ts_ns[launch]), starts_ns[order])
 
-    is_free = calls.is_free[order]
-
     # Frees in a row, without a launch between them, empty the cache as a whole.
+    is_free = calls.is_free[order]
     follows = np.append(False, is_free[:-1] & (np.diff(n_launched) == 0))
     return int((is_free & ~follows).sum())
 

@@ -129,7 +129,6 @@ def suggest_oom_fix(
         )
 
     by_use: dict[str, int] = {}
-
     for site in sites:
         by_use[site.category] = by_use.get(site.category, 0) + site.bytes
     ways = [(n_bytes, _ADVICE[use]) for use, n_bytes in by_use.items() if use in _ADVICE]
