@@ -18,7 +18,7 @@ from profkit.capture.live import last_steps
 from profkit.capture.live.last_steps import LastStepsRecorder
 from profkit.cli.main import main
 from profkit.model.last_steps import ProcessEnd
-from tests.processes import start
+from tests.processes import start_forked
 
 PROGRAM = """\
 import os, sys, time, torch
@@ -193,7 +193,9 @@ def test_a_run_that_hangs_and_is_killed_is_analyzed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    ended = start(tmp_path, "-m", "profkit", "run", "--no-leaks", "--no-trace", "train.py", "hang")
+    ended = start_forked(
+        tmp_path, "-m", "profkit", "run", "--no-leaks", "--no-trace", "train.py", "hang"
+    )
     assert ended.code == -9
     assert main(["analyze", str(tmp_path / "traces" / "train")]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -205,13 +207,13 @@ def test_a_run_that_hangs_and_is_killed_is_analyzed(
 @pytest.mark.slow
 def test_a_run_that_raises_says_where_its_last_steps_are(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    ended = start(tmp_path, "-m", "profkit", "run", "train.py", "raise")
+    ended = start_forked(tmp_path, "-m", "profkit", "run", "train.py", "raise")
     assert ended.code == 1
     (line,) = [each for each in ended.err.splitlines() if "the steps before the exception" in each]
     process = process_in(Path(tmp_path, line.rpartition(" ")[2]).parent)
     assert process.error is not None
     assert [each.function for each in process.error.calls] == ["<module>"]
-    off = start(
+    off = start_forked(
         tmp_path, "-m", "profkit", "run", "--no-last-steps", "--dir", "off", "train.py", "raise"
     )
     assert off.code == 1
