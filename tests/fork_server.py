@@ -115,14 +115,17 @@ def hide(groups: Sequence[Hidden]) -> None:
     find_spec = PathFinder.find_spec
 
     def find_hidden(
-        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        _finder: type[PathFinder],
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         for group in groups:
             if fullname in group:
                 return group.spec(fullname)
         return find_spec(fullname, path, target)
 
-    PathFinder.find_spec = staticmethod(find_hidden)  # type: ignore[method-assign]
+    PathFinder.find_spec = classmethod(find_hidden)  # type: ignore[assignment,method-assign]
 
 
 def serve(requests: socket.socket) -> Mapping[str, Any] | None:
@@ -139,15 +142,21 @@ def serve(requests: socket.socket) -> Mapping[str, Any] | None:
     while True:
         _, descriptors, _, _ = socket.recv_fds(requests, 1, 4)
         if not descriptors:
+            wait_for_children(0)
             return None
         if os.fork() == 0:
             requests.close()
             return start_program(socket.socket(fileno=descriptors[0]), descriptors[1:])
         for descriptor in descriptors:
             os.close(descriptor)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
+        wait_for_children(os.WNOHANG)
+
+
+def wait_for_children(options: int) -> None:
+    """Take note of ended children, so that the system forgets them."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, options) != (0, 0):
+            pass
 
 
 def start_program(client: socket.socket, streams: Sequence[int]) -> Mapping[str, Any]:

@@ -75,7 +75,7 @@ def start_forked(folder: Path, *command: str, **environment: str) -> Ended:
 
 
 _READ_EARLY: Final = (
-    "CUDA", "KINETO", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH", "TORCH",
+    "KINETO", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH", "TORCH",
 )  # fmt: skip
 """Beginnings of variables that Python reads when it starts, or torch when it is imported."""
 
