@@ -17,7 +17,7 @@ from profkit.capture.recording.session import Session
 from profkit.capture.run import prelude
 from profkit.capture.run.prelude import Prelude
 from tests.capture.needs import needs_all_threads
-from tests.processes import start
+from tests.processes import start_forked
 
 Opened = Callable[[str | None], dict[str, Any]]
 
@@ -133,7 +133,7 @@ print(x.sum().item(), len(big))
 def test_a_program_without_steps_has_its_first_operators_and_a_bounded_cost(
     tmp_path: Path, opened: Opened
 ) -> None:
-    ended = start(tmp_path, "-m", "profkit", "run", "-c", MANY_OPERATORS)
+    ended = start_forked(tmp_path, "-m", "profkit", "run", "-c", MANY_OPERATORS)
     assert (ended.code, ended.out) == (0, "480008.0 200\n")
     assert "profiler_kineto.cpp" not in ended.err, "torch warns of muting"
     (path,) = tmp_path.glob("traces/command/*.trace.json.gz")

@@ -1,8 +1,6 @@
 """Hooks of ``profkit run`` leave the program's own hooks and its compiled code alone."""
 
 import json
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 
 from profkit.capture.process import compiling, program, wrappers
+from tests.processes import start_forked
 
 OWN_HOOK = """
 import torch
@@ -80,12 +79,10 @@ WAYS_TO_TRACE = {
 def printed(program: str, folder: Path, *options: str) -> tuple[str, str]:
     path = folder / "program.py"
     path.write_text(program)
-    finished = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", "--dir", str(folder), *options, str(path)],
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.strip(), finished.stderr
+    run = ("-m", "profkit", "run", "--dir", str(folder), *options)
+    ended = start_forked(folder, *run, str(path))
+    assert ended.code == 0, ended.err
+    return ended.out.strip(), ended.err
 
 
 SLOW = pytest.mark.slow
@@ -155,10 +152,8 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
 )
 def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
     program = TRACED.replace("HOW", WAYS_TO_TRACE[way])
-    plain = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert "relu" in plain.stdout
+    plain = start_forked(tmp_path, "-c", program)
+    assert "relu" in plain.out
     output, report = printed(program, tmp_path)
-    assert output == plain.stdout.strip()
+    assert output == plain.out.strip()
     assert "could not start" not in report, report

@@ -15,7 +15,7 @@ import torch
 import profkit
 from profkit.capture.recording import current
 from profkit.errors import UsageError
-from tests.processes import start
+from tests.processes import start_forked
 
 BLOCKS = ("allow_sync", "memory", "no_leak", "no_sync", "trace")
 FUNCTIONS = [
@@ -310,7 +310,7 @@ print(sum(path is None for path in paths))
 def test_of_three_threads_one_records_and_one_note_says_why_the_others_do_not(
     tmp_path: Path,
 ) -> None:
-    ended = start(tmp_path, "-c", THREADS)
+    ended = start_forked(tmp_path, "-c", THREADS)
     assert ended.out.strip() == "2"
     notes = [line for line in ended.err.splitlines() if "one thread records at a time" in line]
     assert len(notes) == 1, ended.err
@@ -330,7 +330,7 @@ def test_what_others_write_to_stderr_meanwhile_is_written(tmp_path: Path) -> Non
         "thread.start(); thread.join()\n"
         "os.write(2, b'end\\n')\n"
     )
-    ended = start(tmp_path, "-c", program)
+    ended = start_forked(tmp_path, "-c", program)
     assert ended.err == "before\nafter\nend\n"
 
 
@@ -345,7 +345,7 @@ def test_a_thread_starts_its_recording_also_with_a_closed_stderr(tmp_path: Path)
         "thread = threading.Thread(target=work)\n"
         "thread.start(); thread.join()\n"
     )
-    assert start(tmp_path, "-c", program).out == "started\n"
+    assert start_forked(tmp_path, "-c", program).out == "started\n"
 
 
 def test_threads_are_noted_once_for_a_name(

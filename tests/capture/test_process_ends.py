@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Ended, start
+from tests.processes import Ended, start, start_forked
 
 START = """\
 import os, signal, sys
@@ -113,6 +113,9 @@ with profkit.trace("step"):
 """,
 }
 
+OWN_PROCESS = {"never-ended", "fork", "off"}
+"""Programs of the end of Python, of forks and of imports."""
+
 RECORDING_OFF = """\
 import sys
 import profkit
@@ -143,7 +146,8 @@ def run(folder: Path, name: str, program: str, **environment: str) -> Traced:
     script = folder / f"{name}.py"
     script.write_text(program)
     traces = folder / f"{name}-traces"
-    process = start(folder, str(script), PROFKIT_DIR=str(traces), **environment)
+    starts = start if name in OWN_PROCESS else start_forked
+    process = starts(folder, str(script), PROFKIT_DIR=str(traces), **environment)
     found: dict[str, list[dict[str, Any]]] = {}
     others = []
     for path in sorted(traces.rglob("*")):

@@ -19,7 +19,7 @@ import torch
 from profkit.capture.process import program_profilers
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
-from tests.processes import Ended, start
+from tests.processes import Ended, start, start_forked
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")
 RUN = ("-m", "profkit", "run", "--no-leaks")
@@ -81,7 +81,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
 
     @functools.cache
     def output(case: Case) -> str:
-        ended = start(tmp_path_factory.mktemp("bare"), *command_of(case), PROFKIT="0")
+        ended = start_forked(tmp_path_factory.mktemp("bare"), *command_of(case), PROFKIT="0")
         assert ended.code == 0, ended.err
         assert ended.out.endswith("end\n")
         return ended.out
@@ -95,7 +95,7 @@ def command_of(case: Case) -> tuple[str, str]:
 
 def assert_undisturbed(case: Case, bare: Bare, folder: Path) -> Ended:
     """Run a case with profkit, and compare what its profiler saw with what it sees without."""
-    watched = start(folder, *(RUN if case.api == "run" else ()), *command_of(case))
+    watched = start_forked(folder, *(RUN if case.api == "run" else ()), *command_of(case))
     assert (watched.code, watched.out) == (0, bare(case)), watched.err
     assert "Traceback" not in watched.err
     return watched
@@ -338,8 +338,8 @@ def assert_others_undisturbed(name: str, folder: Path) -> None:
         pytest.skip("this Python's cProfile loses what runs while torch imports a module of it")
     script = folder / "script.py"
     script.write_text(TRAINS + OTHERS[name])
-    bare = start(folder, str(script))
-    watched = start(folder, *RUN, str(script))
+    bare = start_forked(folder, str(script))
+    watched = start_forked(folder, *RUN, str(script))
     assert (watched.code, watched.out) == (bare.code, bare.out), watched.err
     assert watched.err.count("Traceback") == bare.err.count("Traceback")
 
@@ -371,7 +371,7 @@ def test_classes_of_the_program_are_not_compared() -> None:
 def test_the_report_says_why_no_steps_were_recorded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TRAINS + OTHERS["autograd"])
-    watched = start(tmp_path, "-m", "profkit", "run", "--json", "report.json", str(script))
+    watched = start_forked(tmp_path, "-m", "profkit", "run", "--json", "report.json", str(script))
     report = json.loads((tmp_path / "report.json").read_text())
     (sentence,) = report["summary"]["memory"]["not_measured"]
     assert "uses a profiler itself (torch.autograd.profiler.profile)" in sentence
@@ -382,7 +382,7 @@ def test_the_report_says_why_no_steps_were_recorded(tmp_path: Path) -> None:
 def test_whole_steps_before_the_programs_profiler_are_reported(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TRAINS + "train(10)" + OTHERS["autograd"])
-    watched = start(tmp_path, *RUN, "--active", "50", "--json", "report.json", str(script))
+    watched = start_forked(tmp_path, *RUN, "--active", "50", "--json", "report.json", str(script))
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report["summary"]["steps"]) == 6  # of 10: two to wait, two to warm up
     assert "the recording of “script” ends there" in watched.err
@@ -462,7 +462,7 @@ with profkit.trace("again") as t:
 print(t.path is not None)
 """
     )
-    ended = start(tmp_path, str(script))
+    ended = start_forked(tmp_path, str(script))
     assert ended.code == 0, ended.err
     of_main, path, of_thread, again = ended.out.splitlines()
     assert of_main == of_thread

@@ -1,38 +1,28 @@
 """``profkit demo`` records its program and reports the planted problems."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profkit.cli.demo import _COPY, _PROGRAM, _copy_program
 from profkit.errors import OutputError
+from tests.processes import start_forked
 
 
 def test_it_reports_the_line_of_every_planted_problem(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "profkit", "demo", "--dir", "t"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
+    ended = start_forked(tmp_path, "-m", "profkit", "demo", "--dir", "t")
+    assert ended.code == 0, ended.err
     lines = (tmp_path / "t" / _COPY).read_text(encoding="utf-8").splitlines()
     wait = next(n for n, line in enumerate(lines, 1) if "in steps:" in line)
     item = next(n for n, line in enumerate(lines, 1) if "# fault 2" in line)
     leaked = next(n for n, line in enumerate(lines, 1) if "# fault 3" in line)
-    assert f"t/{_COPY}:{wait}  warning starved-by-loader" in done.stdout
-    assert f"t/{_COPY}:{item}  note item-sync" in done.stdout
-    assert f"t/{_COPY}:{leaked}  " in done.stdout
-    assert "unfreed-tensors" in done.stdout
+    assert f"t/{_COPY}:{wait}  warning starved-by-loader" in ended.out
+    assert f"t/{_COPY}:{item}  note item-sync" in ended.out
+    assert f"t/{_COPY}:{leaked}  " in ended.out
+    assert "unfreed-tensors" in ended.out
     (trace,) = (tmp_path / "t" / "demo").glob("*.pt.trace.json.gz")
-    assert trace.name in done.stderr
-    assert "tensorboard --logdir t" in done.stderr
+    assert trace.name in ended.err
+    assert "tensorboard --logdir t" in ended.err
 
 
 def test_a_changed_program_is_not_overwritten_without_force(

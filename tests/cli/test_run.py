@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Ended, start
+from tests.processes import Ended, start, start_forked
 
 GAN = """\
 import sys
@@ -119,7 +119,8 @@ class Watched(Ended):
 def run(folder: Path, *command: str, script: Path) -> Watched:
     report, traces = folder / "report.json", folder / "traces"
     files = ("--dir", str(traces), "--json", str(report))
-    process = start(folder, "-m", "profkit", "run", *files, *command)
+    starts = start_forked if "import torch" in script.read_text() else start
+    process = starts(folder, "-m", "profkit", "run", *files, *command)
     paths = sorted(traces.rglob("*.pt.trace.json.gz"))
     assert len(paths) <= 1, "one program leaves one trace"
     return Watched(
@@ -287,7 +288,7 @@ def test_programs_that_cannot_be_run_are_usage_errors(
 
 def test_a_bug_in_the_report_leaves_the_exit_code_to_the_program(tmp_path: Path) -> None:
     program = "import sys, torch, profkit.analysis.study as own; own.study = None; sys.exit(7)"
-    ended = start(tmp_path, "-m", "profkit", "run", "-c", program)
+    ended = start_forked(tmp_path, "-m", "profkit", "run", "-c", program)
     assert ended.code == 7
     assert "this is a bug in profkit" in ended.err
 
@@ -304,6 +305,6 @@ for _ in range(20):
 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 raise SystemExit(3)
 """
-    ended = start(tmp_path, "-m", "profkit", "run", "-c", source)
+    ended = start_forked(tmp_path, "-m", "profkit", "run", "-c", source)
     assert ended.code == 3, ended.err
     assert "KeyboardInterrupt" not in ended.err

@@ -14,7 +14,7 @@ from profkit.testing import SnapshotBuilder, TraceBuilder
 from tests.detectors.jobs import MS, JobBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.docs.shell import environment, shell
-from tests.processes import start
+from tests.processes import start, start_forked
 from tests.tensorboard.server import serving
 
 TENSORBOARD = "profkit.integrations.tensorboard"
@@ -106,7 +106,7 @@ def test_a_command_does_what_the_page_says(
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     parts = [PRELUDE, *(block.text for block in blocks(page, "python"))]
     (tmp_path / "page.py").write_text("\n\n".join(parts))
-    ended = start(tmp_path, "page.py")
+    ended = start_forked(tmp_path, "page.py")
     assert ended.code == 0, ended.err
     assert "Warning" not in ended.err
     assert list((tmp_path / "traces").rglob("*.json.gz"))

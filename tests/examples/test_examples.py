@@ -1,14 +1,12 @@
 """Every example runs unchanged under ``profkit run``, and the report has the planted problem."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import start_forked
 from traces.record import EXAMPLES, PROGRAMS
 from traces.recordings import fault_line
 
@@ -30,17 +28,10 @@ def report_on(name: str, folder: Path, *more: str) -> dict[str, Any]:
     """Run an example in a folder under ``profkit run``; its report."""
     program = [str(EXAMPLES / f"{name}.py"), *PROGRAMS[name]["arguments"], *more]
     options = ["--dir", "out", "--json", "report.json"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", *options, *program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    ended = start_forked(folder, "-m", "profkit", "run", *options, *program)
+    assert ended.code == 0, ended.err
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    assert report["summary"]["steps"], finished.stderr
+    assert report["summary"]["steps"], ended.err
     return report
 
 

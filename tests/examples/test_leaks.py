@@ -5,15 +5,13 @@ measured in ``test_leaking_programs.py``.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from profkit.engine.registry import rules
+from tests.processes import start_forked
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "leaks"
@@ -24,7 +22,6 @@ LIVE_RULES = {
     "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
     "kept-traceback", "unbounded-cache", "host-growth",
 }  # fmt: skip
-ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def marked_lines(name: str) -> set[tuple[str, int]]:
@@ -39,16 +36,10 @@ def marked_lines(name: str) -> set[tuple[str, int]]:
 def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run a program under ``profkit run`` and return its report."""
     options = ["--dir", "out", "--json", "report.json"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", *options, str(PROGRAMS / f"{name}.py"),
-         *facts["arguments"]],
-        cwd=folder,
-        env=ALONE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
+    program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+    command = ("-m", "profkit", "run", *options, *program)
+    ended = start_forked(folder, *command, CUDA_VISIBLE_DEVICES="")
+    assert ended.code == 0, ended.err
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return report
 

@@ -1,15 +1,12 @@
 """On a real device: the leaking programs leak there too, with source line and holder."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.examples.test_leaks import (
-    ALONE,
     CLEAN,
     LEAKS,
     PROGRAMS,
@@ -18,6 +15,7 @@ from tests.examples.test_leaks import (
     marked_lines,
     memory_findings,
 )
+from tests.processes import start
 
 pytestmark = pytest.mark.gpu
 
@@ -32,10 +30,10 @@ def uses_default_device(name: str) -> bool:
 
 
 def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "profkit", "run", "--dir", "out", "--json", "report.json"]
+    command = ("-m", "profkit", "run", "--dir", "out", "--json", "report.json")
     program = [str(ON_CUDA), str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
-    visible = {key: value for key, value in ALONE.items() if key != "CUDA_VISIBLE_DEVICES"}
-    subprocess.run([*command, *program], cwd=folder, env=visible, check=True, capture_output=True)
+    ended = start(folder, *command, *program)
+    assert ended.code == 0, ended.err
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return report
 

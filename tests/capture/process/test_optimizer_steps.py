@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
 from profkit.capture.process import optimizer_steps, safe_points
-from tests.processes import start
+from tests.processes import start_forked
 
 
 class Stepped:
@@ -134,5 +134,5 @@ print([round(value, 3) for value in weight.tolist()], len(seen) <= 2)
 
 
 def test_compiled_code_has_the_optimizers_step_in_it(tmp_path: Path) -> None:
-    ended = start(tmp_path, "-c", COMPILED)
+    ended = start_forked(tmp_path, "-c", COMPILED)
     assert ended.out == "[0.8, 0.8] True\n", ended.err

@@ -11,7 +11,7 @@ import torch
 import profkit
 from profkit.integrations.pytest import recorder
 from profkit.integrations.pytest.suite import build_suite
-from tests.processes import start
+from tests.processes import start, start_forked
 
 pytest_plugins = ["pytester"]
 
@@ -468,7 +468,7 @@ def test_limits_of_syncs_and_growth_hold_together_for_steps_and_for_single_calls
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_steps.py").write_text(STEPS)
-    ended = start(
+    ended = start_forked(
         tmp_path, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="" if not PLUGIN else "1",
     )  # fmt: skip

@@ -2,11 +2,11 @@
 
 import gc
 import itertools
-import subprocess
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from profkit.capture.memory.holders import autograd_graphs
 from tests.capture.memory.saved_tensors import needs_saved_tensors
+from tests.processes import start_forked
 
 WIDTH = 8
 
@@ -284,16 +285,11 @@ print("ended")
 
 @pytest.mark.parametrize(("n_steps", "apart"), [(60_000, 60_000), (60_000, 500)])
 def test_a_walk_over_a_very_deep_graph_does_not_overflow_the_stack(
-    n_steps: int, apart: int
+    n_steps: int, apart: int, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DEEP, str(n_steps), str(apart)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "ended"
+    ended = start_forked(tmp_path, "-c", DEEP, str(n_steps), str(apart))
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == "ended"
 
 
 def test_walks_are_bounded_if_nodes_keep_their_python_objects(
