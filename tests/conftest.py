@@ -1,6 +1,7 @@
 """What all tests share: one core for each process, a cache of their own, and the marker gpu."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -18,6 +19,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The test processes share the cores already; threads of torch that wait for each other take
     # ten times as long. Programs that a test starts inherit this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background commands with SIGINT ignored, which programs that a test starts would
+# inherit: Ctrl-C would not reach them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test reads or writes the cache of whoever runs it. Programs that a test starts inherit this.
 _caches = tempfile.TemporaryDirectory(prefix="profkit-tests-")
