@@ -17,6 +17,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 import profkit
+from profkit.comparison.messages import summarize_difference
 from profkit.integrations.tensorboard.cache import ResultCache
 from profkit.integrations.tensorboard.discovery import LogRoot
 from profkit.integrations.tensorboard.plugin import Loader, ProfkitPlugin
@@ -182,7 +183,9 @@ def test_a_comparison_equals_that_of_profkit_diff(tab: Tab, logdir: Path) -> Non
     ids = [recordings[f"ranks/host_{rank}_rank{rank}.17"]["id"] for rank in (0, 1)]
     answer = tab.settled("compare", before=ids[0], after=ids[1])
     paths = [logdir / "ranks" / f"host_{rank}_rank{rank}.17.pt.trace.json" for rank in (0, 1)]
-    expected = json.loads(profkit.render(profkit.compare(*paths), "json"))
+    difference = profkit.compare(*paths)
+    expected = json.loads(profkit.render(difference, "json"))
+    assert answer["tab"]["headline"] == summarize_difference(difference)
     assert answer["difference"]["figures"] == expected["figures"]
     assert answer["difference"]["changes"] == expected["changes"]
     figures, *_ = answer["tab"]["tables"]

@@ -123,7 +123,7 @@ def compare_recordings(paths: list[str], folder: Path) -> AnalysisResult:
     difference = compare(*paths)
     (folder / "difference.json").write_bytes(render(difference, "json"))
     tab = {
-        "summarize_difference": summarize_difference(difference),
+        "headline": summarize_difference(difference),
         "notes": [visible(note) for note in difference.notes],
         "tables": list(_build_tables(difference)),
     }
