@@ -1,37 +1,25 @@
 """The headline of a report: what limits the program, and what to do first.
 
-Each source of a report (the device, the host, the critical path, samples, memory) offers
-candidates: a sentence on one cause, and the share of the time that it takes. The cause with the
-largest share comes first. What to do follows: the finding with the highest cost, or what would tell
-more where nothing explains most of the time.
+:mod:`profkit.present.limiters` chooses what limits it. What to do follows: the finding with the
+highest cost, or what would tell more where nothing explains most of the time.
 """
 
-from collections.abc import Iterable, Iterator
-from enum import Enum, auto
-from statistics import mean, median
+from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine.families.sampled_texts import call_text
 from profkit.engine.wording import counted
-from profkit.model.critical_path import PathKindName, PathLine
 from profkit.model.finding import Finding
-from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
-from profkit.model.torch_names import DEVICE_OPERATOR
-from profkit.names import middle_cut, visible
-from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
-from profkit.present.headline import (
-    MIN_SAMPLES,
-    MIN_SKEW,
-    at_place,
-    cost_share,
-    cost_text,
-    device_noun,
-    function_name,
-    host_step_time,
-    idle_explanation,
-    inline_title,
-    n_running,
+from profkit.model.report import FunctionSummary, Report
+from profkit.names import visible
+from profkit.present.headline import at_place, cost_share, cost_text, inline_title
+from profkit.present.limiters import (
+    Candidate,
+    Cause,
+    choose,
+    find_candidates,
+    has_named_python,
+    is_on_cpu,
+    main_function,
 )
 from profkit.present.memory_text import (
     NO_EXPLANATION,
@@ -43,99 +31,18 @@ from profkit.present.memory_text import (
     no_problems,
 )
 from profkit.present.ranks import describe_job
-from profkit.units import format_count, format_ns, format_share
+from profkit.units import format_share
 
-_IDLE: Final = "idle-"
-_HOST_WORK: Final = ("operators", "backward", "optimizer")
 _MAJORITY: Final = 0.5
-"""A cause of less is not the only one that is named, and a report in which no check explains as
-much says so, and not that all is well."""
-_NEARLY_ALL: Final = 0.9
-"""A part with this share of a whole is as good as the whole."""
-_MIN_SHARE: Final = 0.1
-"""A smaller part of the time is not in the headline."""
+"""Where no check explains as much, a report says so, and not that all is well."""
 _MIN_FINDING_SHARE: Final = 0.01
 """A smaller cost is not in the headline, even if it is the highest."""
-_MIN_UNRECORDED_SHARE: Final = 0.05
-"""Less unrecorded work of a device is not in the headline."""
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
-_MIN_CHILDREN_SHARE: Final = 0.1
-_MAX_NAME: Final = 40
-_PYTHON: Final[tuple[PathKindName, ...]] = ("python", "runtime")
-"""Kinds of the critical path that are outside of operators."""
-_ON_HOST: Final = ("operator", *_PYTHON)
-_MIN_HOST_SHARE: Final = 0.3
-"""A line with less of the critical path is not why the device waits."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
-_UNKNOWN_EVENTS: Final = "unknown-events"
-_CATEGORIES: Final = {
-    "matmul": "matrix products",
-    "convolution": "convolutions",
-    "pointwise": "pointwise work",
-    "normalization": "normalization",
-    "reduction": "reductions",
-    "embedding": "embeddings",
-    "optimizer": "the optimizer",
-    "copy": "copies",
-}
-
-
-class Cause(Enum):
-    """What can take most of a program's time."""
-
-    DEVICE = auto()
-    """A device works, which is what it is there for."""
-    IDLE = auto()
-    """The device waits for the host."""
-    UNRECORDED = auto()
-    """The device works on something that is not in the recording."""
-    OPERATORS = auto()
-    FUNCTION = auto()
-    """The host is in a known function outside of operators."""
-    PYTHON = auto()
-    """The host is in Python outside of operators, and no function is known."""
-    DATA = auto()
-    COMMUNICATION = auto()
-    COPIES = auto()
-    WAITING = auto()
-    """The host waits for something that the recording does not show."""
-    COLD_START = auto()
-
-
-_CERTAINTY: Final = {Cause.FUNCTION: 0.95, Cause.PYTHON: 0.9, Cause.OPERATORS: 0.9}
-"""A function was sampled, and is known with an error. Python and operators name no cause by
-themselves: another cause that takes nearly as much says more."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A sentence that may begin the headline.
-
-    Attributes:
-        cause: What takes the time.
-        share: The share of the steps, or of the recording, that it takes.
-        sentence: What a reader sees.
-    """
-
-    cause: Cause
-    share: float
-    sentence: str
-
-    @property
-    def score(self) -> float:
-        """The share, less where the cause is less certain or says less."""
-        return self.share * _CERTAINTY.get(self.cause, 1.0)
-
-
-def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidate with the largest share of the time; none without candidates.
-
-    Where that is work that was not recorded, the next one follows: it is what a reader can change.
-    """
-    ranked = sorted(candidates, key=lambda candidate: -candidate.score)
-    is_incomplete = bool(ranked) and ranked[0].cause is Cause.UNRECORDED
-    return ranked[: 2 if is_incomplete else 1]
+_REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
+"""What the headline names even if it is not what limits the program, in this order."""
+_NO_RULE: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING)
 
 
 def headline(report: Report) -> str:
@@ -154,315 +61,25 @@ def headline_sentences(report: Report) -> list[str]:
     if report.summary.breakdown is None and (on_memory := memory_sentences(report)):
         return [*describe_job(report), *on_memory, *_memory_cure(report), *_faults(report)]
 
-    limiters = choose(find_candidates(report))
+    candidates = list(find_candidates(report))
+    limiters = choose(candidates)
     sentences = [*describe_job(report), *(limiter.sentence for limiter in limiters)]
     if not limiters:
         sentences.append(_without_times(report))
     sentences += _coverage(report)
-    if all(limiter.cause is not Cause.COLD_START for limiter in limiters):
-        sentences += [candidate.sentence for candidate in _cold_start(report)]
 
-    incomplete = _unrecorded_work(report)
-    if incomplete and incomplete not in sentences:
-        sentences.append(incomplete)
+    # Two causes are named in any case: one happens once, the other makes all figures uncertain.
+    remarks = [
+        candidate
+        for candidate in candidates
+        if candidate.cause in _REMARKS and candidate not in limiters
+    ]
+    remarks.sort(key=lambda candidate: _REMARKS.index(candidate.cause))
+    sentences += [candidate.sentence for candidate in remarks]
+
     sentences += _cure(report, limiters)
-    return sentences if incomplete else [*sentences, *_faults(report)]
-
-
-def find_candidates(report: Report) -> Iterator[Candidate]:
-    """Yield a sentence for each cause that takes a part of the time."""
-    breakdown = report.summary.breakdown
-    if breakdown is None or not breakdown.total_ns:
-        return
-    if breakdown.on_device:
-        yield from _device_candidates(report, breakdown)
-    else:
-        yield from _host_candidates(report, breakdown)
-    yield from _cold_start(report)
-
-
-# ------------------------------------------------------------------------------------ with a device
-
-
-def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate]:
-    """Yield what the device works on, and what it waits for."""
-    whole, device = _whole(report, breakdown), _devices(report)
-    lost = _part(breakdown, "unrecorded")
-    if lost is not None and (sentence := _unrecorded_work(report)):
-        yield Candidate(Cause.UNRECORDED, lost.share, sentence)
-
-    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)]
-    idle_share = sum(part.share for part in idle)
-    main = max(idle, key=lambda part: part.share, default=None)
-    if main is not None:
-        reason = _IDLE_REASONS.get(main.kind) or _why_late(report)
-        is_all = main.share >= _NEARLY_ALL * idle_share
-        of_all = "" if is_all else f"{format_share(main.share)} "
-        idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
-        yield Candidate(Cause.IDLE, idle_share, f"{idle_of}, {of_all}{reason}.")
-
-    # The device is busy with what takes most of that time.
-    work = [part for part in breakdown.parts if part.kind in ("compute", *_DEVICE_TEXTS)]
-    longest = max(work, key=lambda part: part.share, default=None)
-    if longest is None:
-        return
-    busy_share = longest.share if breakdown.busy_share is None else breakdown.busy_share
-    cause, text = _DEVICE_TEXTS.get(longest.kind, (Cause.DEVICE, ""))
-    kinds = f", mainly with {text} ({format_share(longest.share)})"
-    kinds = kinds if text else _main_category(report)
-    waits = ""
-    if main is not None and main.share >= _MIN_SHARE:
-        wait = _IDLE_WAITS.get(main.kind, f"is idle {{}}: {idle_explanation(main.kind)}")
-        waits = f" and {wait.format(format_share(main.share))}"
-        waits = f",{waits}" if kinds or breakdown.per_step_ns is None else waits
-    sentence = f"{device} busy {format_share(busy_share)} of {whole}{kinds}{waits}."
-    yield Candidate(cause, busy_share, sentence)
-
-
-_DEVICE_TEXTS: Final = {
-    "communication": (Cause.COMMUNICATION, "collectives that nothing overlaps"),
-    "copy": (Cause.COPIES, "copies and fills that nothing overlaps"),
-}
-_IDLE_WAITS: Final = {
-    "idle-data": "waits {} for data",
-    "idle-host": "waits {} for launches",
-    "idle-allocator": "waits {} for memory allocation",
-}
-_IDLE_REASONS: Final = {
-    "idle-sync": "because the host waits for its results before it launches more",
-    "idle-data": "because it waits for data",
-    "idle-overhead": "because of the profiler itself",
-    "idle-launch": "from launches to the starts of their kernels",
-    "idle-device": "between kernels that are launched already",
-    "idle-unknown": "for a cause that the recording does not show",
-}
-
-
-def _devices(report: Report) -> str:
-    """Return ``The GPU is``, or of several what is true of the busiest one."""
-    several = len(report.summary.devices) > 1
-    return f"At least one {device_noun(report)} is" if several else f"The {device_noun(report)} is"
-
-
-def _why_late(report: Report) -> str:
-    """Return what the host does while the device waits for launches."""
-    function = main_function(report)
-    if function is not None:
-        return f"because the host runs {visible(call_text(function.callee, function.location))}"
-
-    # What takes most of the host's time is the reason, and not the number of launches.
-    path = report.summary.critical_path
-    line = next((line for line in path.lines if line.kind in _ON_HOST), None) if path else None
-    if line is not None and line.kind == "runtime" and line.main_share >= _MIN_HOST_SHARE:
-        return f"because the host is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
-    if line is not None and line.kind == "python" and line.share >= _MIN_HOST_SHARE:
-        names = [text for text in (_place(line).lstrip(), _named(line)) if text]
-        if names:
-            return f"because the host runs Python {', '.join(names)}"
-
-    steps = [step.n_kernels for step in report.summary.steps if step.n_kernels]
-    n_kernels = f"{format_count(round(mean(steps)))} " if steps else ""
-    return f"because the CPU launches its {n_kernels}kernels too slowly"
-
-
-def _main_category(report: Report) -> str:
-    """Return ``, mostly with matrix products``; empty where the categories are not known."""
-    categories = [each for each in report.summary.categories if each.kind in _CATEGORIES]
-    main = max(categories, key=lambda category: category.share, default=None)
-    if main is None or main.share < _MIN_SHARE:
-        return ""
-    name, share = _CATEGORIES[main.kind], format_share(main.share)
-    if main.share >= _NEARLY_ALL:
-        return f", nearly all with {name}"
-    word = "mostly" if main.share >= _MAJORITY else "mainly"
-    return f", {word} with {name} ({share} of kernel time)"
-
-
-# --------------------------------------------------------------------------------- without a device
-
-
-def _host_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate]:
-    """Yield what the host works on, and what it waits for."""
-    whole, function = _whole(report, breakdown), main_function(report)
-    if function is not None:
-        line = _line_of(report, function)
-        yield Candidate(Cause.FUNCTION, line.share, _takes(function, line, whole))
-
-    work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-    most = _main_line(report, "operator")
-    sentence = f"Operators take {format_share(work)} of {whole}{most}."
-    yield Candidate(Cause.OPERATORS, work, sentence)
-
-    for kind, (cause, text) in _HOST_TEXTS.items():
-        part = _part(breakdown, kind)
-        if part is not None:
-            yield Candidate(cause, part.share, f"{text} {format_share(part.share)} of {whole}.")
-
-    python, waiting = _part(breakdown, "python"), _waiting(report, breakdown)
-    if waiting is not None and function is None:
-        yield waiting
-    if python is None or function is not None or waiting is not None:
-        return
-    sampled = _sampled_function(report)
-    most = f", most in {sampled}" if sampled else _main_line(report, *_PYTHON)
-    sentence = f"Python outside of operators takes {format_share(python.share)} of {whole}{most}."
-    yield Candidate(Cause.PYTHON, python.share, sentence)
-
-
-_HOST_TEXTS: Final = {
-    "data": (Cause.DATA, "The program waits for data for"),
-    "communication": (Cause.COMMUNICATION, "Collectives that nothing overlaps take"),
-}
-
-
-def _is_on_cpu(report: Report, breakdown: Breakdown) -> bool:
-    """Return whether all work is known to be on the CPU, and not only all recorded work."""
-    # Events of unknown kinds may be work of a device.
-    has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in report.health)
-    has_operators = any(DEVICE_OPERATOR.match(op.name) for op in report.summary.top_ops)
-    return not (breakdown.on_device or report.source.devices or has_unknown or has_operators)
-
-
-def _main_line(report: Report, *kinds: PathKindName) -> str:
-    """Return ``: 57% at train.py:22, mostly aten::mm (51%)``, of the line with most of the path.
-
-    Empty where neither a line nor a name is known.
-
-    Args:
-        kinds: What the line has to spend its time in.
-    """
-    path = report.summary.critical_path
-    lines = [line for line in path.lines if line.kind in kinds] if path else []
-    if not lines or lines[0].share < _MIN_SHARE:
-        return ""
-    line = lines[0]
-    texts = [f"{format_share(line.share)}{_place(line)}"] if line.location.file else []
-    texts += [named] if (named := _named(line)) else []
-    return f": {', '.join(texts)}" if texts else ""
-
-
-def _named(line: PathLine) -> str:
-    """Return ``mostly aten::mm (51%)``; empty where no name is known."""
-    name, share = middle_cut(main_name(line), _MAX_NAME), main_share(line)
-    if not name or name == NO_FUNCTION:
-        return ""
-    word = {"mostly": "mostly ", "longest": "the longest "}.get(main_word(line), "")
-    return f"{word}{name}{f' ({share})' if share else ''}"
-
-
-def _takes(function: FunctionSummary, line: PathLine, whole: str) -> str:
-    """Return ``gc.collect(), called at train.py:18 in main, takes 87% of each 612 ms step.``."""
-    call = visible(call_text(function.callee, function.location))
-    what = f"{call}, takes" if function.callee else f"{call} takes"
-    waits = ", in which it waits" if function.waiting_share >= _MAJORITY else ""
-    return f"{what} {format_share(line.share)} of {whole}{waits}."
-
-
-def main_function(report: Report) -> FunctionSummary | None:
-    """Return the sampled function that the critical path of the steps spends most time in.
-
-    None where something else takes longer, or no samples tell.
-    """
-    sampled, path = report.summary.sampled, report.summary.critical_path
-    if sampled is None or not sampled.n_steps or path is None or report.ranks:
-        return None
-    line = next(iter(path.lines), None)
-    if line is None or line.kind != "python" or line.share < _MIN_SHARE:
-        return None
-    functions = sampled.functions
-    return next((function for function in functions if function.location == line.location), None)
-
-
-def _line_of(report: Report, function: FunctionSummary) -> PathLine:
-    path = report.summary.critical_path
-    lines = () if path is None else path.lines
-    return next(line for line in lines if line.location == function.location)
-
-
-def _sampled_function(report: Report) -> str:
-    """Return ``tokenize at service.py:31 (62%)``; empty where no function stands out.
-
-    Where no stacks were recorded, those that were sampled tell more than the names of regions.
-    """
-    sampled = report.summary.sampled
-    if sampled is None or n_running(sampled) < MIN_SAMPLES:
-        return ""
-    first = next((function for function in sampled.functions if function.location.file), None)
-    if first is None or first.share < _MIN_SHARE:
-        return ""
-    place = visible(first.location.place)
-    return f"{function_name(first)} at {place} ({format_share(first.share)})"
-
-
-def _waiting(report: Report, breakdown: Breakdown) -> Candidate | None:
-    """Return that the host mostly waited, for nothing that the recording shows; else None."""
-    cpu = report.source.cpu
-    if cpu is None or cpu.waiting_ns is None or breakdown.on_device:
-        return None
-    explained = sum(part.share for part in breakdown.parts if part.kind in _HOST_TEXTS)
-    share = cpu.waiting_ns / max(cpu.window_ns, 1) - explained
-    if share < _MAJORITY:
-        return None
-
-    others = " besides the waits listed below" if explained else ""
-    sentence = (
-        f"The recorded thread waited for {format_share(share)} of {_whole(report, breakdown)}"
-        f"{others}: for I/O, a lock, a timer or another process."
-    )
-    if cpu.children_ns is not None and cpu.children_ns >= _MIN_CHILDREN_SHARE * cpu.window_ns:
-        sentence += (
-            f" Its child processes used {format_ns(cpu.children_ns)} of processor time and are not "
-            "recorded: use `profkit.trace` in them."
-        )
-    return Candidate(Cause.WAITING, share, sentence)
-
-
-# --------------------------------------------------------------------------------- in each of these
-
-
-def _whole(report: Report, breakdown: Breakdown) -> str:
-    """Return what a share is of: ``each 174 ms step``, or what was recorded without steps."""
-    of_rank = f" of rank {report.source.rank}" if report.ranks else ""
-    on_cpu = " on the CPU" if _is_on_cpu(report, breakdown) else ""
-    if breakdown.per_step_ns is not None:
-        step = f"each {format_ns(breakdown.per_step_ns)} step{_usual_step(report)}"
-        on_host = host_step_time(report)
-        ahead = f" ({on_host}, which runs ahead)" if on_host else ""
-        return f"{step}{of_rank}{on_cpu}{ahead}"
-
-    length = format_ns(breakdown.total_ns)
-    no_steps = "no complete step" if report.summary.n_incomplete_steps else "no steps"
-    if breakdown.on_device:
-        return f"the {length} from first to last device work (the recording has {no_steps})"
-    return f"the recording{of_rank} of {length}{on_cpu}, which has {no_steps}"
-
-
-def _usual_step(report: Report) -> str:
-    """Return the median step time where a few long steps dominate the mean; else empty."""
-    lengths = [step.time_ns for step in report.summary.steps] or [0]
-    usual = median(lengths)
-    return f" (median {format_ns(usual)})" if mean(lengths) > MIN_SKEW * usual else ""
-
-
-def _part(breakdown: Breakdown, kind: str) -> TimePart | None:
-    return next((part for part in breakdown.parts if part.kind == kind), None)
-
-
-def _place(line: PathLine) -> str:
-    return f" at {visible(line.location.place)}" if line.location.file else ""
-
-
-def _cold_start(report: Report) -> Iterator[Candidate]:
-    """Yield that launches load code and libraries, which they do once."""
-    path = report.summary.critical_path
-    if path is None or report.ranks or not path.total_ns:
-        return
-    share = path.cold_start_ns / path.total_ns
-    if share >= _MIN_SHARE:
-        of_all = " of all steps" if path.per_step_ns is not None else " of the recording"
-        cold = f"Cold start takes {format_ns(path.cold_start_ns)} ({format_share(share)}{of_all})"
-        sentence = f"{cold}: launches that first load code and libraries."
-        yield Candidate(Cause.COLD_START, share, sentence)
+    is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in candidates)
+    return sentences if is_incomplete else [*sentences, *_faults(report)]
 
 
 def _without_times(report: Report) -> str:
@@ -477,25 +94,11 @@ def _coverage(report: Report) -> Iterator[str]:
     breakdown, window_ns = report.summary.breakdown, report.summary.window_ns
     if breakdown is None or not breakdown.total_ns:
         return
-    if not breakdown.on_device and not _is_on_cpu(report, breakdown):
+    if not breakdown.on_device and not is_on_cpu(report, breakdown):
         yield "No device work was recorded."
     covered = breakdown.total_ns / window_ns if window_ns else 1.0
     if covered < _MIN_STEPS_SHARE and breakdown.per_step_ns is not None:
         yield f"Steps are {format_share(covered)} of the recording."
-
-
-def _unrecorded_work(report: Report) -> str:
-    """Return the sentence on device work that is not in the recording; empty if there is little."""
-    breakdown = report.summary.breakdown
-    lost = None if breakdown is None else _part(breakdown, "unrecorded")
-    if lost is None or lost.share < _MIN_UNRECORDED_SHARE:
-        return ""
-    time = format_ns(lost.mean_ns)
-    per_step = "" if lost.per_step_ns is None else " per step"
-    return (
-        f"The trace is incomplete: the {device_noun(report)} worked for {time}{per_step} "
-        f"({format_share(lost.share)}) on something that was not recorded."
-    )
 
 
 def _faults(report: Report) -> Iterator[str]:
@@ -503,9 +106,6 @@ def _faults(report: Report) -> Iterator[str]:
     fault = next((fault for fault in report.health if fault.severity != "note"), None)
     if fault is not None:
         yield f"Figures are less reliable: {inline_title(fault.title)}."
-
-
-# --------------------------------------------------------------------------------------- what to do
 
 
 def _cure(report: Report, limiters: list[Candidate]) -> list[str]:
@@ -516,9 +116,9 @@ def _cure(report: Report, limiters: list[Candidate]) -> list[str]:
     if costs or is_function:
         return costs
 
-    sentences = [_without_costs(report)]
-    has_names = bool(_main_line(report, *_PYTHON)) or report.summary.sampled is not None
-    if Cause.PYTHON in causes and not has_names and not report.source.recorded_with.stacks:
+    sentences = [_without_costs(report, limiters)]
+    has_stacks = report.source.recorded_with.stacks
+    if Cause.PYTHON in causes and not has_stacks and not has_named_python(report):
         sentences.append("Record with `profkit run` or `with_stack=True` to see its functions.")
     return sentences
 
@@ -529,7 +129,7 @@ def _memory_cure(report: Report) -> list[str]:
         return []
     if costs := _highest_costs(report, None):
         return costs
-    serious = next((each for each in report.findings if each.severity != "note"), None)
+    serious = next((finding for finding in report.findings if finding.severity != "note"), None)
     if serious is not None:
         return [f"Main finding: {inline_title(serious.title)}{at_place(serious)}."]
     return [no_memory_findings(report)]
@@ -574,27 +174,28 @@ def _summary_of(report: Report, finding: Finding) -> str:
     return f"{inline_title(finding.title)}{at_place(finding)}, {cost_text(report, finding)}"
 
 
-def _without_costs(report: Report) -> str:
+def _without_costs(report: Report, limiters: list[Candidate]) -> str:
     """Return the sentence in place of the highest cost."""
     breakdown = report.summary.breakdown
     if any(finding.cost.ns is not None for finding in report.findings):
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         return f"No finding exceeds 1% of {whole}."
-    if is_majority_unexplained(report):
+    if _are_unexplained(limiters):
         return no_explanation(report)
     return "No finding has a measured cost." if report.findings else no_problems(report)
 
 
 def is_majority_unexplained(report: Report) -> bool:
-    """Return whether most of the time is in nothing that a rule checks.
+    """Return whether most of the time is in nothing that a rule checks."""
+    return _are_unexplained(choose(find_candidates(report)))
+
+
+def _are_unexplained(limiters: list[Candidate]) -> bool:
+    """Return whether no rule checks what takes most of the time.
 
     It is Python without a known function, a wait of the host, or idle time of the device.
     """
-    limiters = choose(find_candidates(report))
     return any(limiter.cause in _NO_RULE and limiter.share >= _MAJORITY for limiter in limiters)
-
-
-_NO_RULE: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING)
 
 
 def no_findings(report: Report) -> str:

@@ -1,0 +1,434 @@
+"""What limits a program: candidates for the first sentence of a report, and the choice.
+
+Each source of a report (the device, the host, the critical path, samples) offers candidates: a
+sentence on one cause, and the share of the time that it takes. The one with the largest share is
+chosen.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from statistics import mean, median
+from typing import Final
+
+from profkit.dataclass import dataclass
+from profkit.engine.families.sampled_texts import call_text
+from profkit.model.critical_path import PathKindName, PathLine
+from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
+from profkit.model.torch_names import DEVICE_OPERATOR
+from profkit.names import middle_cut, visible
+from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
+from profkit.present.headline import (
+    MIN_SAMPLES,
+    MIN_SKEW,
+    device_noun,
+    function_name,
+    host_step_time,
+    idle_explanation,
+    n_running,
+)
+from profkit.units import format_count, format_ns, format_share
+
+_IDLE: Final = "idle-"
+_HOST_WORK: Final = ("operators", "backward", "optimizer")
+_MAJORITY: Final = 0.5
+_NEARLY_ALL: Final = 0.9
+"""A part with this share of a whole is as good as the whole."""
+_MIN_SHARE: Final = 0.1
+"""A smaller part of the time is not in the headline."""
+_MIN_UNRECORDED_SHARE: Final = 0.05
+"""Less unrecorded work of a device is not in the headline."""
+_MIN_CHILDREN_SHARE: Final = 0.1
+_MAX_NAME: Final = 40
+_PYTHON: Final[tuple[PathKindName, ...]] = ("python", "runtime")
+"""Kinds of the critical path that are outside of operators."""
+_ON_HOST: Final = ("operator", *_PYTHON)
+_MIN_HOST_SHARE: Final = 0.3
+"""A line with less of the critical path is not why the device waits."""
+_UNKNOWN_EVENTS: Final = "unknown-events"
+_CATEGORIES: Final = {
+    "matmul": "matrix products",
+    "convolution": "convolutions",
+    "pointwise": "pointwise work",
+    "normalization": "normalization",
+    "reduction": "reductions",
+    "embedding": "embeddings",
+    "optimizer": "the optimizer",
+    "copy": "copies",
+}
+
+
+class Cause(Enum):
+    """What can take most of a program's time."""
+
+    DEVICE = auto()
+    """A device works, which is what it is there for."""
+    IDLE = auto()
+    """The device waits for the host."""
+    UNRECORDED = auto()
+    """The device works on something that is not in the recording."""
+    OPERATORS = auto()
+    FUNCTION = auto()
+    """The host is in a known function outside of operators."""
+    PYTHON = auto()
+    """The host is in Python outside of operators, and no function is known."""
+    DATA = auto()
+    COMMUNICATION = auto()
+    COPIES = auto()
+    WAITING = auto()
+    """The host waits for something that the recording does not show."""
+    COLD_START = auto()
+
+
+_CERTAINTY: Final = {Cause.FUNCTION: 0.95, Cause.PYTHON: 0.9, Cause.OPERATORS: 0.9}
+"""A function was sampled, and is known with an error. Python and operators name no cause by
+themselves: another cause that takes nearly as much says more."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A sentence that may begin the headline.
+
+    Attributes:
+        cause: What takes the time.
+        share: The share of the steps, or of the recording, that it takes.
+        sentence: What a reader sees.
+    """
+
+    cause: Cause
+    share: float
+    sentence: str
+
+    @property
+    def score(self) -> float:
+        """The share, less where the cause is less certain or says less."""
+        return self.share * _CERTAINTY.get(self.cause, 1.0)
+
+
+def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidate with the largest share of the time; none without candidates.
+
+    Where that is work that was not recorded, the next one follows: it is what a reader can change.
+    """
+    ranked = sorted(candidates, key=lambda candidate: -candidate.score)
+    is_incomplete = bool(ranked) and ranked[0].cause is Cause.UNRECORDED
+    return ranked[: 2 if is_incomplete else 1]
+
+
+def find_candidates(report: Report) -> Iterator[Candidate]:
+    """Yield a sentence for each cause that takes a part of the time."""
+    breakdown = report.summary.breakdown
+    if breakdown is None or not breakdown.total_ns:
+        return
+    if breakdown.on_device:
+        yield from _device_candidates(report, breakdown)
+    else:
+        yield from _host_candidates(report, breakdown)
+    yield from _cold_start(report)
+
+
+# ------------------------------------------------------------------------------------ with a device
+
+
+def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate]:
+    """Yield what the device works on, and what it waits for."""
+    whole, device = _whole(report, breakdown), _devices(report)
+    lost = _part(breakdown, "unrecorded")
+    if lost is not None and lost.share >= _MIN_UNRECORDED_SHARE:
+        yield Candidate(Cause.UNRECORDED, lost.share, _unrecorded_work(report, lost))
+
+    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)]
+    idle_share = sum(part.share for part in idle)
+    main = max(idle, key=lambda part: part.share, default=None)
+    if main is not None:
+        reason = _IDLE_REASONS.get(main.kind) or _why_late(report)
+        is_all = main.share >= _NEARLY_ALL * idle_share
+        of_all = "" if is_all else f"{format_share(main.share)} "
+        idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
+        yield Candidate(Cause.IDLE, idle_share, f"{idle_of}, {of_all}{reason}.")
+
+    # The device is busy with what takes most of that time.
+    work = [part for part in breakdown.parts if part.kind in ("compute", *_DEVICE_TEXTS)]
+    longest = max(work, key=lambda part: part.share, default=None)
+    if longest is None:
+        return
+    busy_share = longest.share if breakdown.busy_share is None else breakdown.busy_share
+    cause, text = _DEVICE_TEXTS.get(longest.kind, (Cause.DEVICE, ""))
+    main_work = f", mainly with {text} ({format_share(longest.share)})"
+    kinds = main_work if text else _main_category(report)
+    waits = ""
+    if main is not None and main.share >= _MIN_SHARE:
+        wait = _IDLE_WAITS.get(main.kind, f"is idle {{}}: {idle_explanation(main.kind)}")
+        waits = f" and {wait.format(format_share(main.share))}"
+        waits = f",{waits}" if kinds or breakdown.per_step_ns is None else waits
+    sentence = f"{device} busy {format_share(busy_share)} of {whole}{kinds}{waits}."
+    yield Candidate(cause, busy_share, sentence)
+
+
+_DEVICE_TEXTS: Final = {
+    "communication": (Cause.COMMUNICATION, "collectives that nothing overlaps"),
+    "copy": (Cause.COPIES, "copies and fills that nothing overlaps"),
+}
+_IDLE_WAITS: Final = {
+    "idle-data": "waits {} for data",
+    "idle-host": "waits {} for launches",
+    "idle-allocator": "waits {} for memory allocation",
+}
+_IDLE_REASONS: Final = {
+    "idle-sync": "because the host waits for its results before it launches more",
+    "idle-data": "because it waits for data",
+    "idle-overhead": "because of the profiler itself",
+    "idle-launch": "from launches to the starts of their kernels",
+    "idle-device": "between kernels that are launched already",
+    "idle-unknown": "for a cause that the recording does not show",
+}
+
+
+def _devices(report: Report) -> str:
+    """Return ``The GPU is``, or of several what is true of the busiest one."""
+    several = len(report.summary.devices) > 1
+    return f"At least one {device_noun(report)} is" if several else f"The {device_noun(report)} is"
+
+
+def _why_late(report: Report) -> str:
+    """Return what the host does while the device waits for launches."""
+    function = main_function(report)
+    if function is not None:
+        return f"because the host runs {visible(call_text(function.callee, function.location))}"
+
+    # What takes most of the host's time is the reason, and not the number of launches.
+    path = report.summary.critical_path
+    line = next((line for line in path.lines if line.kind in _ON_HOST), None) if path else None
+    if line is not None and line.kind == "runtime" and line.main_share >= _MIN_HOST_SHARE:
+        return f"because the host is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
+    if line is not None and line.kind == "python" and line.share >= _MIN_HOST_SHARE:
+        names = [text for text in (_place(line).lstrip(), _named(line)) if text]
+        if names:
+            return f"because the host runs Python {', '.join(names)}"
+
+    steps = [step.n_kernels for step in report.summary.steps if step.n_kernels]
+    n_kernels = f"{format_count(round(mean(steps)))} " if steps else ""
+    return f"because the CPU launches its {n_kernels}kernels too slowly"
+
+
+def _main_category(report: Report) -> str:
+    """Return ``, mostly with matrix products``; empty where the categories are not known."""
+    categories = [
+        category for category in report.summary.categories if category.kind in _CATEGORIES
+    ]
+    main = max(categories, key=lambda category: category.share, default=None)
+    if main is None or main.share < _MIN_SHARE:
+        return ""
+    name, share = _CATEGORIES[main.kind], format_share(main.share)
+    if main.share >= _NEARLY_ALL:
+        return f", nearly all with {name}"
+    word = "mostly" if main.share >= _MAJORITY else "mainly"
+    return f", {word} with {name} ({share} of kernel time)"
+
+
+# --------------------------------------------------------------------------------- without a device
+
+
+def _host_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate]:
+    """Yield what the host works on, and what it waits for."""
+    whole, main = _whole(report, breakdown), _main_python(report)
+    if main is not None:
+        line, function = main
+        yield Candidate(Cause.FUNCTION, line.share, _takes(function, line, whole))
+
+    work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
+    most = _main_line(report, "operator")
+    sentence = f"Operators take {format_share(work)} of {whole}{most}."
+    yield Candidate(Cause.OPERATORS, work, sentence)
+
+    for kind, (cause, text) in _HOST_TEXTS.items():
+        part = _part(breakdown, kind)
+        if part is not None:
+            yield Candidate(cause, part.share, f"{text} {format_share(part.share)} of {whole}.")
+
+    python, waiting = _part(breakdown, "python"), _waiting(report, breakdown)
+    if main is not None:
+        return
+    if waiting is not None:
+        yield waiting
+    elif python is not None:
+        yield _python_candidate(report, python, whole)
+
+
+def _python_candidate(report: Report, python: TimePart, whole: str) -> Candidate:
+    """Return that Python takes the time, with the function or line that takes most of it."""
+    sampled = _sampled_function(report)
+    most = f", most in {sampled}" if sampled else _main_line(report, *_PYTHON)
+    sentence = f"Python outside of operators takes {format_share(python.share)} of {whole}{most}."
+    return Candidate(Cause.PYTHON, python.share, sentence)
+
+
+_HOST_TEXTS: Final = {
+    "data": (Cause.DATA, "The program waits for data for"),
+    "communication": (Cause.COMMUNICATION, "Collectives that nothing overlaps take"),
+}
+
+
+def is_on_cpu(report: Report, breakdown: Breakdown) -> bool:
+    """Return whether all work is known to be on the CPU, and not only all recorded work."""
+    # Events of unknown kinds may be work of a device.
+    has_unknown = any(fault.name == _UNKNOWN_EVENTS for fault in report.health)
+    has_operators = any(DEVICE_OPERATOR.match(op.name) for op in report.summary.top_ops)
+    return not (breakdown.on_device or report.source.devices or has_unknown or has_operators)
+
+
+def _main_line(report: Report, *kinds: PathKindName) -> str:
+    """Return ``: 57% at train.py:22, mostly aten::mm (51%)``, of the line with most of the path.
+
+    Empty where neither a line nor a name is known.
+
+    Args:
+        kinds: What the line has to spend its time in.
+    """
+    path = report.summary.critical_path
+    lines = [line for line in path.lines if line.kind in kinds] if path else []
+    if not lines or lines[0].share < _MIN_SHARE:
+        return ""
+    line = lines[0]
+    texts = [f"{format_share(line.share)}{_place(line)}"] if line.location.file else []
+    texts += [named] if (named := _named(line)) else []
+    return f": {', '.join(texts)}" if texts else ""
+
+
+def _named(line: PathLine) -> str:
+    """Return ``mostly aten::mm (51%)``; empty where no name is known."""
+    name, share = middle_cut(main_name(line), _MAX_NAME), main_share(line)
+    if not name or name == NO_FUNCTION:
+        return ""
+    word = {"mostly": "mostly ", "longest": "the longest "}.get(main_word(line), "")
+    return f"{word}{name}{f' ({share})' if share else ''}"
+
+
+def _takes(function: FunctionSummary, line: PathLine, whole: str) -> str:
+    """Return ``gc.collect(), called at train.py:18 in main, takes 87% of each 612 ms step.``."""
+    call = visible(call_text(function.callee, function.location))
+    what = f"{call}, takes" if function.callee else f"{call} takes"
+    waits = ", in which it waits" if function.waiting_share >= _MAJORITY else ""
+    return f"{what} {format_share(line.share)} of {whole}{waits}."
+
+
+def main_function(report: Report) -> FunctionSummary | None:
+    """Return the sampled function that the critical path of the steps spends most time in.
+
+    None where something else takes longer, or no samples tell.
+    """
+    main = _main_python(report)
+    return None if main is None else main[1]
+
+
+def _main_python(report: Report) -> tuple[PathLine, FunctionSummary] | None:
+    """Return the first line of the critical path if it is Python, and its sampled function."""
+    sampled, path = report.summary.sampled, report.summary.critical_path
+    if sampled is None or not sampled.n_steps or path is None or report.ranks:
+        return None
+    line = next(iter(path.lines), None)
+    if line is None or line.kind != "python" or line.share < _MIN_SHARE:
+        return None
+    functions = (function for function in sampled.functions if function.location == line.location)
+    function = next(functions, None)
+    return None if function is None else (line, function)
+
+
+def has_named_python(report: Report) -> bool:
+    """Return whether a function or a line is known of the Python time outside of operators."""
+    return bool(_main_line(report, *_PYTHON)) or report.summary.sampled is not None
+
+
+def _sampled_function(report: Report) -> str:
+    """Return ``tokenize at service.py:31 (62%)``; empty where no function stands out.
+
+    Where no stacks were recorded, those that were sampled tell more than the names of regions.
+    """
+    sampled = report.summary.sampled
+    if sampled is None or n_running(sampled) < MIN_SAMPLES:
+        return ""
+    first = next((function for function in sampled.functions if function.location.file), None)
+    if first is None or first.share < _MIN_SHARE:
+        return ""
+    place = visible(first.location.place)
+    return f"{function_name(first)} at {place} ({format_share(first.share)})"
+
+
+def _waiting(report: Report, breakdown: Breakdown) -> Candidate | None:
+    """Return that the host mostly waited, for nothing that the recording shows; else None."""
+    cpu = report.source.cpu
+    if cpu is None or cpu.waiting_ns is None or breakdown.on_device:
+        return None
+    explained = sum(part.share for part in breakdown.parts if part.kind in _HOST_TEXTS)
+    share = cpu.waiting_ns / max(cpu.window_ns, 1) - explained
+    if share < _MAJORITY:
+        return None
+
+    others = " besides the waits listed below" if explained else ""
+    sentence = (
+        f"The recorded thread waited for {format_share(share)} of {_whole(report, breakdown)}"
+        f"{others}: for I/O, a lock, a timer or another process."
+    )
+    if cpu.children_ns is not None and cpu.children_ns >= _MIN_CHILDREN_SHARE * cpu.window_ns:
+        sentence += (
+            f" Its child processes used {format_ns(cpu.children_ns)} of processor time and are not "
+            "recorded: use `profkit.trace` in them."
+        )
+    return Candidate(Cause.WAITING, share, sentence)
+
+
+# --------------------------------------------------------------------------------- in each of these
+
+
+def _whole(report: Report, breakdown: Breakdown) -> str:
+    """Return what a share is of: ``each 174 ms step``, or what was recorded without steps."""
+    of_rank = f" of rank {report.source.rank}" if report.ranks else ""
+    on_cpu = " on the CPU" if is_on_cpu(report, breakdown) else ""
+    if breakdown.per_step_ns is not None:
+        step = f"each {format_ns(breakdown.per_step_ns)} step{_usual_step(report)}"
+        on_host = host_step_time(report)
+        ahead = f" ({on_host}, which runs ahead)" if on_host else ""
+        return f"{step}{of_rank}{on_cpu}{ahead}"
+
+    length = format_ns(breakdown.total_ns)
+    no_steps = "no complete step" if report.summary.n_incomplete_steps else "no steps"
+    if breakdown.on_device:
+        return f"the {length} from first to last device work (the recording has {no_steps})"
+    return f"the recording{of_rank} of {length}{on_cpu}, which has {no_steps}"
+
+
+def _usual_step(report: Report) -> str:
+    """Return the median step time where a few long steps dominate the mean; else empty."""
+    lengths = [step.time_ns for step in report.summary.steps] or [0]
+    usual = median(lengths)
+    return f" (median {format_ns(usual)})" if mean(lengths) > MIN_SKEW * usual else ""
+
+
+def _part(breakdown: Breakdown, kind: str) -> TimePart | None:
+    return next((part for part in breakdown.parts if part.kind == kind), None)
+
+
+def _place(line: PathLine) -> str:
+    return f" at {visible(line.location.place)}" if line.location.file else ""
+
+
+def _cold_start(report: Report) -> Iterator[Candidate]:
+    """Yield that launches load code and libraries, which they do once."""
+    path = report.summary.critical_path
+    if path is None or report.ranks or not path.total_ns:
+        return
+    share = path.cold_start_ns / path.total_ns
+    if share >= _MIN_SHARE:
+        of_all = " of all steps" if path.per_step_ns is not None else " of the recording"
+        cold = f"Cold start takes {format_ns(path.cold_start_ns)} ({format_share(share)}{of_all})"
+        sentence = f"{cold}: launches that first load code and libraries."
+        yield Candidate(Cause.COLD_START, share, sentence)
+
+
+def _unrecorded_work(report: Report, lost: TimePart) -> str:
+    """Return the sentence on device work that is not in the recording."""
+    per_step = "" if lost.per_step_ns is None else " per step"
+    return (
+        f"The trace is incomplete: the {device_noun(report)} worked for "
+        f"{format_ns(lost.mean_ns)}{per_step} ({format_share(lost.share)}) on something that was "
+        "not recorded."
+    )
