@@ -11,7 +11,7 @@ from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.report import FunctionSummary, Report
 from profkit.names import visible
-from profkit.present.headline import at_place, cost_share, cost_text, inline_title
+from profkit.present.labels import at_place, cost_share, cost_text, inline_title
 from profkit.present.limiters import (
     Candidate,
     Cause,

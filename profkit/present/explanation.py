@@ -11,7 +11,7 @@ from profkit.model.report import Report
 from profkit.present.event_rows import build_event_rows, find_rows
 from profkit.present.finding_events import event_positions, find_call_path
 from profkit.present.finding_ids import find_finding, finding_ids, selector
-from profkit.present.headline import cost_text
+from profkit.present.labels import cost_text
 from profkit.present.renderer import LoadedRecording
 from profkit.present.rule_page import rule_page
 from profkit.present.source_snippet import source_snippet

@@ -17,7 +17,7 @@ from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
-from profkit.present.headline import (
+from profkit.present.labels import (
     MIN_SAMPLES,
     MIN_SKEW,
     device_noun,

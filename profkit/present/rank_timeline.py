@@ -9,7 +9,7 @@ from profkit.index.level_of_detail import build_levels, joined
 from profkit.model.rank_lanes import JobLanes, LaneSite, RankLane
 from profkit.model.report import Report
 from profkit.model.timeline import SliceKind, Timeline, TimelineLane, TimelineSite
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.ranks import WHY_LATE
 from profkit.present.step_heat import distinct_names
 

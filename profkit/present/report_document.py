@@ -61,7 +61,7 @@ from profkit.present.facts import (
     origin,
     unchecked_by_reason,
 )
-from profkit.present.headline import (
+from profkit.present.labels import (
     MIN_SAMPLES,
     breakdown_title,
     categories_title,

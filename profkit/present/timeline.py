@@ -39,7 +39,7 @@ from profkit.patterns import regex
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import times_of
 from profkit.present.flame_sites import thread_label
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 
 MAX_ROWS: Final = 64
 """Rows of a lane. Deeper calls become one slice in the last row, with their count."""

@@ -30,7 +30,7 @@ from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.check_document import cause_texts, outcome_text
 from profkit.present.finding_events import find_call_path
-from profkit.present.headline import cost_share, cost_text
+from profkit.present.labels import cost_share, cost_text
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
 from profkit.present.rule_page import Passage, rule_page

@@ -9,7 +9,7 @@ import pytest
 
 from profkit.api import Study, analyze, render, study
 from profkit.model.report import Report
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.renderer import renderers
 from tests.corpus.recordings import SNAPSHOTS, TRACES, needs_corpus
 from tests.renderers.trace_viewer import check, events_of, ours

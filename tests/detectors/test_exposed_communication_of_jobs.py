@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from profkit.api import analyze
-from profkit.present.headline import cost_text
+from profkit.present.labels import cost_text
 from tests.detectors.jobs import MS, JobBuilder
 
 

@@ -13,7 +13,7 @@ from profkit.model.finding import Cost
 from profkit.model.report import Report, RunCost, Summary, TimePart
 from profkit.present.diagnosis import headline, headline_sentences
 from profkit.present.facts import busiest_ops, describe_recording, facts
-from profkit.present.headline import cost_share, cost_text, ranking, step_time
+from profkit.present.labels import cost_share, cost_text, ranking, step_time
 from profkit.present.limiters import Candidate, Cause, choose
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns

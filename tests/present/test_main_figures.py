@@ -13,7 +13,7 @@ from profkit.integrations.tensorboard.run_summary import summarize_run
 from profkit.integrations.training import figures
 from profkit.model.report import Report
 from profkit.present.diagnosis import headline
-from profkit.present.headline import cost_text
+from profkit.present.labels import cost_text
 from profkit.present.main_figures import SAVING_TITLE, main_figures
 from profkit.renderers.html._combined import build_combined_page
 from profkit.testing import TraceBuilder

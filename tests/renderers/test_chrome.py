@@ -16,7 +16,7 @@ from profkit.errors import LoadError
 from profkit.model.report import Report
 from profkit.present.critical_path import path_label
 from profkit.present.finding_events import event_positions
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.renderer import pieces, renderer
 from profkit.testing import Format, LiveBuilder, SnapshotBuilder, TraceBuilder
 from profkit.testing.trace_format import BASE_NS

@@ -37,7 +37,7 @@ from profkit.present.diagnosis import headline
 from profkit.present.event_rows import build_event_rows
 from profkit.present.explanation import explain
 from profkit.present.finding_ids import finding_ids
-from profkit.present.headline import cost_text
+from profkit.present.labels import cost_text
 from profkit.renderers.json_report import encode
 
 _BUDGET_BYTES: Final = 8_000

@@ -15,7 +15,7 @@ from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import event_positions
-from profkit.present.headline import at_place, cost_text, part_label
+from profkit.present.labels import at_place, cost_text, part_label
 from profkit.renderers.chrome._counters import write_counters
 from profkit.renderers.chrome._event_writer import EventWriter, pack_rows
 from profkit.renderers.chrome._finding_intervals import (

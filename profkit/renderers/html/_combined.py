@@ -14,7 +14,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.names import short_path
 from profkit.patterns import regex
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.main_figures import BUSY_ABOUT
 from profkit.renderers.html._page import FIGURES_ID, Head, assemble_page
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from profkit.dataclass import dataclass
 from profkit.present.glossary import GLOSSARY
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.markup import environment
 from profkit.present.part_colors import color_of, is_idle
 

@@ -17,7 +17,7 @@ from profkit.names import short_path
 from profkit.present.diagnosis import is_majority_unexplained, no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
-from profkit.present.headline import cost_text, ranking
+from profkit.present.labels import cost_text, ranking
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import find_adding_line, source_snippet
 from profkit.renderers.html._options import Options

@@ -7,7 +7,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.wording import counted
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Report
-from profkit.present.headline import (
+from profkit.present.labels import (
     breakdown_title,
     cost_text,
     device_noun,

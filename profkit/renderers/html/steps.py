@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from profkit.model.report import Report, StepSummary
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.part_colors import color_of, is_idle
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill

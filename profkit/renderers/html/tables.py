@@ -16,7 +16,7 @@ from profkit.model.report import (
 )
 from profkit.names import short_kernel, short_path
 from profkit.present.facts import busiest_kernels, busiest_ops
-from profkit.present.headline import (
+from profkit.present.labels import (
     categories_title,
     function_name,
     idle_explanation,

@@ -17,7 +17,7 @@ from profkit.model.timeline import Level, SliceKind, Slices, Timeline, TimelineS
 from profkit.names import short_kernel, short_path
 from profkit.present.critical_path import path_label
 from profkit.present.event_arguments import find_event_arguments
-from profkit.present.headline import part_label
+from profkit.present.labels import part_label
 from profkit.present.part_colors import color_of
 from profkit.present.timeline import build_timeline
 from profkit.renderers.html._options import Options
