@@ -140,7 +140,7 @@ def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candida
     idle_share = sum(part.share for part in idle)
     main = max(idle, key=lambda part: part.share, default=None)
     if main is not None:
-        reason = _IDLE_REASONS.get(main.kind) or _why_late(report)
+        reason = _IDLE_REASONS.get(main.kind) or _why_late(report, main.kind)
         is_all = main.share >= _NEARLY_ALL * idle_share
         of_all = "" if is_all else f"{format_share(main.share)} "
         idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
@@ -189,8 +189,12 @@ def _devices(report: Report) -> str:
     return f"At least one {device_noun(report)} is" if several else f"The {device_noun(report)} is"
 
 
-def _why_late(report: Report) -> str:
-    """Return what the host does while the device waits for launches."""
+def _why_late(report: Report, kind: str) -> str:
+    """Return what the host does while the device waits for launches or allocations.
+
+    Args:
+        kind: The kind of the idle time.
+    """
     function = main_function(report)
     if function is not None:
         return f"because the host runs {visible(call_text(function.callee, function.location))}"
@@ -205,6 +209,8 @@ def _why_late(report: Report) -> str:
         if names:
             return f"because the host runs Python {', '.join(names)}"
 
+    if kind == "idle-allocator":
+        return "because the host waits for memory allocation"
     steps = [step.n_kernels for step in report.summary.steps if step.n_kernels]
     n_kernels = f"{format_count(round(mean(steps)))} " if steps else ""
     return f"because the CPU launches its {n_kernels}kernels too slowly"

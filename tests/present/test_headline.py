@@ -451,6 +451,10 @@ def test_the_cause_with_the_largest_share_is_chosen(
             "The GPU is idle 80% of each 174 ms step, 50% because it waits for data.",
         ),
         (
+            {"compute": 0.2, "idle-allocator": 0.8},
+            "The GPU is idle 80% of each 174 ms step, because the host waits for memory alloc",
+        ),
+        (
             {"compute": 0.3, "idle-unknown": 0.7},
             "The GPU is idle 70% of each 174 ms step, for a cause that the recording does not show",
         ),
