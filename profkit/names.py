@@ -12,8 +12,6 @@ from typing import Final
 
 from profkit.patterns import regex
 
-_OPEN: Final = "<([{"
-_CLOSE: Final = ">)]}"
 _ELLIPSIS: Final = "…"
 _DROPPED_PREFIXES: Final = regex(
     r"^(?:void|static|__global__|\s)+(?=\S)|^(?:std::enable_if<.*?>::type )"

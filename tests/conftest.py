@@ -1,13 +1,14 @@
 """What all tests share: one core for each process, a cache of their own, and the marker gpu."""
 
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import settings
+
+from tests.processes import let_interrupts_through
 
 # No test is timed: a busy machine is not a fault. Too slow is for benchmarks to say.
 # The tests of a change try the same examples each time; "make test-all" searches for others.
@@ -20,10 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # ten times as long. Programs that a test starts inherit this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell starts background commands with SIGINT ignored, which programs that a test starts would
-# inherit: Ctrl-C would not reach them.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+let_interrupts_through()
 
 # No test reads or writes the cache of whoever runs it. Programs that a test starts inherit this.
 _caches = tempfile.TemporaryDirectory(prefix="profkit-tests-")

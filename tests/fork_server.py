@@ -35,7 +35,7 @@ HIDDEN: Final = ("torch", "torch._dynamo")
 """Each is imported by itself. The second by a program's first optimizer."""
 
 SIGINT_AT_START: Final = signal.getsignal(signal.SIGINT)
-"""A test run in the background ignores Ctrl-C, and a program of its would inherit that."""
+"""What programs have: the server itself ignores Ctrl-C."""
 
 
 class Hidden:

@@ -30,6 +30,16 @@ class Ended:
     err: str
 
 
+def let_interrupts_through() -> None:
+    """Have the processes that this one starts take Ctrl-C as they do at a terminal.
+
+    A shell without job control starts what it puts into the background with SIGINT ignored, which
+    each process inherits, and Python then installs no handler for it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(folder: Path, *command: str, **environment: str) -> Ended:
     """Run this Python with some arguments, in a folder, until it ends.
 

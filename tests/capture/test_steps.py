@@ -28,15 +28,20 @@ def n_ops(trace: dict[str, Any], name: str = "aten::exp") -> int:
     return sum(e.get("cat") == "cpu_op" and e["name"] == name for e in trace["traceEvents"])
 
 
-def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 1.1)
+def twelve_steps() -> str | None:
+    """Record two of twelve steps, and return the file."""
     with profkit.trace("train", wait=3, warmup=2, active=2) as t:
         for _ in range(12):
             work()
             t.step()
-    trace = opened(t.path)
+    return t.path
+
+
+def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 1.1)
+    trace = opened(twelve_steps())
     assert annotations(trace) == ["ProfilerStep#5", "ProfilerStep#6"]
     assert n_ops(trace) == 2
     assert "with_stack" not in trace
@@ -53,11 +58,7 @@ def test_steps_are_not_compared_where_other_programs_took_the_cores(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording_writer, "_MAX_DELAYED_SHARE", 0.0)
-    with profkit.trace("train", wait=3, warmup=2, active=2) as t:
-        for _ in range(12):
-            work()
-            t.step()
-    assert opened(t.path)["profkit"]["cost"]["overhead_basis"].startswith("estimated")
+    assert opened(twelve_steps())["profkit"]["cost"]["overhead_basis"].startswith("estimated")
 
 
 def test_the_trace_is_written_right_after_its_last_step(tmp_path: Path) -> None:

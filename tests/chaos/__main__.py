@@ -17,12 +17,12 @@ from random import Random
 from typing import Final
 
 from tests.chaos.bare_runs import BareRuns
-from tests.chaos.process import let_interrupts_through
 from tests.chaos.results import Results, RunResult
 from tests.chaos.runs import MIN_LIMIT_S, Plan, run_once
 from tests.chaos.table import PROGRAMS
 from tests.chaos.treatments import Treatment
 from tests.chaos.watching import BUILD, ROOT
+from tests.processes import let_interrupts_through
 
 RESULTS: Final = ROOT / "build" / "chaos.json"
 MAX_JOBS: Final = 2

@@ -89,16 +89,6 @@ class _Run:
         return _POLL_S
 
 
-def let_interrupts_through() -> None:
-    """Have the processes that this one starts take Ctrl-C as they do at a terminal.
-
-    A shell without job control starts what it puts into the background with SIGINT ignored, which
-    each process inherits, and Python then installs no handler for it.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def run_process(
     command: list[str],
     folder: Path,

@@ -21,7 +21,6 @@ _MAX_DRIFT_SAMPLES: Final = 300
 """Samples that are enough for a slope, of which every pair is compared."""
 _MIN_ERRORS: Final = 3
 """How many times its error an offset has to be, and a drift over the recording, to be corrected."""
-UNCONNECTED: Final = -1
 
 
 @dataclass(frozen=True)
