@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 
 OURS: Any = dataclass
 THEIRS: Any = dataclasses.dataclass
@@ -173,6 +173,31 @@ def test_instances_are_copied_pickled_and_decoded() -> None:
     assert copy.deepcopy(one) == one
     assert msgspec.json.decode(msgspec.json.encode(one), type=Plain) == one
     assert msgspec.json.decode(b'{"name": "a"}', type=Plain) == Plain("a")
+
+
+def test_a_copy_with_other_values_is_what_the_standard_library_makes() -> None:
+    one = made(OURS)("a", numbers=(1, 2), hidden=object())
+    assert one.total == 3
+    for changes in ({}, {"numbers": (4,), "took_ns": 7}, {"counts": {"b": 2}}):
+        ours, theirs = replace(one, **changes), dataclasses.replace(one, **changes)
+        assert vars(ours) == vars(theirs)
+        assert ours.total == sum(ours.numbers)
+    with pytest.raises(TypeError, match="no field 'size'"):
+        replace(one, size=1)
+
+
+def test_a_copy_is_checked_as_a_new_instance_is() -> None:
+    @dataclass(frozen=True)
+    class Checked:
+        size: int = 0
+
+        def __post_init__(self) -> None:
+            if self.size < 0:
+                raise ValueError("negative")
+
+    assert replace(Checked(1), size=2) == Checked(2)
+    with pytest.raises(ValueError, match="negative"):
+        replace(Checked(1), size=-1)
 
 
 def test_methods_are_compiled_for_classes_with_many_instances() -> None:

@@ -47,7 +47,7 @@ def is_program_paused() -> bool:
     with contextlib.suppress(Exception):  # its layout depends on torch's version
         if context is not None and context.try_get() is not None:
             return True
-    return _is_traced() or is_in_backward()
+    return is_traced() or is_in_backward()
 
 
 def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +61,7 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
         if is_dynamo_tracing():
             return
-        if not (_is_traced() or is_in_backward()):
+        if not (is_traced() or is_in_backward()):
             hook(*args)
 
     return unless_traced
@@ -88,8 +88,8 @@ def is_compiled_module(module: object) -> bool:
     return kind is not None and isinstance(module, kind)
 
 
-def _is_traced() -> bool:
-    """Whether operators that run now are recorded by the program, or have no values.
+def is_traced() -> bool:
+    """Return whether operators that run now are recorded by the program, or have no values.
 
     Other dispatch modes change nothing: the monitoring of memory has one itself.
     """
@@ -97,15 +97,16 @@ def _is_traced() -> bool:
 
     if getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False):
         return True
-    with contextlib.suppress(AttributeError):  # these names are private to torch
-        if torch._C._get_tracing_state() is not None:  # noqa: SLF001
+    native: Any = torch._C  # noqa: SLF001
+    try:
+        if native._get_tracing_state() is not None:  # noqa: SLF001
             return True
-        if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        if not native._len_torch_dispatch_stack():  # noqa: SLF001
             return False
-        keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
-        mode = torch._C._get_dispatch_mode  # noqa: SLF001
+        keys, mode = native._TorchDispatchModeKey, native._get_dispatch_mode  # noqa: SLF001
         return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None
-    return False
+    except AttributeError:  # these names are private to torch
+        return False
 
 
 def is_in_backward() -> bool:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from profkit.capture.process.compiling import dynamo_flag
+from profkit.capture.process.compiling import dynamo_flag, unless_paused
 
 
 class OpenRegions:
@@ -25,7 +25,7 @@ class OpenRegions:
         self._open: list[tuple[int, int]] = []
         self._seen: frozenset[int] = frozenset()
         self._waits_for: frozenset[int] = frozenset()
-        self._waiting: Callable[[], object] | None = None
+        self._waiting: Callable[[], None] | None = None
 
     def follow(self) -> Callable[[], None]:
         """Follow regions from now on; returns what stops that."""
@@ -58,15 +58,20 @@ class OpenRegions:
         kind.__enter__, kind.__exit__ = begin, end
         return restore
 
-    def call_outside(self, action: Callable[[], object]) -> None:
+    def call_outside(self, action: Callable[[], None]) -> None:
         """Call a function now, or where the regions end that have begun since the last call.
 
         Regions that were open at the last call already are around the loop. A function that still
-        waits is not called any more.
+        waits is not called any more, nor one whose region ends where the program is paused; see
+        :mod:`profkit.capture.process.compiling`.
         """
+        if not self._open:
+            self._seen, self._waiting = frozenset(), None
+            action()
+            return
         numbers = frozenset(number for _, number in self._open)
         new, self._seen = numbers - self._seen, numbers
-        self._waiting, self._waits_for = (action, new) if new else (None, new)
+        self._waiting, self._waits_for = (unless_paused(action), new) if new else (None, new)
         if not new:
             action()
 

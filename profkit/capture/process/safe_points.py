@@ -18,7 +18,6 @@ import contextlib
 import gc
 import inspect
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -26,6 +25,7 @@ from inspect import iscode
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from profkit.capture.process import signals
 from profkit.capture.process.compiling import is_program_paused
 
 _CALLED_BY_C: Final = frozenset({"__del__", "__torch_dispatch__", "__torch_function__"})
@@ -70,8 +70,7 @@ def _is_below_operator(code: CodeType) -> bool:
 
 def _handlers() -> Iterator[CodeType]:
     """Yield the code that Python calls between any two instructions of the program."""
-    callbacks: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
-    for callback in (*callbacks, *gc.callbacks):
+    for callback in (*signals.python_handlers().values(), *gc.callbacks):
         function = getattr(callback, "__func__", callback)
         code = getattr(function, "__code__", None)
         if iscode(code):

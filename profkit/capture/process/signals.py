@@ -168,6 +168,12 @@ def dies_within(number: int, limit_s: float = LIMIT_S) -> Iterator[None]:
         is_over.set()
 
 
+def python_handlers() -> dict[int, Callable[..., object]]:
+    """Return the functions of Python that signals call, by number."""
+    handlers = ((number, _signal.getsignal(number)) for number in _NUMBERS)
+    return {number: handler for number, handler in handlers if callable(handler)}
+
+
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Hold back the program's signal handlers during the block, and run them at its end.
@@ -185,9 +191,8 @@ def held() -> Iterator[None]:
     handlers: dict[int, Any] = {}
     _is_held = True
     try:
-        for number in _NUMBERS:
-            handler = _signal.getsignal(number)
-            if callable(handler) and handler is not _handle:
+        for number, handler in python_handlers().items():
+            if handler is not _handle:
                 handlers[number] = handler
                 _signal.signal(number, lambda number, _frame: arrived.append(number))
         yield

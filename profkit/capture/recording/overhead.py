@@ -34,7 +34,7 @@ class StepTimes:
     """The durations of a capture's steps, recorded and unrecorded."""
 
     def __init__(self) -> None:
-        self._began_ns = 0
+        self._began_ns = self._ended_ns = 0
         self._n_steps = 0
         self._unrecorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
         self._recorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
@@ -43,9 +43,18 @@ class StepTimes:
         """A step begins now."""
         self._began_ns = time.perf_counter_ns()
 
+    def stop(self) -> None:
+        """The program's own part of the step ends now."""
+        self._ended_ns = time.perf_counter_ns()
+
     def end(self, phase: Phase) -> None:
-        """The step of that phase ends now. The first one is ignored: it includes one-time work."""
-        took_ns = time.perf_counter_ns() - self._began_ns
+        """The step of that phase ends, now or where it was stopped.
+
+        The first one is ignored: it includes one-time work.
+        """
+        if self._ended_ns <= self._began_ns:
+            self.stop()
+        took_ns = self._ended_ns - self._began_ns
         self._n_steps += 1
         if phase is Phase.RECORD:
             self._recorded_ns.append(took_ns)

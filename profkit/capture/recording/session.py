@@ -152,19 +152,39 @@ class Session:
             self._do(RecorderEvent.BEGIN)
             self._watch.begin_step()
 
+    def count(self, n_steps: int) -> None:
+        """Count steps that have ended since all that are recorded were."""
+        self._watch.count(n_steps)
+
+    def close_step(self) -> None:
+        """Let what profkit does from here to :meth:`step`, which is called next, be in no step."""
+        if self.is_done or not self._is_own_thread():
+            return
+        self._watch.close_step()
+        if self.is_recording and safe_points.is_safe():
+            with self._guarded("recording stopped.", is_short=True):
+                self._windows.close_region()
+
     def step(self) -> None:
         """End one step of the loop and begin the next.
 
         At a place where no recording may be stopped, this is no boundary: the step goes on.
         """
         self._act_on_requests()
-        if self.is_done or not self._may_act():
+        if self.is_done or not self._is_own_thread():
+            return
+        if self._waits_for_samples():
+            self._watch.end_step(self.state.phase)
+            self._watch.begin_step()
+            return
+        state, actions = self._planned(RecorderEvent.STEP)
+        uses_profiler = not _FREE_OF_PROFILER.issuperset(actions)
+        # To look where this is takes longer than all else at the end of an unrecorded step.
+        if (uses_profiler or self.is_open) and not safe_points.is_safe():
             return
         if self._has_no_end() and self._watch.is_too_large():
             self._end_early()
             return
-        state, actions = self._planned(RecorderEvent.STEP)
-        uses_profiler = not _FREE_OF_PROFILER.issuperset(actions)
         if uses_profiler and safe_points.is_collecting():
             return
 
@@ -251,7 +271,7 @@ class Session:
 
     def _act_on_requests(self) -> None:
         """Make way for a profiler in another thread, at a safe point of this one."""
-        if self._may_act():
+        if self._yielding.has_requests and self._may_act():
             self._yielding.act()
 
     def _is_own_thread(self) -> bool:
@@ -260,6 +280,11 @@ class Session:
     def _may_act(self) -> bool:
         """Return whether torch's profiler may be started or stopped here for this session."""
         return self._is_own_thread() and safe_points.is_safe()
+
+    def _waits_for_samples(self) -> bool:
+        """Return whether nothing is recorded any more, and the samples alone are incomplete."""
+        is_waiting = self._budget is not None and self.state.has_only_to_write
+        return is_waiting and not self._watch.is_explained
 
     def _has_no_end(self) -> bool:
         """Return whether all steps are recorded that the block has."""

@@ -10,12 +10,11 @@ chooses between one and all of the planned steps, and puts off the step with sta
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import Final
 
 from profkit.capture.recording.schedule import Phase, Schedule
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 
 
 class RecorderEvent(Enum):
@@ -111,6 +110,11 @@ class RecorderState:
     def is_recording(self) -> bool:
         """Whether the current step is recorded."""
         return self.phase in _MUTED
+
+    @property
+    def has_only_to_write(self) -> bool:
+        """Whether all steps have been recorded, and wait to be written."""
+        return self.phase is Phase.REST and self.has_main and not self.needs_lines
 
     @property
     def is_open(self) -> bool:

@@ -81,6 +81,11 @@ class StepSamples:
         if not self._sampler.start():
             self._state = _State.OVER
 
+    def count(self, n_steps: int) -> None:
+        """Count unrecorded steps that have ended before the one that :meth:`step_ended` ends."""
+        if self._state is _State.SAMPLING:
+            self._n_steps += n_steps
+
     def step_ended(self, is_recorded: bool) -> None:  # noqa: FBT001  (the state of one step)
         """Count the samples of a step, and stop where that makes enough of them.
 

@@ -54,6 +54,16 @@ class StepWatch:
         """Begin a step."""
         self.times.begin()
 
+    def count(self, n_steps: int) -> None:
+        """Count unrecorded steps that have ended, and begin another one."""
+        if self._samples is not None:
+            self._samples.count(n_steps)
+        self.times.begin()
+
+    def close_step(self) -> None:
+        """Count what follows in no step."""
+        self.times.stop()
+
     def end_step(self, phase: Phase) -> None:
         """End a step.
 

@@ -56,6 +56,11 @@ class Yielding:
         if not self._cancelled:
             program_profilers.unsubscribe(self._on_profiler)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether there is something to do at a safe point."""
+        return bool(self.requested_by or self._cancelled)
+
     def act(self) -> None:
         """Do what another thread has requested; called on the own thread, at a safe point."""
         self._stop_cancelled()

@@ -3,8 +3,8 @@
 What follows when is decided in :mod:`profkit.capture.run.run_states`.
 """
 
+import sys
 import time
-from dataclasses import replace
 from typing import Final
 
 from profkit.capture.process import environment, safe_points
@@ -16,14 +16,20 @@ from profkit.capture.run.plan import Plan
 from profkit.capture.run.prelude import Prelude
 from profkit.capture.run.run_states import (
     RunAction,
+    RunActions,
     RunState,
     Stage,
     after_new_kind,
     after_step,
 )
+from profkit.dataclass import replace
 from profkit.model.capture_info import StepKind
 
 _NO_LIMIT: Final = 1 << 30
+_MAX_IDLE_STEPS: Final = 16
+_SHORT_STEP_S: Final = 0.001
+"""Of steps of less than this many seconds only each sixteenth ends, while nothing is recorded."""
+_LEFT_TO_SESSION: Final = frozenset({RunAction.STEP})
 
 
 class RunRecorder:
@@ -45,6 +51,7 @@ class RunRecorder:
         self._paths: list[str] = []
         self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
         self._step_began_s = time.monotonic()
+        self._is_step_short = False
         self._next_kind: tuple[StepKind, int] | None = None
 
     @property
@@ -94,10 +101,15 @@ class RunRecorder:
     @property
     def is_over_for_good(self) -> bool:
         """Whether nothing is recorded any more, unless steps of another kind follow."""
-        if self.state.stage is Stage.YIELDED:
+        if not self._plan.record_trace or self.state.stage is Stage.YIELDED:
             return True
         is_done = self._session is not None and self._session.is_done
         return is_done and self._next_kind is None
+
+    @property
+    def has_only_to_write(self) -> bool:
+        """Whether all steps have been recorded, and wait until samples of stacks explain them."""
+        return self._session is not None and self._session.state.has_only_to_write
 
     @property
     def made_way(self) -> bool:
@@ -122,25 +134,49 @@ class RunRecorder:
         """
         self._next_kind = (kind, n_steps)
 
+    def n_idle_steps(self) -> int:
+        """Return how many of the next steps need only be counted, by :meth:`count`."""
+        if self.is_over_for_good:
+            return sys.maxsize
+        # Samples of stacks are added to those of whole steps, so steps end now and then.
+        return _MAX_IDLE_STEPS if self.has_only_to_write and self._is_step_short else 0
+
+    def count(self, n_steps: int) -> None:
+        """Count steps that have ended, no more than :meth:`n_idle_steps`."""
+        if self._session is not None and not self.is_over_for_good:
+            self._session.count(n_steps)
+            self._step_began_s = time.monotonic()
+
+    def close_step(self) -> None:
+        """Let what profkit does until :meth:`step_ended`, which is called next, be in no step."""
+        if self._session is not None:
+            self._session.close_step()
+
     def step_ended(self) -> None:
         """End a step and begin the next one, where the program's own step ends.
 
         At a place where no recording may begin or end, the step goes on.
         """
-        if not self._plan.record_trace or self.is_over_for_good or not safe_points.is_safe():
+        if self.is_over_for_good:
             return
-        now_s = time.monotonic()
+        state = self.state
+        actions: RunActions = ()
         if self._next_kind is not None:
-            self.state, actions = after_new_kind(self.state, *self._next_kind)
-            self._next_kind = None
-            self._carry_out(actions)
-
-        self.state, actions = after_step(
-            self.state,
+            state, actions = after_new_kind(state, *self._next_kind)
+        last_step_s = time.monotonic() - self._step_began_s
+        self._is_step_short = last_step_s < _SHORT_STEP_S
+        state, next_actions = after_step(
+            state,
             self._plan.schedule,
-            last_step_s=now_s - self._step_began_s,
+            last_step_s=last_step_s,
             may_hasten=self._may_hasten(),
         )
+        actions += next_actions
+        # The session finds out itself whether its step may end here.
+        if not _LEFT_TO_SESSION.issuperset(actions) and not safe_points.is_safe():
+            return
+
+        self.state, self._next_kind = state, None
         self._carry_out(actions)
         self._step_began_s = time.monotonic()
 

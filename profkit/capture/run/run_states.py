@@ -5,12 +5,11 @@ a whole. When steps have repeated often enough, they are recorded instead. A mor
 step (an optimizer's steps instead of a loader's) begins anew.
 """
 
-from dataclasses import replace
 from enum import Enum
 from typing import Final
 
 from profkit.capture.recording.schedule import Schedule
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 from profkit.model.capture_info import StepKind
 
 LONG_STEP_S: Final = 1.0

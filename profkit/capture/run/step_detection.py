@@ -20,6 +20,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
@@ -40,6 +41,7 @@ from profkit.capture.process.compiling import (
     has_compiled,
     is_compiled_module,
     is_in_backward,
+    is_traced,
     unless_paused,
 )
 from profkit.capture.process.module_calls import ModuleCalls
@@ -52,7 +54,8 @@ from profkit.model.live_memory import LiveMemory
 
 _UNCOUNTED: Final[dict[StepSource, int]] = {"module": 5, "loader": 2, "optimizer": 0, "user": 0}
 """Steps of a source that have ended before the first one that is reported: it had to repeat."""
-
+_BEFORE_OPTIMIZER: Final = ("loaders", "modules")
+"""Hooks that find steps as long as no optimizer has stepped."""
 
 _NO_PRELUDE: Final = (
     "The program has ended before a step was recorded, and this version of torch cannot record a "
@@ -83,16 +86,29 @@ class StepMonitors:
         return self
 
     def step(self) -> None:
-        """A step has ended. Memory is looked at first, so that it is not in the next step."""
+        """A step has ended. Memory is looked at between it and the next one."""
+        self._recorder.close_step()
         if self.leak_monitor is not None:
             self.leak_monitor.step()
         self._recorder.step_ended()
 
     def skip(self) -> None:
         """A step has ended that must not be disturbed."""
+        self._recorder.close_step()
         if self.leak_monitor is not None:
             self.leak_monitor.skip()
         self._recorder.step_ended()
+
+    def n_idle_steps(self) -> int:
+        """Return how many of the next steps need only be counted, by :meth:`count`."""
+        monitor, n_steps = self.leak_monitor, self._recorder.n_idle_steps()
+        return n_steps if monitor is None else min(n_steps, monitor.n_idle_steps)
+
+    def count(self, n_steps: int) -> None:
+        """Count steps that have ended, no more than :meth:`n_idle_steps`."""
+        self._recorder.count(n_steps)
+        if self.leak_monitor is not None:
+            self.leak_monitor.count(n_steps)
 
     def discard(self) -> None:
         """The steps so far were none: a more reliable source follows."""
@@ -117,10 +133,11 @@ class StepFinder:
         self._boundaries = StepBoundaries(self._monitors.of)
         self._module_calls = ModuleCalls(self._on_call)
         self._on_leading_call = unless_paused(self._on_module)
-        self._on_free_optimizer = unless_paused(self._on_optimizer)
         self._main_thread = (os.getpid(), threading.get_ident())
         self._leader = LeadingOptimizer()
         self._regions = OpenRegions()
+        # A program of tiny modules takes ten thousand steps per second.
+        self._n_idle = self._n_uncounted = 0
 
     @property
     def path(self) -> str | None:
@@ -169,6 +186,7 @@ class StepFinder:
 
     def memory(self) -> LiveMemory | None:
         """Return the program's monitored memory, or None without steps. Ends the monitoring."""
+        self._count_idle_steps()
         monitor, self._monitors.leak_monitor = self._monitors.leak_monitor, None
         if monitor is None or self._main_thread[0] != os.getpid():
             return None
@@ -180,6 +198,7 @@ class StepFinder:
         Args:
             stopped_by: The exception that ended the program early, or empty.
         """
+        self._count_idle_steps()
         for name in list(self._unhook):
             self._remove_hook(name, at_end=True)
         self.recorder.finish(stopped_by)
@@ -195,7 +214,7 @@ class StepFinder:
 
         self._module_calls.listen()
         self._unhook["modules"] = self._module_calls.stop
-        self._unhook["optimizers"] = optimizer_steps.listen(self._on_any_optimizer)
+        self._unhook["optimizers"] = optimizer_steps.listen(self._on_optimizer)
 
         self._unhook["regions"] = self._regions.follow()
 
@@ -219,17 +238,20 @@ class StepFinder:
                 self._remove_unneeded_hooks()
 
     def _remove_hook(self, name: str, *, at_end: bool = False) -> None:
+        if name not in self._unhook:
+            return
         if name == "modules" and not at_end and has_compiled():
             # torch.compile guards on the number of hooks: removing one causes a recompilation.
             return
-        unhook = self._unhook.pop(name, None)
-        if unhook is not None:
-            with contextlib.suppress(Exception):
-                unhook()
+        unhook = self._unhook.pop(name)
+        with contextlib.suppress(Exception):
+            unhook()
 
     def _remove_unneeded_hooks(self) -> None:
         """Remove the hooks that no recording needs any more."""
-        if not self.recorder.is_over:
+        if self.recorder.has_only_to_write:
+            self._remove_hook("regions")
+        if not self.recorder.is_over_for_good:
             return
         for name in ["regions"] if self._plan.monitor_memory else list(self._unhook):
             if name != "profilers":
@@ -250,7 +272,7 @@ class StepFinder:
             return
         if not self._module_calls.is_narrow:
             self.recorder.module_called()
-        self._end_step(lambda recorded: self._boundaries.module_called(module, recorded=recorded))
+        self._end_step(partial(self._boundaries.module_called, module))
         if self._boundaries.counts(module) and not self._module_calls.is_narrow:
             self._hide_from_compiler(module)
             self._module_calls.narrow(module)
@@ -280,21 +302,23 @@ class StepFinder:
         kind.__call__ = wrappers.before(original, self._on_leading_call)
         self._unhook["compiled modules"] = restore
 
-    def _on_any_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
-        """An optimizer has stepped, maybe in a hook of gradients, where no recording can begin."""
-        if is_in_backward():
-            self._boundaries.expect_no_optimizer()
-        else:
-            self._on_free_optimizer(optimizer)
-
     def _on_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
         """An optimizer has stepped, and has returned to the program."""
-        if not self._in_main_thread():
+        if self._n_idle and self._leader.repeats(optimizer):
+            self._n_idle -= 1
+            self._n_uncounted += 1
+            return
+        if is_in_backward():
+            # It has stepped in a hook of gradients, where no recording can begin.
+            self._boundaries.expect_no_optimizer()
+            return
+        if is_traced() or not self._in_main_thread():
             return
         if self._leader.ends_step(optimizer):
             self._report("optimizer", begins_anew=self._leader.begins_anew)
-        self._remove_hook("loaders")
-        self._remove_hook("modules")
+        if not self._unhook.keys().isdisjoint(_BEFORE_OPTIMIZER):
+            for name in _BEFORE_OPTIMIZER:
+                self._remove_hook(name)
 
     def _on_batch(self, _batches: object) -> None:
         """A loader is about to return a batch."""
@@ -307,25 +331,30 @@ class StepFinder:
             self._report("user")
 
     def _report(self, source: StepSource, *, begins_anew: bool = False) -> None:
-        self._end_step(
-            lambda recorded: self._boundaries.step_ended(
-                source, recorded=recorded, begins_anew=begins_anew
-            )
-        )
+        self._end_step(partial(self._boundaries.step_ended, source, begins_anew=begins_anew))
 
-    def _end_step(self, end: Callable[[bool], object]) -> None:
+    def _end_step(self, end: Callable[..., object]) -> None:
         """End a step here, or where the program's region ends that it has begun in the step.
 
         Args:
-            end: Reports the end; called with whether the step was recorded.
+            end: Reports the end; called with ``recorded``, whether the step was recorded.
         """
+        self._regions.call_outside(partial(self._end_outside, end))
 
-        def end_outside() -> None:
-            end(self.recorder.is_recording)
-            signals.act_if_pending()
-            self._remove_unneeded_hooks()
+    def _end_outside(self, end: Callable[..., object]) -> None:
+        """End a step outside of the program's regions."""
+        self._count_idle_steps()
+        end(recorded=self.recorder.is_recording)
+        signals.act_if_pending()
+        self._remove_unneeded_hooks()
+        if self._boundaries.source == "optimizer":
+            self._n_idle = self._monitors.n_idle_steps()
 
-        self._regions.call_outside(unless_paused(end_outside))
+    def _count_idle_steps(self) -> None:
+        """Count the steps at which nothing was due."""
+        n_steps, self._n_idle, self._n_uncounted = self._n_uncounted, 0, 0
+        if n_steps:
+            self._monitors.count(n_steps)
 
     def _leak_monitor(self, source: StepSource) -> LeakMonitor:
         return LeakMonitor(

@@ -5,6 +5,7 @@ expensive; the overhead reported at the end is the time that the program waited.
 """
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import field
@@ -115,6 +116,14 @@ class Clock:
         allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.monitored_ns())
         next_ns = max(spent.next_ns, expected_ns)
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
+
+    def steps_until_afforded(self, work: Work) -> int:
+        """Return in how many steps some work is affordable, at the pace of the last ones."""
+        spent, share = self._spent.get(work, _Spent()), self._budget.share.get(work, 0.0)
+        if not self._pace_ns or not share or self.affords(work):
+            return 0
+        missing_ns = (spent.cpu_ns + spent.next_ns) / share - self.monitored_ns()
+        return int(min(missing_ns / self._pace_ns, sys.maxsize))
 
     def affords_sites(self) -> bool:
         """Whether sampling allocation sites has stayed within the budget."""

@@ -1,5 +1,6 @@
 """What the memory monitor measures with, and the samples so far."""
 
+import math
 import sys
 from typing import Final
 
@@ -74,8 +75,17 @@ class Instruments:
         So samples always cover most of the run: some fifteen in a hundred steps, nine more in a
         thousand.
         """
-        affords = self.clock.affords("young") and self.clock.affords("evaluate")
+        affords = all(map(self.clock.affords, _SAMPLING))
         return affords or step >= OVERDUE * self.series.samples[-1].step
+
+    def steps_to_wait(self, step: int) -> int:
+        """Return after how many steps to look again whether a sample is due; 1 or more.
+
+        Half of those that it probably takes: steps may become longer.
+        """
+        n_expected = max(map(self.clock.steps_until_afforded, _SAMPLING)) // 2
+        n_until_overdue = OVERDUE * self.series.samples[-1].step - step
+        return max(1, min(n_expected, math.ceil(n_until_overdue)))
 
     def find_earlier(self, step: int) -> None:
         """Find what existed before the first step, once that is affordable.

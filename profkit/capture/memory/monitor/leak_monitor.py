@@ -93,6 +93,15 @@ class LeakMonitor:
         if self.n_steps >= self._next_step:
             self._do(self._at_boundary)
 
+    @property
+    def n_idle_steps(self) -> int:
+        """How many of the next steps need only be counted, by :meth:`count`."""
+        return max(self._next_step - self.n_steps - 1, 0)
+
+    def count(self, n_steps: int) -> None:
+        """Count steps that have ended, no more than :attr:`n_idle_steps`."""
+        self.n_steps += n_steps
+
     def skip(self) -> None:
         """Count a step that was traced and must not be disturbed."""
         self.n_steps += 1
@@ -144,14 +153,16 @@ class LeakMonitor:
     def _at_boundary(self) -> None:
         """Measure at the end of a step what is due, and decide what is due at the next ones."""
         instruments, step = self._instruments, self.n_steps
-        was_recorded, is_sample_due = instruments.is_recording, True
+        was_recorded, is_sample_due, n_to_wait = instruments.is_recording, True, 1
         if self._state.phase is not MonitorPhase.UNSTARTED:
             if was_recorded and self._is_tracing():
                 self._run(TraceBegan(step))
             instruments.clock.step_ended(step, sites_sampled=was_recorded)
             is_sample_due = instruments.is_sample_due(step)
+            n_to_wait = 1 if is_sample_due else instruments.steps_to_wait(step)
 
-        if self._run(StepEnded(step, was_recorded, is_sample_due)) is MonitorAction.GO_ON:
+        event = StepEnded(step, was_recorded, is_sample_due, n_to_wait)
+        if self._run(event) is MonitorAction.GO_ON:
             instruments.clock.step_begins(step)
 
     def _stop_recording(self) -> None:

@@ -8,12 +8,11 @@ follows from the measurements is decided here alone.
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 
 INTERVAL_DIVISOR: Final = 33
 """Steps between two samples: this part of the steps so far. So each step is sampled at first, and a
@@ -139,11 +138,13 @@ class StepEnded(NamedTuple):
     Attributes:
         was_recorded: Whether its sites were sampled, its allocations traced or its heap measured.
         is_sample_due: Whether a sample is affordable or overdue.
+        n_to_wait: If not, after how many steps it may be.
     """
 
     step: int
     was_recorded: bool
     is_sample_due: bool
+    n_to_wait: int = 1
 
 
 class TraceBegan(NamedTuple):
@@ -360,7 +361,7 @@ def _step_ended(state: MonitorState, event: StepEnded) -> Transition:
         return state, _Action.SAMPLE_RECORDED
     if event.is_sample_due:
         return state, _Action.SAMPLE
-    return _at_next_step(state), _Action.WAIT
+    return replace(state, next_step=state.step + event.n_to_wait), _Action.WAIT
 
 
 def _traced_step_ended(state: MonitorState, event: StepEnded) -> Transition:

@@ -11,11 +11,10 @@ that were counted by then belong within a step, and the count begins anew. Later
 steps rarely is one of an epoch, and no count is given up for it.
 """
 
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 
 SETTLING_STEPS: Final = 32
 """Steps of a leading optimizer after which no outer one is looked for any more."""
@@ -143,6 +142,26 @@ def next_order(
     if order.leader.key == key:
         return _leader_stepped(order)
     return _other_stepped(order, order.leader, key)
+
+
+def is_steady(order: OptimizerOrder) -> bool:
+    """Return whether each further step of the leader in a row is one of the program's."""
+    leader = order.leader
+    is_led = leader is not None and leader.last == order.n_events
+    return is_led and order.phase is OrderPhase.SETTLED and not order.begins_anew
+
+
+def after_steps_of_leader(order: OptimizerOrder, n: int) -> OptimizerOrder:
+    """Return what is known once the leader of a steady order has stepped ``n`` times in a row.
+
+    It is what :func:`next_order` leads to in ``n`` calls.
+    """
+    leader = order.leader
+    if leader is None or not n:
+        return order
+    n_events, n_led = order.n_events + n, order.n_led + n
+    leader = replace(leader, n=leader.n + n, last=n_events, led_at=n_led)
+    return replace(order, leader=leader, n_events=n_events, n_led=n_led)
 
 
 def _without_freed(order: OptimizerOrder, freed: frozenset[int]) -> OptimizerOrder:

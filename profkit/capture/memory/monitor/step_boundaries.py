@@ -21,6 +21,8 @@ from profkit.capture.memory.monitor.optimizer_order import (
     OptimizerOrder,
     OptimizerStep,
     OrderPhase,
+    after_steps_of_leader,
+    is_steady,
     next_order,
 )
 from profkit.capture.memory.monitor.step_sources import (
@@ -72,6 +74,9 @@ class LeadingOptimizer:
         self._keys: dict[int, tuple[int, weakref.ref[object] | None]] = {}
         self._freed: list[tuple[int, int]] = []
         self._n_keys = 0
+        # A program with one optimizer, of thousands of steps per second, is soon steady.
+        self._steady: weakref.ref[object] | None = None
+        self._n_steady = 0
 
     @property
     def is_any(self) -> bool:
@@ -83,11 +88,28 @@ class LeadingOptimizer:
         """Whether further steps of the leading optimizer alone need not be reported."""
         return self._order.phase is OrderPhase.SETTLED
 
+    def repeats(self, optimizer: object) -> bool:
+        """Return whether a step has ended that is one of the program's, like all before it.
+
+        If not, :meth:`ends_step` finds out what it is.
+        """
+        if self._steady is None or self._steady() is not optimizer or self._freed:
+            return False
+        self._n_steady += 1
+        return True
+
     def ends_step(self, optimizer: object) -> bool:
         """Return whether a step of this optimizer, which has ended, is a step of the program."""
+        if self.repeats(optimizer):
+            return True
+
         freed = self._take_freed() if self._freed else frozenset[int]()
-        self._order, step = next_order(self._order, self._key_of(optimizer), freed)
+        order = after_steps_of_leader(self._order, self._n_steady)
+        key = self._key_of(optimizer)
+        self._order, step = next_order(order, key, freed)
         self.begins_anew = step is OptimizerStep.ENDS_FIRST
+        self._steady = self._keys[id(optimizer)][1] if is_steady(self._order) else None
+        self._n_steady = 0
         return step is not OptimizerStep.WITHIN
 
     def _key_of(self, optimizer: object) -> int:
@@ -130,6 +152,11 @@ class StepBoundaries(Generic[Monitor]):
         self._state = SourceState()
         self._module: weakref.ref[object] | None = None
         self._had_optimizer = _has_optimizer()
+
+    @property
+    def source(self) -> StepSource | None:
+        """What ends a step; None before the first one."""
+        return self._state.source
 
     def counts(self, module: object) -> bool:
         """Return whether a call of this module may end a step: it is the first, or none is."""

@@ -5,11 +5,10 @@ optimizer, else the batches of a DataLoader, else calls of a module. The less re
 in a program, so they wait for some events, in case a more reliable one follows.
 """
 
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, Literal
 
-from profkit.dataclass import dataclass
+from profkit.dataclass import dataclass, replace
 
 StepSource = Literal["module", "loader", "optimizer", "user"]
 """What ends a step, the most reliable last."""

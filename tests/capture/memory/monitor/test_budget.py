@@ -73,3 +73,24 @@ def test_the_first_work_of_a_kind_waits_if_its_expected_cost_is_too_high(times: 
     assert not clock.affords("workers", 0.4 * SECOND)
     times.now_ns += 41 * SECOND
     assert clock.affords("workers", 0.4 * SECOND)
+
+
+def test_the_steps_until_work_is_affordable_are_known_from_their_pace(times: Times) -> None:
+    clock = Clock(Budget({}, {"young": 0.01}))
+    spend(clock, times, "young", 2)
+    clock.step_begins(10)
+    times.now_ns += 5 * 1_000_000
+    clock.step_ended(20, sites_sampled=False)
+
+    # 2 ms and 2 ms more are a hundredth of 400 ms, of which 7 ms are over: steps take 0.5 ms.
+    assert clock.steps_until_afforded("young") == (400 - 7) * 2
+    times.now_ns += 393 * 1_000_000
+    assert clock.affords("young")
+    assert clock.steps_until_afforded("young") == 0
+
+
+def test_of_work_that_has_no_share_nothing_is_expected(times: Times) -> None:
+    clock = Clock(Budget({}, {}))
+    assert clock.steps_until_afforded("young") == 0
+    spend(clock, times, "young", 2)
+    assert clock.steps_until_afforded("young") == 0

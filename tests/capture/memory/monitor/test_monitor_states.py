@@ -178,6 +178,13 @@ def test_a_recorded_step_ends_tracing_and_measuring_but_not_the_sampling_of_site
     }
 
 
+def test_a_sample_that_is_not_affordable_is_looked_at_again_only_when_it_may_be() -> None:
+    state = MonitorState(Phase.WATCHING, step=20, next_step=21)
+    event = StepEnded(21, was_recorded=False, is_sample_due=False, n_to_wait=40)
+    state, action = next_action(state, event)
+    assert (state.next_step, action) == (61, Action.WAIT)
+
+
 def test_growth_is_inspected_after_its_sites_were_sampled() -> None:
     """The whole way of a leak, from the first step to the inspection."""
     outcomes: list[tuple[MonitorEvent, Action]] = [

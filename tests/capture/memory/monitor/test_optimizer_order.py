@@ -15,6 +15,8 @@ from profkit.capture.memory.monitor.optimizer_order import (
     OptimizerOrder,
     OptimizerStep,
     OrderPhase,
+    after_steps_of_leader,
+    is_steady,
     next_order,
 )
 
@@ -127,6 +129,36 @@ def test_one_optimizer_leads_whatever_the_order_of_steps_and_frees(
             gone = frozenset()
             assert not (was_settled and step is OptimizerStep.ENDS_FIRST)
             was_settled |= order.phase is OrderPhase.SETTLED
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, SETTLING_STEPS + 2)), max_size=6),
+    st.integers(0, 50),
+)
+def test_steps_of_a_steady_leader_can_be_noted_together(
+    runs: list[tuple[int, int]], n_further: int
+) -> None:
+    order, _ = OptimizerOrder(), None
+    for key, n in [(0, SETTLING_STEPS + 2), *runs]:
+        for _ in range(n):
+            order, _ = next_order(order, key)
+            if not is_steady(order):
+                continue
+            leader = order.leader
+            assert leader is not None
+            one_by_one = order
+            for _ in range(n_further):
+                one_by_one, step = next_order(one_by_one, leader.key)
+                assert step is OptimizerStep.ENDS
+            assert after_steps_of_leader(order, n_further) == one_by_one
+            break
+
+
+def test_a_program_with_one_optimizer_is_steady_once_it_is_settled() -> None:
+    order = OptimizerOrder()
+    for n in range(1, SETTLING_STEPS + 2):
+        order, _ = next_order(order, 1)
+        assert is_steady(order) == (n > SETTLING_STEPS)
 
 
 def test_every_phase_follows_from_those_that_the_table_has() -> None:

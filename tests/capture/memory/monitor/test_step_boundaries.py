@@ -59,6 +59,16 @@ def test_of_several_optimizers_the_first_one_ends_steps() -> None:
     assert [leader.ends_step(one) for one in steps] == ([True] + [False] * 5) * 10
 
 
+def test_another_optimizer_after_very_many_steps_of_the_first_is_within_a_step() -> None:
+    first, second, leader = Thing(), Thing(), LeadingOptimizer()
+    assert all(leader.ends_step(first) for _ in range(1000))
+    assert leader.is_settled
+    assert [leader.ends_step(one) for one in [second, first, first, second]] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    assert sum(leader.ends_step(second) for _ in range(20)) == 20 - 6
+
+
 def test_an_optimizer_that_steps_no_more_is_replaced() -> None:
     first, second, leader = Thing(), Thing(), LeadingOptimizer()
     n_steps = sum(leader.ends_step(one) for one in [first] * 33 + [second] * 20)

@@ -1,0 +1,127 @@
+"""What ``profkit run`` adds to the steps of a program that steps thousands of times per second."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+
+import profkit
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.process import stack_sampler
+from profkit.capture.recording import step_samples
+from profkit.capture.recording.options import Options
+from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run.plan import Plan
+from profkit.capture.run.step_detection import StepFinder
+
+PROFKIT = str(Path(profkit.__file__).parent)
+MAX_IDLE_CALLS = 4
+"""Calls of Python functions at the end of a step at which nothing is due."""
+
+needs_samples = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="nothing is sampled in a program with a trace function"
+)
+
+
+@pytest.fixture
+def step() -> Callable[[], None]:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> None:
+        weight.sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def started(tmp_path: Path, *, monitor_memory: bool) -> StepFinder:
+    options = Options(folder=str(tmp_path), quiet=True)
+    finder = StepFinder(Plan("tiny", options, DEFAULT_SCHEDULE, monitor_memory=monitor_memory))
+    finder.on_torch_import()
+    return finder
+
+
+@pytest.fixture(params=[False, True], ids=["trace", "trace and memory"])
+def finder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StepFinder]:
+    made = started(tmp_path, monitor_memory=request.param)
+    yield made
+    made.memory()
+    made.finish()
+
+
+def calls_of_profkit(action: Callable[[], None]) -> list[str]:
+    """Return the functions of profkit that this thread calls."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PROFKIT):
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+@needs_samples
+def test_a_step_at_which_nothing_is_due_costs_a_few_calls(
+    tmp_path: Path, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_samples, "ENOUGH_SAMPLES", 1)
+    finder = started(tmp_path, monitor_memory=True)
+    n_steps = 0
+    try:
+        until_s = time.monotonic() + 60
+        while not finder.recorder.is_over_for_good and time.monotonic() < until_s:
+            step()
+            n_steps += 1
+        calls = sorted((calls_of_profkit(step) for _ in range(200)), key=len)
+    finally:
+        live = finder.memory()
+        finder.finish()
+    assert 0 < len(calls[100]) <= MAX_IDLE_CALLS, calls[100]
+    assert live is not None
+    assert live.n_steps == n_steps + 200, "steps that are only counted are counted all"
+
+
+def test_what_profkit_does_between_two_steps_is_in_none(
+    tmp_path: Path, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(self: LeakMonitor) -> None:
+        self.n_steps += 1
+        time.sleep(0.05)
+
+    monkeypatch.setattr(LeakMonitor, "skip", slow)
+    finder = started(tmp_path, monitor_memory=True)
+    try:
+        for _ in range(14):
+            step()
+    finally:
+        finder.memory()
+        finder.finish()
+    assert finder.path is not None
+    steps = profkit.analyze(finder.path).summary.steps
+    assert len(steps) == 3
+    assert max(one.dur_ns for one in steps) < 40_000_000
+
+
+@needs_samples
+def test_stacks_are_sampled_until_there_are_enough_and_no_longer(
+    finder: StepFinder, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_samples, "ENOUGH_SAMPLES", 2)
+    until_s = time.monotonic() + 60
+    n_steps = 0
+    while (not finder.recorder.is_over_for_good or n_steps < 20) and time.monotonic() < until_s:
+        step()
+        n_steps += 1
+    assert finder.recorder.is_over_for_good
+    assert not stack_sampler._running
+    assert finder.path is not None, "it is written while the program goes on"
