@@ -28,7 +28,7 @@ _NO_TASK: Final = -1
 
 
 def has_compiled() -> bool:
-    """Whether ``torch.compile`` has compiled anything in this process."""
+    """Return whether ``torch.compile`` has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     with contextlib.suppress(Exception):  # its layout depends on torch's version
         return bool(utils is not None and utils.counters.get("frames", {}).get("total", 0))
@@ -36,7 +36,7 @@ def has_compiled() -> bool:
 
 
 def is_program_paused() -> bool:
-    """Whether no recording may begin or end now in this thread, as that breaks the program.
+    """Return whether a recording that begins or ends here breaks the program, in this thread.
 
     The program is being compiled or traced, or in a backward pass. The end of a region is taken for
     an operator of the graph being traced, and the graph can then not be copied; where stacks are
@@ -51,7 +51,7 @@ def is_program_paused() -> bool:
 
 
 def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that is skipped while the program is compiled or traced, or in a backward pass.
+    """Return a hook that is skipped while the program is compiled or traced, or in a backward pass.
 
     A hook that Dynamo cannot trace is a graph break: slower, and with ``fullgraph=True`` an error
     in the program.
@@ -68,7 +68,7 @@ def unless_paused(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def dynamo_flag() -> Callable[[], bool]:
-    """The function of torch whose result is true in code that Dynamo traces.
+    """Return the function of torch whose result is true in code that Dynamo traces.
 
     Only this one can be called there: Dynamo knows its result.
     """
@@ -78,12 +78,12 @@ def dynamo_flag() -> Callable[[], bool]:
 
 
 def compiled_module_class() -> Any:  # noqa: ANN401
-    """The class of modules that ``torch.compile`` returns, or None if the program has none."""
+    """Return the class of modules that ``torch.compile`` returns, or None without any."""
     return getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
 
 
 def is_compiled_module(module: object) -> bool:
-    """Whether a module is one that ``torch.compile`` has returned."""
+    """Return whether a module is one that ``torch.compile`` has returned."""
     kind = compiled_module_class()
     return kind is not None and isinstance(module, kind)
 
@@ -110,7 +110,7 @@ def is_traced() -> bool:
 
 
 def is_in_backward() -> bool:
-    """Whether this thread runs a node of a backward pass."""
+    """Return whether this thread runs a node of a backward pass."""
     import torch
 
     return torch._C._current_graph_task_id() != _NO_TASK  # noqa: SLF001  (torch has no public way)

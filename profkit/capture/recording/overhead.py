@@ -40,15 +40,15 @@ class StepTimes:
         self._recorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
 
     def begin(self) -> None:
-        """A step begins now."""
+        """Begin a step."""
         self._began_ns = time.perf_counter_ns()
 
     def stop(self) -> None:
-        """The program's own part of the step ends now."""
+        """End the program's own part of the step."""
         self._ended_ns = time.perf_counter_ns()
 
     def end(self, phase: Phase) -> None:
-        """The step of that phase ends, now or where it was stopped.
+        """End the step of that phase, now or where it was stopped.
 
         The first one is ignored: it includes one-time work.
         """

@@ -86,14 +86,14 @@ class StepMonitors:
         return self
 
     def step(self) -> None:
-        """A step has ended. Memory is looked at between it and the next one."""
+        """Report the end of a step. Memory is looked at between it and the next one."""
         self._recorder.close_step()
         if self.leak_monitor is not None:
             self.leak_monitor.step()
         self._recorder.step_ended()
 
     def skip(self) -> None:
-        """A step has ended that must not be disturbed."""
+        """Report the end of a step that must not be disturbed."""
         self._recorder.close_step()
         if self.leak_monitor is not None:
             self.leak_monitor.skip()
@@ -214,7 +214,7 @@ class StepFinder:
 
         self._module_calls.listen()
         self._unhook["modules"] = self._module_calls.stop
-        self._unhook["optimizers"] = optimizer_steps.listen(self._on_optimizer)
+        self._unhook["optimizers"] = optimizer_steps.listen(self._note_optimizer_step)
 
         self._unhook["regions"] = self._regions.follow()
 
@@ -302,8 +302,8 @@ class StepFinder:
         kind.__call__ = wrappers.before(original, self._on_leading_call)
         self._unhook["compiled modules"] = restore
 
-    def _on_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
-        """An optimizer has stepped, and has returned to the program."""
+    def _note_optimizer_step(self, optimizer: Any) -> None:  # noqa: ANN401
+        """Note that an optimizer has stepped, and has returned to the program."""
         if self._n_idle and self._leader.repeats(optimizer):
             self._n_idle -= 1
             self._n_uncounted += 1

@@ -1,5 +1,6 @@
 """What ``profkit run`` adds to the steps of a program that steps thousands of times per second."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.process import stack_sampler
 from profkit.capture.recording import step_samples
 from profkit.capture.recording.options import Options
+from profkit.capture.recording.recording_budget import RecordingBudget
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.step_detection import StepFinder
@@ -25,6 +27,12 @@ MAX_IDLE_CALLS = 4
 needs_samples = pytest.mark.skipif(
     sys.gettrace() is not None, reason="nothing is sampled in a program with a trace function"
 )
+
+
+@pytest.fixture(autouse=True)
+def _ample_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record all planned steps, whatever other tests have recorded in this process."""
+    monkeypatch.setattr(RecordingBudget, "left_s", lambda _: math.inf)
 
 
 @pytest.fixture
@@ -78,7 +86,7 @@ def test_a_step_at_which_nothing_is_due_costs_a_few_calls(
     finder = started(tmp_path, monitor_memory=True)
     n_steps = 0
     try:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 20
         while not finder.recorder.is_over_for_good and time.monotonic() < until_s:
             step()
             n_steps += 1
@@ -117,7 +125,7 @@ def test_stacks_are_sampled_until_there_are_enough_and_no_longer(
     finder: StepFinder, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_samples, "ENOUGH_SAMPLES", 2)
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 20
     n_steps = 0
     while (not finder.recorder.is_over_for_good or n_steps < 20) and time.monotonic() < until_s:
         step()
