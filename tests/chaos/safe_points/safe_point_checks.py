@@ -34,6 +34,8 @@ _WRAPPERS: Final = os.path.join(PROFKIT, "capture", "process", "")  # noqa: PTH1
 _TORCH: Final = f"{os.sep}torch{os.sep}"
 _OPERATOR_FILES: Final = (f"{_TORCH}_ops.py", f"{_TORCH}_library{os.sep}")
 _FUNCTION_FILE: Final = f"{_TORCH}autograd{os.sep}function.py"
+_FUNCTION_METHODS: Final = ("forward", "setup_context")
+"""Run within ``apply`` of a function of autograd, which is C code since torch 2.14."""
 _OPTIMIZER_FILES: Final = f"{_TORCH}optim{os.sep}"
 _COMPILER_FILES: Final = (
     f"{_TORCH}_dynamo{os.sep}convert_frame.py",
@@ -342,7 +344,24 @@ def _is_operator(frame: FrameType) -> bool:
         return True
     if code.co_filename.endswith(_FUNCTION_FILE):
         return code.co_name.startswith("apply")
+    if code.co_name in _FUNCTION_METHODS and _is_of_autograd(code):
+        return True
     return any(part in code.co_filename for part in _OPERATOR_FILES)
+
+
+def _is_of_autograd(code: CodeType) -> bool:
+    """Whether this is a method of a function of autograd, and not of a module."""
+    function = _loaded("torch.autograd", "Function")
+    kinds = [] if function is None else [function]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+        method = vars(kind).get(code.co_name)
+        while method is not None:
+            if code_of(method) is code:
+                return True
+            # A static method, or a decorator of torch's.
+            method = getattr(method, "__wrapped__", None)
+    return False
 
 
 def _is_compiler(frame: FrameType) -> bool:

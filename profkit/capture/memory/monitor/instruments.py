@@ -69,23 +69,18 @@ class Instruments:
         self.live_tensors.begin()
         self._pass_ns = _PASS_NS + _NS_PER_BLOCK * sys.getallocatedblocks()
 
-    def is_sample_due(self, step: int) -> bool:
-        """Return whether a sample is affordable, or due regardless of its cost.
-
-        So samples always cover most of the run: some fifteen in a hundred steps, nine more in a
-        thousand.
-        """
-        affords = all(map(self.clock.affords, _SAMPLING))
-        return affords or step >= OVERDUE * self.series.samples[-1].step
-
     def steps_to_wait(self, step: int) -> int:
-        """Return after how many steps to look again whether a sample is due; 1 or more.
+        """Return after how many steps to look again whether a sample is due; 0 if it is now.
 
-        Half of those that it probably takes: steps may become longer.
+        It is if affordable, and regardless of its cost if overdue, so that samples always cover
+        most of the run: some fifteen in a hundred steps, nine more in a thousand. Otherwise this is
+        half of the steps that it probably takes: they may become longer.
         """
+        n_until_overdue = math.ceil(OVERDUE * self.series.samples[-1].step - step)
+        if n_until_overdue <= 0 or all(map(self.clock.affords, _SAMPLING)):
+            return 0
         n_expected = max(map(self.clock.steps_until_afforded, _SAMPLING)) // 2
-        n_until_overdue = OVERDUE * self.series.samples[-1].step - step
-        return max(1, min(n_expected, math.ceil(n_until_overdue)))
+        return max(1, min(n_expected, n_until_overdue))
 
     def find_earlier(self, step: int) -> None:
         """Find what existed before the first step, once that is affordable.

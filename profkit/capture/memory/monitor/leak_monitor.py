@@ -153,15 +153,14 @@ class LeakMonitor:
     def _at_boundary(self) -> None:
         """Measure at the end of a step what is due, and decide what is due at the next ones."""
         instruments, step = self._instruments, self.n_steps
-        was_recorded, is_sample_due, n_to_wait = instruments.is_recording, True, 1
+        was_recorded, n_to_wait = instruments.is_recording, 0
         if self._state.phase is not MonitorPhase.UNSTARTED:
             if was_recorded and self._is_tracing():
                 self._run(TraceBegan(step))
             instruments.clock.step_ended(step, sites_sampled=was_recorded)
-            is_sample_due = instruments.is_sample_due(step)
-            n_to_wait = 1 if is_sample_due else instruments.steps_to_wait(step)
+            n_to_wait = instruments.steps_to_wait(step)
 
-        event = StepEnded(step, was_recorded, is_sample_due, n_to_wait)
+        event = StepEnded(step, was_recorded, n_to_wait)
         if self._run(event) is MonitorAction.GO_ON:
             instruments.clock.step_begins(step)
 

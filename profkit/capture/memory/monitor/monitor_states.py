@@ -137,14 +137,12 @@ class StepEnded(NamedTuple):
 
     Attributes:
         was_recorded: Whether its sites were sampled, its allocations traced or its heap measured.
-        is_sample_due: Whether a sample is affordable or overdue.
-        n_to_wait: If not, after how many steps it may be.
+        n_to_wait: After how many steps a sample may be affordable, or is overdue; 0 if one is due.
     """
 
     step: int
     was_recorded: bool
-    is_sample_due: bool
-    n_to_wait: int = 1
+    n_to_wait: int = 0
 
 
 class TraceBegan(NamedTuple):
@@ -359,7 +357,7 @@ def _step_ended(state: MonitorState, event: StepEnded) -> Transition:
     state = replace(state, step=event.step)
     if event.was_recorded:
         return state, _Action.SAMPLE_RECORDED
-    if event.is_sample_due:
+    if not event.n_to_wait:
         return state, _Action.SAMPLE
     return replace(state, next_step=state.step + event.n_to_wait), _Action.WAIT
 

@@ -79,11 +79,6 @@ class LeadingOptimizer:
         self._n_steady = 0
 
     @property
-    def is_any(self) -> bool:
-        """Whether optimizers come and go, so that a step of any of them counts."""
-        return self._order.phase is OrderPhase.ANY
-
-    @property
     def is_settled(self) -> bool:
         """Whether further steps of the leading optimizer alone need not be reported."""
         return self._order.phase is OrderPhase.SETTLED
@@ -105,26 +100,29 @@ class LeadingOptimizer:
 
         freed = self._take_freed() if self._freed else frozenset[int]()
         order = after_steps_of_leader(self._order, self._n_steady)
-        key = self._key_of(optimizer)
+        key, reference = self._key_of(optimizer)
         self._order, step = next_order(order, key, freed)
         self.begins_anew = step is OptimizerStep.ENDS_FIRST
-        self._steady = self._keys[id(optimizer)][1] if is_steady(self._order) else None
+        self._steady = reference if is_steady(self._order) else None
         self._n_steady = 0
         return step is not OptimizerStep.WITHIN
 
-    def _key_of(self, optimizer: object) -> int:
-        """Return the key of an optimizer, a new one if it has not stepped before."""
+    def _key_of(self, optimizer: object) -> tuple[int, weakref.ref[object] | None]:
+        """Return the key of an optimizer, a new one if it has not stepped before.
+
+        The weak reference is None where the optimizer allows none.
+        """
         address = id(optimizer)
         known = self._keys.get(address)
         if known is not None and (known[1] is None or known[1]() is optimizer):
-            return known[0]
+            return known
 
         self._n_keys = key = self._n_keys + 1
         reference = None
         with contextlib.suppress(TypeError):
             reference = weakref.ref(optimizer, lambda _: self._freed.append((address, key)))
         self._keys[address] = key, reference
-        return key
+        return key, reference
 
     def _take_freed(self) -> frozenset[int]:
         """Return the keys of the optimizers that were freed since the last step, and drop them."""

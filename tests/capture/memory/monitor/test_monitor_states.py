@@ -180,7 +180,7 @@ def test_a_recorded_step_ends_tracing_and_measuring_but_not_the_sampling_of_site
 
 def test_a_sample_that_is_not_affordable_is_looked_at_again_only_when_it_may_be() -> None:
     state = MonitorState(Phase.WATCHING, step=20, next_step=21)
-    event = StepEnded(21, was_recorded=False, is_sample_due=False, n_to_wait=40)
+    event = StepEnded(21, was_recorded=False, n_to_wait=40)
     state, action = next_action(state, event)
     assert (state.next_step, action) == (61, Action.WAIT)
 
@@ -188,18 +188,18 @@ def test_a_sample_that_is_not_affordable_is_looked_at_again_only_when_it_may_be(
 def test_growth_is_inspected_after_its_sites_were_sampled() -> None:
     """The whole way of a leak, from the first step to the inspection."""
     outcomes: list[tuple[MonitorEvent, Action]] = [
-        (StepEnded(1, was_recorded=False, is_sample_due=True), Action.BEGIN),
+        (StepEnded(1, was_recorded=False), Action.BEGIN),
         (Sampled(is_cheap=True), Action.GO_ON),
-        (StepEnded(2, was_recorded=False, is_sample_due=False), Action.WAIT),
-        (StepEnded(3, was_recorded=False, is_sample_due=True), Action.SAMPLE),
+        (StepEnded(2, was_recorded=False, n_to_wait=1), Action.WAIT),
+        (StepEnded(3, was_recorded=False), Action.SAMPLE),
         (Sampled(is_cheap=True), Action.EVALUATE),
         (Evaluated(True, True, True, True), Action.ASK_FOR_SITES),  # noqa: FBT003
         (SitesAnswered(may_sample=True, interval=0), Action.RECORD_SITES),
         (SitesRecorded(is_step_due=True), Action.GO_ON),
-        (StepEnded(4, was_recorded=True, is_sample_due=False), Action.SAMPLE_RECORDED),
+        (StepEnded(4, was_recorded=True, n_to_wait=1), Action.SAMPLE_RECORDED),
         (Sampled(is_cheap=True), Action.RECORD_SITES),
         (SitesRecorded(is_step_due=True), Action.GO_ON),
-        (StepEnded(6, was_recorded=True, is_sample_due=False), Action.SAMPLE_RECORDED),
+        (StepEnded(6, was_recorded=True, n_to_wait=1), Action.SAMPLE_RECORDED),
         (Sampled(is_cheap=True), Action.CHECK_SITES),
         (SitesChecked(are_missing=False), Action.EVALUATE),
         (Evaluated(False, False, False, False), Action.INSPECT),  # noqa: FBT003
@@ -229,14 +229,14 @@ def test_the_last_recorded_step_is_a_sample(
 ) -> None:
     state, action = next_action(MonitorState(Phase.WATCHING, step=20, next_step=20), begun)
     assert (state.phase, state.next_step, action) == (phase, 21, Action.GO_ON)
-    state, _ = next_action(state, StepEnded(21, was_recorded=True, is_sample_due=False))
+    state, _ = next_action(state, StepEnded(21, was_recorded=True, n_to_wait=1))
     state, action = next_action(state, advanced)
     assert (state.phase, action) == (Phase.WATCHING, Action.SAMPLE_RECORDED)
 
 
 def test_measurements_that_a_profiler_of_the_program_has_ended_are_no_sample() -> None:
     state = MonitorState(Phase.MEASURING_HEAP, step=20, next_step=21)
-    state, action = next_action(state, StepEnded(21, was_recorded=False, is_sample_due=False))
+    state, action = next_action(state, StepEnded(21, was_recorded=False, n_to_wait=1))
     assert (state.phase, action) == (Phase.WATCHING, Action.WAIT)
 
 
