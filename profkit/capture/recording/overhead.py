@@ -35,13 +35,18 @@ class StepTimes:
 
     def __init__(self) -> None:
         self._began_ns = self._ended_ns = 0
-        self._n_steps = 0
+        self._n_steps = self._n_counted = 0
         self._unrecorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
         self._recorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
 
     def begin(self) -> None:
         """Begin a step."""
         self._began_ns = time.perf_counter_ns()
+        self._n_counted = 0
+
+    def count(self, n_steps: int) -> None:
+        """Count unrecorded steps that have ended since :meth:`begin`, before the one that ends."""
+        self._n_counted += n_steps
 
     def stop(self) -> None:
         """End the program's own part of the step."""
@@ -50,12 +55,13 @@ class StepTimes:
     def end(self, phase: Phase) -> None:
         """End the step of that phase, now or where it was stopped.
 
-        The first one is ignored: it includes one-time work.
+        The first one is ignored: it includes one-time work. One before which others were counted
+        is taken to be as long as each of those.
         """
         if self._ended_ns <= self._began_ns:
             self.stop()
-        took_ns = self._ended_ns - self._began_ns
-        self._n_steps += 1
+        took_ns = (self._ended_ns - self._began_ns) // (self._n_counted + 1)
+        self._n_steps += self._n_counted + 1
         if phase is Phase.RECORD:
             self._recorded_ns.append(took_ns)
         elif phase is not Phase.LINES and self._n_steps > 1:

@@ -55,10 +55,10 @@ class StepWatch:
         self.times.begin()
 
     def count(self, n_steps: int) -> None:
-        """Count unrecorded steps that have ended, and begin another one."""
+        """Count unrecorded steps that have ended, before the one that ends next."""
         if self._samples is not None:
             self._samples.count(n_steps)
-        self.times.begin()
+        self.times.count(n_steps)
 
     def close_step(self) -> None:
         """Count what follows in no step."""

@@ -51,6 +51,7 @@ class RunRecorder:
         self._paths: list[str] = []
         self._budget = RecordingBudget(spent_s=lambda: session.spent_ns / 1e9)
         self._step_began_s = time.monotonic()
+        self._n_counted = 0
         self._is_step_short = False
         self._next_kind: tuple[StepKind, int] | None = None
 
@@ -145,7 +146,7 @@ class RunRecorder:
         """Count steps that have ended, no more than :meth:`n_idle_steps`."""
         if self._session is not None and not self.is_over_for_good:
             self._session.count(n_steps)
-            self._step_began_s = time.monotonic()
+            self._n_counted += n_steps
 
     def close_step(self) -> None:
         """Let what profkit does until :meth:`step_ended`, which is called next, be in no step."""
@@ -163,7 +164,7 @@ class RunRecorder:
         actions: RunActions = ()
         if self._next_kind is not None:
             state, actions = after_new_kind(state, *self._next_kind)
-        last_step_s = time.monotonic() - self._step_began_s
+        last_step_s = (time.monotonic() - self._step_began_s) / (self._n_counted + 1)
         self._is_step_short = last_step_s < _SHORT_STEP_S
         state, next_actions = after_step(
             state,
@@ -178,7 +179,7 @@ class RunRecorder:
 
         self.state, self._next_kind = state, None
         self._carry_out(actions)
-        self._step_began_s = time.monotonic()
+        self._step_began_s, self._n_counted = time.monotonic(), 0
 
     def _may_hasten(self) -> bool:
         """Return whether long steps may be recorded earlier: ranks record the same steps."""
