@@ -10,9 +10,10 @@ seconds:
 * ``end``: after the program's last line: export, analysis, and the report.
 
 Output and exit code must be those of the bare program. The targets are
-:data:`MAX_START_UP_S` beyond bare Python for a program without torch, and :data:`MAX_SERVICE_RATIO`
-for services that run for ten seconds or more: start-up and end take the same time whatever the
-length, and up to :data:`profkit.capture.recording.recording_budget.FREE_S` are for the recording.
+:data:`MAX_START_UP_S` beyond bare Python for a program without torch, :data:`MAX_TINY_RATIO` for
+the hooks of programs of thousands of tiny steps, and :data:`MAX_SERVICE_RATIO` for services that
+run for ten seconds or more: start-up and end take the same time whatever the length, and up to
+:data:`profkit.capture.recording.recording_budget.FREE_S` are for the recording.
 
 Run it with ``python benchmarks/watched.py [--runs N] [--longer N] [--json FILE] [PROGRAM ...]``.
 """
@@ -32,7 +33,9 @@ ROOT: Final = Path(__file__).parents[1]
 PROGRAMS: Final = ROOT / "benchmarks" / "programs"
 MAX_START_UP_S: Final = 0.2
 MAX_SERVICE_RATIO: Final = 1.1
+MAX_TINY_RATIO: Final = 1.05
 WITHOUT_TORCH: Final = ("no_torch", "syntax_error")
+TINY_STEPS: Final = ("iris_mlp", "linear_regression")
 SERVICES: Final = ("asyncio_service", "inference_loop", "threaded_service")
 _RUNNER: Final = """\
 import os, resource, sys
@@ -158,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What it costs a program to be watched.")
     parser.add_argument("program", nargs="*", help="names of programs; all by default")
     parser.add_argument("--runs", type=int, default=1, help="runs of each, of which the least (1)")
-    parser.add_argument("--longer", type=int, default=1, help="times the requests of services (1)")
+    parser.add_argument("--longer", type=int, default=5, help="times the requests of services (5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     figures = {}
@@ -175,6 +178,9 @@ def main() -> None:
             elif name in SERVICES:
                 what = f"{name}: processor time of {cost.bare:.0f} s, of the bare program"
                 compared(what, cost.ratio, "x", MAX_SERVICE_RATIO)
+            elif name in TINY_STEPS:
+                what = f"{name}: hooks and memory monitoring, of the bare program"
+                compared(what, 1 + cost.hooks / cost.bare, "x", MAX_TINY_RATIO)
     if options.json is not None:
         options.json.write_text(json.dumps(figures), encoding="utf-8")
 

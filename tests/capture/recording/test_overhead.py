@@ -1,8 +1,9 @@
 """By how much recording slowed steps down."""
 
+import time
+
 import pytest
 
-from profkit.capture.recording import overhead
 from profkit.capture.recording.overhead import StepTimes
 from profkit.capture.recording.schedule import Phase
 
@@ -11,7 +12,7 @@ from profkit.capture.recording.schedule import Phase
 def now_ns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The time that the clock shows."""
     now = [1]
-    monkeypatch.setattr(overhead.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     return now
 
 
