@@ -56,6 +56,8 @@ _UNCOUNTED: Final[dict[StepSource, int]] = {"module": 5, "loader": 2, "optimizer
 """Steps of a source that have ended before the first one that is reported: it had to repeat."""
 _BEFORE_OPTIMIZER: Final = ("loaders", "modules")
 """Hooks that find steps as long as no optimizer has stepped."""
+_COUNTED: Final = ("module", "optimizer")
+"""What ends steps that may be shorter than a millisecond: they are counted where nothing is due."""
 
 _NO_PRELUDE: Final = (
     "The program has ended before a step was recorded, and this version of torch cannot record a "
@@ -262,8 +264,12 @@ class StepFinder:
         return self._main_thread == (os.getpid(), threading.get_ident())
 
     def _on_call(self, module: object) -> None:
-        """A module is called, in any thread."""
-        if self._boundaries.counts(module):
+        """A module is called, in any thread; only calls in the program's own may be steps."""
+        if threading.get_ident() != self._main_thread[1] or not self._boundaries.counts(module):
+            return
+        if self._n_idle and self._boundaries.source == "module":
+            self._count_idle_step()
+        else:
             self._on_leading_call(module)
 
     def _on_module(self, module: object) -> None:
@@ -305,8 +311,7 @@ class StepFinder:
     def _note_optimizer_step(self, optimizer: Any) -> None:  # noqa: ANN401
         """Note that an optimizer has stepped, and has returned to the program."""
         if self._n_idle and self._leader.repeats(optimizer):
-            self._n_idle -= 1
-            self._n_uncounted += 1
+            self._count_idle_step()
             return
         if is_in_backward():
             # It has stepped in a hook of gradients, where no recording can begin.
@@ -347,8 +352,13 @@ class StepFinder:
         end(recorded=self.recorder.is_recording)
         signals.act_if_pending()
         self._remove_unneeded_hooks()
-        if self._boundaries.source == "optimizer":
+        if self._boundaries.source in _COUNTED:
             self._n_idle = self._monitors.n_idle_steps()
+
+    def _count_idle_step(self) -> None:
+        """Count a step, at whose end nothing is due, later."""
+        self._n_idle -= 1
+        self._n_uncounted += 1
 
     def _count_idle_steps(self) -> None:
         """Count the steps at which nothing was due."""

@@ -12,6 +12,7 @@ import torch
 
 import profkit
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.step_sources import MIN_EVENTS
 from profkit.capture.process import stack_sampler
 from profkit.capture.recording import step_samples
 from profkit.capture.recording.options import Options
@@ -21,7 +22,7 @@ from profkit.capture.run.plan import Plan
 from profkit.capture.run.step_detection import StepFinder
 
 PROFKIT = str(Path(profkit.__file__).parent)
-MAX_IDLE_CALLS = 4
+MAX_IDLE_CALLS = 5
 """Calls of Python functions at the end of a step at which nothing is due."""
 
 needs_samples = pytest.mark.skipif(
@@ -36,6 +37,18 @@ def _ample_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def call() -> Callable[[], None]:
+    net = Net()
+    inputs = torch.ones(1, 2)
+
+    def call() -> None:
+        with torch.no_grad():
+            net(inputs)
+
+    return call
+
+
+@pytest.fixture
 def step() -> Callable[[], None]:
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -45,6 +58,13 @@ def step() -> Callable[[], None]:
         optimizer.step()
 
     return step
+
+
+class Net(torch.nn.Linear):
+    """A class of its own, whose calls can be listened to alone."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
 
 
 def started(tmp_path: Path, *, monitor_memory: bool) -> StepFinder:
@@ -79,24 +99,30 @@ def calls_of_profkit(action: Callable[[], None]) -> list[str]:
 
 
 @needs_samples
+@pytest.mark.parametrize(("kind", "n_before"), [("step", 0), ("call", MIN_EVENTS["module"])])
 def test_a_step_at_which_nothing_is_due_costs_a_few_calls(
-    tmp_path: Path, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    kind: str,
+    n_before: int,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(step_samples, "ENOUGH_SAMPLES", 1)
     finder = started(tmp_path, monitor_memory=True)
+    end_step: Callable[[], None] = request.getfixturevalue(kind)
     n_steps = 0
     try:
         until_s = time.monotonic() + 20
         while not finder.recorder.is_over_for_good and time.monotonic() < until_s:
-            step()
+            end_step()
             n_steps += 1
-        calls = sorted((calls_of_profkit(step) for _ in range(200)), key=len)
+        calls = sorted((calls_of_profkit(end_step) for _ in range(200)), key=len)
     finally:
         live = finder.memory()
         finder.finish()
     assert 0 < len(calls[100]) <= MAX_IDLE_CALLS, calls[100]
     assert live is not None
-    assert live.n_steps == n_steps + 200, "steps that are only counted are counted all"
+    assert live.n_steps == n_steps + 200 - n_before, "steps that are only counted are counted all"
 
 
 def test_what_profkit_does_between_two_steps_is_in_none(
