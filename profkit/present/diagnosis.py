@@ -22,27 +22,29 @@ from profkit.present.limiters import (
     main_function,
 )
 from profkit.present.memory_text import (
-    NO_EXPLANATION,
     NO_PROBLEMS,
     has_oom,
     memory_sentences,
-    no_explanation,
     no_memory_findings,
-    no_problems,
+    skipped_checks,
 )
 from profkit.present.ranks import describe_job
 from profkit.units import format_share
 
 _MAJORITY: Final = 0.5
 """Where no check explains as much, a report says so, and not that all is well."""
+_MIN_IDLE_SHARE: Final = 0.25
+"""Less idle time of a device is usual between steps and at their ends, and needs no explanation."""
 _MIN_FINDING_SHARE: Final = 0.01
 """A smaller cost is not in the headline, even if it is the highest."""
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _NOTHING_RECORDED: Final = "nothing-recorded"
+_WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
-_NO_RULE: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING)
+_FAULTY: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING, Cause.DATA)
+"""What no program has to spend most of its time in: without a finding the reason is unknown."""
 
 
 def headline(report: Report) -> str:
@@ -176,28 +178,37 @@ def _summary_of(report: Report, finding: Finding) -> str:
 
 def _without_costs(report: Report, limiters: list[Candidate]) -> str:
     """Return the sentence in place of the highest cost."""
-    breakdown = report.summary.breakdown
+    unexplained = _find_unexplained(report)
+    if unexplained:
+        return unexplained + skipped_checks(report)
     if any(finding.cost.ns is not None for finding in report.findings):
+        breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         return f"No finding exceeds 1% of {whole}."
-    if _are_unexplained(limiters):
-        return no_explanation(report)
-    return "No finding has a measured cost." if report.findings else no_problems(report)
+    if report.findings:
+        return "No finding has a measured cost."
+    is_cold = any(limiter.cause is Cause.COLD_START for limiter in limiters)
+    return _WARM_UP if is_cold else NO_PROBLEMS + skipped_checks(report)
 
 
-def is_majority_unexplained(report: Report) -> bool:
-    """Return whether most of the time is in nothing that a rule checks."""
-    return _are_unexplained(choose(find_candidates(report)))
+def _find_unexplained(report: Report) -> str:
+    """Return what no finding explains, in a sentence; empty where nothing large is left."""
+    candidates = list(find_candidates(report))
+    for limiter in choose(candidates):
+        if limiter.cause in _FAULTY and limiter.share >= _MAJORITY:
+            return "No check explains most of this time."
+
+    idle = max(
+        (candidate.share for candidate in candidates if candidate.cause is Cause.IDLE), default=0.0
+    )
+    return "No check explains the idle time." if idle >= _MIN_IDLE_SHARE else ""
 
 
-def _are_unexplained(limiters: list[Candidate]) -> bool:
-    """Return whether no rule checks what takes most of the time.
-
-    It is Python without a known function, a wait of the host, or idle time of the device.
-    """
-    return any(limiter.cause in _NO_RULE and limiter.share >= _MAJORITY for limiter in limiters)
+def is_unexplained(report: Report) -> bool:
+    """Return whether a large part of the time is in nothing that a rule checks."""
+    return bool(_find_unexplained(report))
 
 
 def no_findings(report: Report) -> str:
     """Return the sentence in place of a list of findings that is empty."""
-    return NO_EXPLANATION if is_majority_unexplained(report) else NO_PROBLEMS
+    return _find_unexplained(report) or NO_PROBLEMS

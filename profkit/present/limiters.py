@@ -84,6 +84,10 @@ _CERTAINTY: Final = {Cause.FUNCTION: 0.95, Cause.PYTHON: 0.9, Cause.OPERATORS: 0
 themselves: another cause that takes nearly as much says more."""
 
 
+_UNSPECIFIC: Final = (Cause.IDLE, Cause.OPERATORS, Cause.PYTHON)
+"""Causes that a cold start is a part of."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A sentence that may begin the headline.
@@ -108,10 +112,17 @@ def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidate with the largest share of the time; none without candidates.
 
     Where that is work that was not recorded, the next one follows: it is what a reader can change.
+    A cold start that takes most of the time precedes a cause of which it is a part.
     """
     ranked = sorted(candidates, key=lambda candidate: -candidate.score)
     is_incomplete = bool(ranked) and ranked[0].cause is Cause.UNRECORDED
-    return ranked[: 2 if is_incomplete else 1]
+    limiters = ranked[: 2 if is_incomplete else 1]
+
+    for candidate in ranked:
+        is_most = candidate.cause is Cause.COLD_START and candidate.share >= _MAJORITY
+        if is_most and limiters[0].cause in _UNSPECIFIC:
+            return [candidate, *limiters]
+    return limiters
 
 
 def find_candidates(report: Report) -> Iterator[Candidate]:

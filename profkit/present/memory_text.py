@@ -38,7 +38,6 @@ _USES: Final = {
     "unknown": "",
 }
 NO_PROBLEMS: Final = "No problems found."
-NO_EXPLANATION: Final = "No check explains most of this time."
 _MIN_USE_SHARE: Final = 0.05
 """A use of less memory is not in the headline."""
 _MAX_USE_LINES: Final = 2
@@ -321,17 +320,8 @@ def has_oom(report: Report) -> bool:
     return memory is not None and any(device.oom for device in memory.devices)
 
 
-def no_problems(report: Report) -> str:
-    """Return the sentence for a report without findings."""
-    return f"{NO_PROBLEMS}{_skipped_checks(report)}"
-
-
-def no_explanation(report: Report) -> str:
-    """Return the sentence for a report without findings in which most time has no known cause."""
-    return f"{NO_EXPLANATION}{_skipped_checks(report)}"
-
-
-def _skipped_checks(report: Report) -> str:
+def skipped_checks(report: Report) -> str:
+    """Return how many checks need more data, with a space before it; empty where none does."""
     if not report.unchecked:
         return ""
     n = len(report.unchecked)
@@ -347,7 +337,7 @@ def no_memory_findings(report: Report) -> str:
     if memory is not None and memory.n_leaks == 0:
         text = no_leak_text(memory)
         return f"{text[0].upper()}{text[1:]}."
-    return no_problems(report)
+    return NO_PROBLEMS + skipped_checks(report)
 
 
 def no_leak_text(memory: MemorySummary) -> str:

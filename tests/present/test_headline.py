@@ -99,7 +99,7 @@ def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
 
 def test_without_findings_it_gives_the_cause_of_idle_time() -> None:
     clean = replace(reports.gpu_report(), findings=(), unchecked=())
-    assert headline(clean).endswith("step and waits 37% for data. No problems found.")
+    assert headline(clean).endswith("step and waits 37% for data. No check explains the idle time.")
 
 
 def test_skipped_checks_are_counted() -> None:
@@ -231,8 +231,12 @@ def test_a_cost_is_given_per_step_where_there_are_steps(cost: Cost, expected: st
 def test_a_small_cost_is_not_in_the_headline() -> None:
     report = reports.gpu_report()
     small = replace(report.findings[0], cost=Cost(ns=6_000_000, per_step_ns=1_000_000))
-    text = headline(replace(report, findings=(small,)))
-    assert text.endswith("waits 37% for data. No finding exceeds 1% of step time.")
+    report = replace(report, findings=(small,))
+    assert "GPU is busy 61%" in headline(report)
+    assert "Highest cost" not in headline(report)
+
+    busy = with_breakdown(report, parts=(TimePart("compute", 10**9, 174_000_000, 1.0),))
+    assert headline(busy).endswith(" step. No finding exceeds 1% of step time.")
 
 
 def test_a_share_is_unknown_without_a_length() -> None:
@@ -424,6 +428,10 @@ _LOST = Candidate(Cause.UNRECORDED, 0.7, "lost")
         ([Candidate(Cause.FUNCTION, 0.5, "f"), Candidate(Cause.OPERATORS, 0.5, "o")], ["f"]),
         ([Candidate(Cause.DATA, 0.49, "d"), Candidate(Cause.OPERATORS, 0.51, "o")], ["d"]),
         ([Candidate(Cause.DATA, 0.4, "d"), Candidate(Cause.OPERATORS, 0.6, "o")], ["o"]),
+        ([_IDLE, Candidate(Cause.COLD_START, 0.5, "c")], ["c"]),
+        ([Candidate(Cause.IDLE, 0.9, "i"), Candidate(Cause.COLD_START, 0.5, "c")], ["c", "i"]),
+        ([Candidate(Cause.IDLE, 0.9, "i"), Candidate(Cause.COLD_START, 0.4, "c")], ["i"]),
+        ([Candidate(Cause.DEVICE, 0.9, "b"), Candidate(Cause.COLD_START, 0.6, "c")], ["b"]),
         ([Candidate(Cause.WAITING, 0.9, "w"), Candidate(Cause.OPERATORS, 0.95, "o")], ["w"]),
     ],
 )

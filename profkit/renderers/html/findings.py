@@ -14,7 +14,7 @@ from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.diagnosis import is_majority_unexplained, no_findings
+from profkit.present.diagnosis import is_unexplained, no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
 from profkit.present.labels import cost_text, ranking
@@ -52,7 +52,7 @@ def build_section(report: Report, options: Options) -> Section:
     more = _build_more_table(report, options)
     body = fill("findings.html.j2", cards=cards, rest=more, n=len(report.findings),
                 notes_last=ranking(report.findings).partition("first")[2],
-                statement=no_findings(report), is_explained=not is_majority_unexplained(report),
+                statement=no_findings(report), is_explained=not is_unexplained(report),
                 n_unchecked=len(report.unchecked))  # fmt: skip
 
     charts = [chart for card in cards for chart in card["growth"]]
