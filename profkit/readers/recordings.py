@@ -17,6 +17,7 @@ from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.patterns import regex
 from profkit.readers.archives import MEMBER
 from profkit.readers.flight_recorder import may_be_dump
+from profkit.readers.kineto import keys
 from profkit.readers.live_memory import is_live
 from profkit.readers.remote import glob_urls, is_url, list_urls
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
@@ -44,9 +45,10 @@ _WEB: Final = ("http://", "https://")
 """These have no folders, and a question mark begins a query."""
 _START_BYTES: Final = 256
 _HEAD_BYTES: Final = 1 << 20
-_EVENTS: Final = b'"traceEvents"'
-_RANK: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d+)')
-_WORLD_SIZE: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"world_size"\s*:\s*"?(\d+)')
+_EVENTS: Final = keys.quote(keys.EVENTS)
+_DISTRIBUTED: Final = keys.quote(keys.DISTRIBUTED) + rb"\s*:\s*\{[^{}\[\]]*?"
+_RANK: Final = regex(_DISTRIBUTED + rb'"rank"\s*:\s*"?(\d+)')
+_WORLD_SIZE: Final = regex(_DISTRIBUTED + rb'"world_size"\s*:\s*"?(\d+)')
 
 
 @dataclass(frozen=True)
