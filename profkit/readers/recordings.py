@@ -101,6 +101,7 @@ def group_files(files: Iterable[tuple[str, bool]]) -> list[Recording]:
         ending = ENDING.search(path)
         kind = ending.lastgroup if ending is not None and ending.lastgroup else ""
         stem: object = path[: ending.start()] if ending is not None else number
+        # A second file of one kind is a recording of its own.
         if kind in by_stem.get(stem, ()):
             stem = number
         by_stem.setdefault(stem, {})[kind] = (path, is_member)
@@ -121,6 +122,7 @@ def _find_siblings(path: str) -> list[str]:
     if ending is None or is_url(path):
         return [path]
     stem = path[: ending.start()]
+    # The file itself is among the names even if it does not exist: reading it then says so.
     names = (f"{stem}.{kind}{packed}" for kind in _KIND_ENDINGS for packed in ("", ".gz", ".zst"))
     return [name for name in names if name == path or os.path.exists(name)]  # noqa: PTH110
 

@@ -125,7 +125,7 @@ class Batch:
 
     @property
     def n_complete(self) -> int:
-        """Number of complete events."""
+        """Return the number of complete events."""
         return len(self.complete.get("position", ()))
 
 

@@ -97,6 +97,7 @@ def is_ours(event: Any) -> bool:  # noqa: ANN401  (any JSON value)
 
 def _needs_digits(events: list[Any]) -> bool:
     """Return whether times are too large for a float to represent their decimals."""
+    # All times of a file have the same base, so the first one tells.
     timed = (e.ts for e in events if isinstance(e, _TIMED) and e.ts is not None)
     return next(timed, 0.0) >= _FLOAT_EXACT_US
 

@@ -111,6 +111,8 @@ def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> Reco
     }
     values = {name: _value(header, key, int, None) for name, key in names.items()}
     flags = {name: None if value is None else bool(value) for name, value in values.items()}
+
+    # A file without any flag may be of a version that writes none.
     if any(flags.values()):
         flags = {key: bool(value) for key, value in flags.items()}
 
