@@ -87,7 +87,8 @@ def store_anonymized(recording: Path, target: Path, folder: Path) -> Path:
     """
     text = _anonymized(igzip.decompress(recording.read_bytes()), folder)
     stored = target / anonymous_name(recording.name)
-    stored.write_bytes(igzip.compress(text, GZIP_LEVEL))
+    # Without the time in its head, the same recording is stored as the same bytes.
+    stored.write_bytes(igzip.compress(text, GZIP_LEVEL, mtime=0))
     return stored
 
 

@@ -50,6 +50,7 @@ def are_among(numbers: _Integers, members: _Integers) -> Mask:
     ordered = distinct(members)
     if not len(ordered):
         return np.zeros(len(numbers), dtype=np.bool_)
+    # Numbers above all members compare with the first one, which they do not equal.
     place = np.searchsorted(ordered, numbers)
     place[place == len(ordered)] = 0
     return np.asarray(ordered[place] == numbers)
@@ -91,14 +92,18 @@ def numbered_pairs(first: _Integers, second: _Integers) -> tuple[tuple[Int64s, I
         The pairs as two columns, and numbers of shape ``(n,)``.
     """
     (firsts, first_of), (seconds, second_of) = _number_keys(first), _number_keys(second)
+
+    # A pair is one number, computed in place: columns of a large trace are large.
     keys = first_of * np.int64(len(seconds))
     keys += second_of
     del first_of, second_of
+
     pairs, place = _number_keys(keys)
     return (firsts[pairs // len(seconds)], seconds[pairs % len(seconds)]), place
 
 
 def _number_keys(keys: _Integers) -> tuple[Int64s, Int32s]:
+    # A table of sparse keys would take more memory than a sort.
     largest = int(keys.max(initial=0))
     if largest > _MAX_SPARSENESS * len(keys) + _SMALL_TABLE:
         distinct_keys, place = np.unique(keys, return_inverse=True)
@@ -106,6 +111,8 @@ def _number_keys(keys: _Integers) -> tuple[Int64s, Int32s]:
 
     is_used = np.zeros(largest + 1, dtype=np.bool_)
     is_used[keys] = True
+
+    # The number of a key is the number of used keys below it.
     number = np.cumsum(is_used, dtype=np.int32)
     number -= 1
     return np.flatnonzero(is_used).astype(np.int64), number[keys]

@@ -89,11 +89,8 @@ def _find_groups(slices: Slices, resolution_ns: int, row: int | None = None) -> 
     part = slices.start_ns // resolution_ns
     is_apart = np.ones(len(slices), dtype=np.bool_)
     is_apart[1:] = ~(
-        is_small[1:]
-        & is_small[:-1]
-        & (slices.row[1:] == slices.row[:-1])
-        & (part[1:] == part[:-1])
-    )  # fmt: skip
+        is_small[1:] & is_small[:-1] & (slices.row[1:] == slices.row[:-1]) & (part[1:] == part[:-1])
+    )
     return np.flatnonzero(is_apart)
 
 

@@ -33,6 +33,8 @@ def match_items(
             for pair in _pair_closest(candidates, right_by.get(name, []), distance):
                 pairs.append(pair)
                 taken |= set(map(id, pair))
+
+        # Items may be equal, so the matched ones are told apart by identity.
         left = [item for item in left if id(item) not in taken]
         right = [item for item in right if id(item) not in taken]
     return pairs, left, right
@@ -55,9 +57,11 @@ def _pair_closest(
     if len(before) * len(after) > _MAX_PAIRS:
         return list(zip(before, after, strict=False))
 
+    # Greedy: the closest of all pairs first.
     by_distance = sorted(
         (distance(old, new), i, j) for i, old in enumerate(before) for j, new in enumerate(after)
     )
+
     pairs: list[tuple[Item, Item]] = []
     left, right = set(range(len(before))), set(range(len(after)))
     for _, i, j in by_distance:

@@ -86,6 +86,7 @@ def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Ca
     key = pattern, categories
     if key not in events.matches:
         names = events.names
+        # Python calls have most of the names, and few patterns are for them.
         if categories:
             numbers = np.flatnonzero(events.has_name[list(categories)].any(axis=0))
         else:
@@ -100,6 +101,8 @@ def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Ca
 def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
     """Return which rows of some categories have a matching name. Shape ``(n,)``."""
     named = names_matching(events, pattern, *categories)
+
+    # Most patterns match no name of a recording: then no row is looked at.
     mask = np.zeros(len(events), dtype=np.bool_)
     if named.any():
         for category in categories:

@@ -76,6 +76,7 @@ def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
     if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
         return None
 
+    # The earliest start wins: the samples before it may be a warm-up or a cache that filled.
     overall = median_slope(steps, values)
     for share in _STARTS:
         begin = int(np.searchsorted(steps, steps[0] + share * (steps[-1] - steps[0])))
@@ -113,6 +114,7 @@ def median_slope(steps: Int64s, values: Floats) -> float:
 
     Source: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 1968.
     """
+    # Thinned from the end, so that the latest sample is always among the points.
     stride = -(-len(steps) // _MAX_POINTS)
     x, y = steps[::-1][::stride].astype(np.float64), values[::-1][::stride]
     first, second = np.triu_indices(len(x), 1)
@@ -162,6 +164,7 @@ def _exceeds_past(before: Floats, grown: Floats) -> bool:
     if not len(before):
         return True
     end = grown[-max(len(grown) // _SEGMENTS, 1) :].min()
+    # A value that one neighbor reaches too is sustained, a single peak is not.
     around = np.append(before, grown[0])
     sustained = np.minimum(around[:-1], around[1:]).max()
     return bool(end > sustained + _MIN_NEW * (end - grown[0]))

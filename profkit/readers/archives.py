@@ -50,9 +50,16 @@ MAX_COMPRESSION_RATIO: Final = 200
 """Traces compress 10 to 30 times. Only a decompression bomb has a ratio of 200."""
 _BROKEN: Final[tuple[Any, ...]] = (EOFError, isal_zlib.error, tarfile.TarError, zipfile.BadZipFile)
 _BROKEN_ARCHIVE: Final[tuple[Any, ...]] = (
-    *_BROKEN, zlib.error, lzma.LZMAError, struct.error, OSError, ValueError, LookupError,
-    ArithmeticError, RuntimeError,
-)  # fmt: skip
+    *_BROKEN,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    OSError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+)
 """What zipfile and tarfile raise for damaged archives, besides their own errors. Errors of reading
 the file itself are :class:`~profkit.errors.LoadError` already."""
 
@@ -343,8 +350,7 @@ def _select_trace(names: list[str], path: str) -> str:
     if not traces:
         raise NotATraceError(
             f"{path} is an archive without a trace, by the names of its files.",
-            "The name of a trace ends in .json, that of a snapshot in .pickle. Extract archives "
-            "that are in it.",
+            "Traces end in .json, snapshots in .pickle. Extract archives that are in it.",
         )
     members = [f"{path}{MEMBER}{name}" for name in sorted(traces)]
     message = f"{path} is an archive of {len(traces)} traces."

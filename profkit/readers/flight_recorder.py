@@ -224,6 +224,8 @@ def _convert_call(data: object, shared: dict[Any, Any]) -> RecordedCall | None:
     if not _is_entry(data):
         return None
     entry: dict[str, Any] = data  # type: ignore[assignment]
+
+    # A group is its name and its description; before torch 2.3 it has only an id.
     group = entry.get("process_group", entry.get("pg_id", ""))
     names = [*group] if type(group) in (list, tuple) else [group]
     is_p2p = entry.get("is_p2p") is True
@@ -260,6 +262,7 @@ def _progress(entry: Mapping[str, Any], name: str, *, is_retired: bool) -> CallP
 
 
 def _time_ns(entry: Mapping[str, Any], name: str) -> int | None:
+    # Before torch 2.4 times had microseconds.
     ns = _whole(entry.get(f"{name}_ns"))
     us = _whole(entry.get(f"{name}_us"))
     return ns if ns is not None else (us * 1000 if us is not None and us < _MAX // 1000 else None)

@@ -6,7 +6,6 @@ import msgspec
 
 from profkit.errors import DamagedFileError
 from profkit.model.live_memory import SCHEMA, LiveMemory
-from profkit.readers.older_layouts import upgrade_memory
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, read_whole
 
@@ -26,7 +25,7 @@ def is_live(start: bytes) -> bool:
 
 
 def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
-    """Read a memory record, also of the older layout ``profkit.memory/1``.
+    """Read a memory record.
 
     Raises:
         DamagedFileError: It is incomplete, or has a layout that this version does not know.
@@ -34,7 +33,13 @@ def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
     """
     text = read_whole(place, limit_bytes)
     try:
-        return msgspec.convert(upgrade_memory(decode_plain(text)), LiveMemory)
+        live = msgspec.convert(decode_plain(text), LiveMemory)
     except UNREADABLE as error:
         message = f"{place} is not a complete memory record: {error}."
         raise DamagedFileError(message, "Run the program again with profkit run.") from error
+
+    # A later layout may have all fields of this one, with other meanings.
+    if live.schema != SCHEMA:
+        message = f"{place} is a memory record of the layout {live.schema}, not {SCHEMA}."
+        raise DamagedFileError(message, "Run the program again with profkit run.")
+    return live

@@ -17,6 +17,7 @@ from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 from profkit.patterns import regex
 from profkit.readers.archives import MEMBER
 from profkit.readers.flight_recorder import may_be_dump
+from profkit.readers.kineto import keys
 from profkit.readers.live_memory import is_live
 from profkit.readers.remote import glob_urls, is_url, list_urls
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
@@ -44,9 +45,10 @@ _WEB: Final = ("http://", "https://")
 """These have no folders, and a question mark begins a query."""
 _START_BYTES: Final = 256
 _HEAD_BYTES: Final = 1 << 20
-_EVENTS: Final = b'"traceEvents"'
-_RANK: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d+)')
-_WORLD_SIZE: Final = regex(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"world_size"\s*:\s*"?(\d+)')
+_EVENTS: Final = keys.quote(keys.EVENTS)
+_DISTRIBUTED: Final = keys.quote(keys.DISTRIBUTED) + rb"\s*:\s*\{[^{}\[\]]*?"
+_RANK: Final = regex(_DISTRIBUTED + rb'"rank"\s*:\s*"?(\d+)')
+_WORLD_SIZE: Final = regex(_DISTRIBUTED + rb'"world_size"\s*:\s*"?(\d+)')
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def group_files(files: Iterable[tuple[str, bool]]) -> list[Recording]:
         ending = ENDING.search(path)
         kind = ending.lastgroup if ending is not None and ending.lastgroup else ""
         stem: object = path[: ending.start()] if ending is not None else number
+        # A second file of one kind is a recording of its own.
         if kind in by_stem.get(stem, ()):
             stem = number
         by_stem.setdefault(stem, {})[kind] = (path, is_member)
@@ -119,6 +122,7 @@ def _find_siblings(path: str) -> list[str]:
     if ending is None or is_url(path):
         return [path]
     stem = path[: ending.start()]
+    # The file itself is among the names even if it does not exist: reading it then says so.
     names = (f"{stem}.{kind}{packed}" for kind in _KIND_ENDINGS for packed in ("", ".gz", ".zst"))
     return [name for name in names if name == path or os.path.exists(name)]  # noqa: PTH110
 

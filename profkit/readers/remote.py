@@ -82,6 +82,8 @@ def list_urls(url: str) -> list[str] | None:
     with _filesystem_of(url) as (filesystem, path):
         if not filesystem.isdir(path):
             return None
+
+        # Paths of a filesystem have no protocol: what follows the folder is added to the URL.
         folder = path.rstrip("/")
         return sorted(url.rstrip("/") + file[len(folder) :] for file in filesystem.find(path))
 
@@ -121,6 +123,7 @@ class _RemoteFile:
             chunk = bytes(self._raw.read(n_bytes))
         except Exception as error:
             raise _load_error(self._url, error) from error
+
         self._n_read += len(chunk)
         if self._is_endless and self._n_read > _MAX_UNANNOUNCED_BYTES:
             raise TooLargeError(
@@ -142,6 +145,7 @@ class _RemoteFile:
 
 def _announced_bytes(raw: Any) -> int | None:  # noqa: ANN401  (opened by fsspec)
     """Return the size that a web server announced for its response; None if it announced none."""
+    # fsspec keeps the response of aiohttp in the attribute ``r``.
     size: int | None = getattr(getattr(raw, "r", None), "content_length", None)
     return size
 

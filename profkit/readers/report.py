@@ -7,7 +7,6 @@ import msgspec
 from profkit.errors import DamagedFileError
 from profkit.model.report import SCHEMA, Report
 from profkit.patterns import regex
-from profkit.readers.older_layouts import upgrade_report
 from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, is_folder, open_plain, read_whole
 
@@ -43,7 +42,7 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
         if "cut" in tree:
             message = f"{place} is a report that was cut to a number of bytes."
             raise DamagedFileError(message, "Save it without --budget-bytes.")
-        report = msgspec.convert(upgrade_report(tree), Report)
+        report = msgspec.convert(tree, Report)
     except UNREADABLE as error:
         message = f"{place} is incomplete, or not a report of this version: {error}."
         raise DamagedFileError(message, "Save the report again, or compare the traces.") from error

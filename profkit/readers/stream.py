@@ -65,6 +65,8 @@ def text_bytes(place: Place) -> int:
     """
     if not isinstance(place, Path) or not is_file(place):
         return 0
+
+    # The first byte tells text from compressed data, of which the ratio is assumed.
     try:
         with place.open("rb") as raw:
             is_plain = raw.read(1) in _PLAIN_STARTS

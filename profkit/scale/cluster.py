@@ -114,9 +114,12 @@ def call_on_cluster(
 
     futures = client.map(
         call_on_worker,
-        [function] * len(items), items, needs_bytes,
-        pure=False, retries=_RETRIES,
-    )  # fmt: skip
+        [function] * len(items),
+        items,
+        needs_bytes,
+        pure=False,
+        retries=_RETRIES,
+    )
     index_of = {future.key: index for index, future in enumerate(futures)}
 
     try:

@@ -34,10 +34,10 @@ def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None
     assert profkit.render(found, "json") == profkit.render(replace(report, findings=bare), "json")
 
 
-def test_a_report_of_an_earlier_version_has_no_critical_path(tmp_path: Path) -> None:
+def test_a_saved_report_without_a_critical_path_shows_none(tmp_path: Path) -> None:
     path = saved(tmp_path, reports.gpu_report())
     tree = json.loads(path.read_bytes())
-    del tree["summary"]["critical_path"]
+    tree["summary"]["critical_path"] = None
     path.write_text(json.dumps(tree))
     found = read_report(path)
     assert found is not None
@@ -82,6 +82,14 @@ def test_a_report_of_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**tree, "schema": "profkit.report/99"}))
     with pytest.raises(DamagedFileError, match=r"profkit\.report/99"):
         read_report(path)
+
+
+def test_a_memory_record_of_an_unknown_layout_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.memory.json"
+    LiveBuilder().write(path)
+    path.write_bytes(path.read_bytes().replace(b"profkit.memory/2", b"profkit.memory/99"))
+    with pytest.raises(DamagedFileError, match=r"profkit\.memory/99"):
+        profkit.load(path)
 
 
 @pytest.mark.parametrize("kind", ["report", "memory"])

@@ -113,8 +113,13 @@ _COMPOSITE: Final = regex(
 _OF_PRODUCT: Final = ("convolution", "attention")
 """Categories that a matrix product can be a part of."""
 _OF_ELEMENTWISE: Final = (
-    "copy", "normalization", "embedding", "optimizer", "attention", "reduction"
-)  # fmt: skip
+    "copy",
+    "normalization",
+    "embedding",
+    "optimizer",
+    "attention",
+    "reduction",
+)
 """Categories that an elementwise kernel can be a part of.
 
 In a matmul or convolution it adds the bias.
@@ -154,9 +159,12 @@ def classify_kernel(kernel: str, operator: str | None = None) -> WorkCategory:
         return "copy"
 
     may_be_part_of: tuple[str, ...] = {
-        "matmul": _OF_PRODUCT, "pointwise": _OF_ELEMENTWISE, "reduction": _OF_REDUCTION,
-        "copy": _OF_COPY, None: WORK_CATEGORIES,
-    }.get(category, ())  # fmt: skip
+        "matmul": _OF_PRODUCT,
+        "pointwise": _OF_ELEMENTWISE,
+        "reduction": _OF_REDUCTION,
+        "copy": _OF_COPY,
+        None: WORK_CATEGORIES,
+    }.get(category, ())
     if by_operator is not None and by_operator in may_be_part_of:
         return by_operator
     return category or "other"

@@ -340,8 +340,12 @@ _FLOPS_LIKE: Final = {
 variance (3), the normalized value (2), and a weight and a bias (2); its backward pass the two means
 of the gradient (5), the gradients of the input (5) and of weight and bias (3). RMS norm has
 neither mean nor bias."""
-_FUSED_OPTIMIZERS: Final = {"_fused_sgd": 4, "_fused_adagrad": 7, "_fused_adam": 13,
-                            "_fused_adamw": 14}  # fmt: skip
+_FUSED_OPTIMIZERS: Final = {
+    "_fused_sgd": 4,
+    "_fused_adagrad": 7,
+    "_fused_adam": 13,
+    "_fused_adamw": 14,
+}
 """FLOPs per parameter: Adam's two averages (3 and 4), its root and quotient (3), the update (3)."""
 _CAUSAL: Final = {
     "_scaled_dot_product_flash_attention": (4, 11),
@@ -355,8 +359,9 @@ _CAUSAL: Final = {
 def _build_formulas() -> dict[str, Formula]:
     by_name: dict[str, Formula] = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot", "_int_mm"), _product),
-        **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"),
-                        partial(_product, first=1)),
+        **dict.fromkeys(
+            ("addmm", "baddbmm", "addmv", "_addmm_activation"), partial(_product, first=1)
+        ),
         "_scaled_mm": partial(_scaled, product=_product, place=6),
         "_grouped_mm": _grouped_product,
         "_scaled_grouped_mm": partial(_scaled, product=_grouped_product, place=7),
@@ -371,7 +376,7 @@ def _build_formulas() -> dict[str, Formula]:
         "cat": _joined,
         "clone": partial(_like, flops=0),
         "copy": _copied,
-    }  # fmt: skip
+    }
 
     for name, (forward, backward) in _CAUSAL.items():
         by_name[name] = partial(_attention, causal=forward)

@@ -22,13 +22,11 @@ ELEMENT_BYTES: Final = {
 Source: ``torch/csrc/profiler/util.cpp`` (``inputTypes``); ``c10/util/typeid.h``.
 """
 _LIST: Final = "TensorList"
-
-
-_TYPES: Final = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long": 8, "int": 4,
-                 "short": 2, "bool": 1, "signed char": 1, "unsigned char": 1}  # fmt: skip
+_NAMED: Final = "double|float|c10::Half|c10::BFloat16|long|int|short|bool|signed char|unsigned char"
+"""The types of elements, of :data:`ELEMENT_BYTES`, that the names of such kernels have."""
 _OPAQUE: Final = regex(r"OpaqueType<(\d+)u?>")
 _OF_LIST: Final = regex(
-    rf"(?:multi_tensor_apply_kernel<.*?Functor\w*|CatArrayBatchedCopy\w*)<({'|'.join(_TYPES)})\b"
+    rf"(?:multi_tensor_apply_kernel<.*?Functor\w*|CatArrayBatchedCopy\w*)<({_NAMED})\b"
 )
 """The first type argument of what a kernel for lists of tensors applies, and of a concatenation.
 
@@ -42,7 +40,7 @@ def kernel_element_bytes(kernel: str) -> int | None:
     if (opaque := _OPAQUE.search(kernel)) and "CatArray" in kernel:
         return int(opaque[1])
     match = _OF_LIST.search(kernel)
-    return _TYPES[match[1]] if match else None
+    return ELEMENT_BYTES[match[1]] if match else None
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,7 @@ class OpInputs:
                 sizes = (*map(ELEMENT_BYTES.get, kind), *[None] * len(shape))
                 pairs = zip(shape, sizes, strict=False)
                 tensors += [(member, size) for member, size in pairs if isinstance(member, tuple)]
+            # The types within a list may not be recorded.
             elif kind == _LIST or any(isinstance(size, tuple) for size in shape):
                 tensors += [(member, None) for member in shape if isinstance(member, tuple)]
             elif self.element_bytes(place) is not None:
@@ -102,6 +101,7 @@ class OpInputs:
 
     def value(self, place: int) -> object:
         """Return an input that is not a tensor: a number, a truth value, a list, or None."""
+        # torch writes truth values as Python does, and all else as JSON.
         text = self.values[place] if place < len(self.values) else ""
         try:
             return json.loads(text.replace("True", "true").replace("False", "false"))
@@ -147,6 +147,7 @@ def _parse_shape(written: object) -> Shape | tuple[Shape, ...]:
 
 
 def _parse_sizes(written: list[object]) -> Shape:
+    # A truth value is an int as well, but not a size.
     if not all(type(size) is int and size >= 0 for size in written):
         raise TypeError
     return tuple(written)  # type: ignore[arg-type]

@@ -51,9 +51,15 @@ class Products:
     def select(self, mask: Mask) -> "Products":
         """Select the products of a mask of shape ``(p,)``."""
         return Products(
-            self.rows[mask], self.kernel[mask], self.sizes[mask], self.flops[mask],
-            self.n_bytes[mask], self.kind[mask], self.kinds, self.shapes[mask],
-        )  # fmt: skip
+            self.rows[mask],
+            self.kernel[mask],
+            self.sizes[mask],
+            self.flops[mask],
+            self.n_bytes[mask],
+            self.kind[mask],
+            self.kinds,
+            self.shapes[mask],
+        )
 
     @property
     def element_bytes(self) -> Int64s:
@@ -79,9 +85,15 @@ def find_products(events: EventTable, launches: Launches, work: OpWork) -> Produ
     rows = work.rows[has_one_kernel]
     sizes, shapes = _parse_sizes(events, rows)
     matmuls = Products(
-        rows, kernel[has_one_kernel], sizes, work.flops[has_one_kernel],
-        work.n_bytes[has_one_kernel], work.kind[has_one_kernel], work.kinds, shapes,
-    )  # fmt: skip
+        rows,
+        kernel[has_one_kernel],
+        sizes,
+        work.flops[has_one_kernel],
+        work.n_bytes[has_one_kernel],
+        work.kind[has_one_kernel],
+        work.kinds,
+        shapes,
+    )
     return matmuls.select(np.asarray((sizes > 0).all(axis=1)))
 
 

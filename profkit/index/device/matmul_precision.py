@@ -106,12 +106,15 @@ def _find_matmuls(
     events: EventTable, launches: Launches, is_wanted: Callable[[str], bool]
 ) -> Matmuls:
     rows, op = launches.work, launches.op
+
+    # Kernels have few different names, and each is searched once.
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     names = [events.names[number] for number in numbers.tolist()]
     is_matmul = np.array([is_wanted(name) for name in names], dtype=np.bool_)[place]
     is_tf32 = np.array([matmul_precision(name) == "tf32" for name in names], dtype=np.bool_)[place]
     rows, op, is_tf32 = rows[is_matmul], op[is_matmul], is_tf32[is_matmul]
 
+    # A kernel that no known operator launched is judged by its own name.
     by_cudnn = np.where(
         op == NO_ROW,
         _named(events, rows, _CUDNN_KERNEL),

@@ -59,6 +59,7 @@ def names_cuda_cores(name: str) -> bool:
 
 def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
     """Return which kernels have a name that shows tensor cores. Shape of ``rows``."""
+    # Kernels have few different names, and each is searched once.
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     uses = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
     return np.array(uses, dtype=np.bool_)[place]

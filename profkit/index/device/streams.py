@@ -80,6 +80,8 @@ def stream_numbers(events: EventTable, rows: Rows) -> Int32s:
     stream = events.stream.at(rows)
     stream = np.where(stream == MISSING, events.lane[rows], stream)
     streams, number = numbered(stream - stream.min(initial=0))
+
+    # Each device counts its streams from the same number.
     both = device_of(events, rows).astype(np.int64) * len(streams) + number
     return numbered(both)[1].astype(np.int32)
 
@@ -88,6 +90,7 @@ def sort_by_stream(events: EventTable, rows: Rows) -> tuple[Int32s, Rows]:
     """Sort device work by stream, then start: return each row's stream, and the order."""
     order = np.argsort(events.ts_ns[rows], kind="stable")
     stream = stream_numbers(events, rows)
+    # Work of one stream keeps the order of its starts.
     return stream, order[by_number(stream[order])]
 
 

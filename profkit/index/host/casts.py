@@ -25,9 +25,11 @@ _KINDS: Final[tuple[FloatKind, ...]] = ("float32", "bfloat16", "float16")
 _UP: Final = 0
 _NO_KIND: Final = -1
 _KIND_BY_NAME: Final[dict[str, FloatKind]] = {
-    "float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16",
+    "float": "float32",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
     **{kind: kind for kind in _KINDS},
-}  # fmt: skip
+}
 
 _CONVERSION: Final = regex(r"^aten::(to|type_as|_to_copy|copy_)$")
 _EXPLICIT: Final = regex(r"^aten::(to|type_as)$")

@@ -61,7 +61,7 @@ def is_library_function(file: str, function: str) -> bool:
 def parse_frame(name: str) -> Frame | None:
     """Parse ``train.py(12): train_step``; None for builtins and modules.
 
-        The line is where the function is defined: torch writes no other.
+    The line is where the function is defined: torch writes no other.
 
     Source: ``torch/csrc/profiler/collection.cpp`` (``Result::name``).
     """
@@ -96,6 +96,8 @@ class Ownership:
             return True
         if _GENERATED.search(file) or _LIBRARY_FOLDER.search(file):
             return False
+
+        # torch removes the folder of an installed package, so its name comes first.
         first = re.split(r"[/\\]", file, maxsplit=1)[0]
         stem = first.removesuffix(".py")
         if stem in _ALWAYS_LIBRARIES or stem in self.libraries:

@@ -11,6 +11,7 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct
+from profkit.index.launches import CALLS
 from profkit.model.events import (
     NO_ROW,
     Category,
@@ -22,14 +23,9 @@ from profkit.model.events import (
     is_within,
 )
 
-HOST: Final = (
-    Category.OP,
-    Category.ANNOTATION,
-    Category.PYTHON,
-    Category.RUNTIME,
-    Category.DRIVER,
-    Category.PROFKIT,
-)
+PROGRAM: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *CALLS)
+"""Categories of events of the program on the host."""
+HOST: Final = (*PROGRAM, Category.PROFKIT)
 """Categories of host events, which can contain each other."""
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
+from profkit.index.host.nesting import PROGRAM
+from profkit.index.launches import CALLS
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import StepOrigin
@@ -15,14 +17,6 @@ from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, OPTIMIZER_STEP
 
 NO_STEP: Final = -1
 _ANNOTATED: Final = ("profiler", "entry")
-_ACTIVITY: Final = (
-    Category.OP,
-    Category.ANNOTATION,
-    Category.PYTHON,
-    Category.RUNTIME,
-    Category.DRIVER,
-)
-"""Categories of events of a thread that the program runs."""
 _FEW: Final = 0.1
 """Share of the other steps' operators below which a short first or last step was cut off. The
 remnant that torch writes when a loop has ended contains a few at most."""
@@ -85,8 +79,10 @@ def find_annotated_steps(
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
 
     n_recorded = len(rows) + int(np.count_nonzero(rows_named(events, STEP, Category.UNFINISHED)))
+
     is_whole = [events.name_of(row) != open_step for row in rows.tolist()]
     rows = rows[np.array(is_whole, dtype=np.bool_)]
+    # profkit begins and ends its recordings between steps, other programs anywhere.
     if entry_name is None:
         rows = rows[find_complete_steps(events, events.ts_ns[rows], events.end_ns[rows])]
 
@@ -118,7 +114,7 @@ def without_own_edges(events: EventTable, steps: Steps) -> Steps:
         return steps
 
     starts_ns, ends_ns = steps.starts_ns.copy(), steps.ends_ns.copy()
-    is_activity = np.isin(events.category, _ACTIVITY)
+    is_activity = np.isin(events.category, PROGRAM)
     is_activity[steps.annotations] = False
     for lane in distinct(events.lane[steps.rows]).tolist():
         own_rows = np.flatnonzero(is_profkit & (events.lane == lane))
@@ -158,6 +154,7 @@ def _trim_period(
 
 def outermost(events: EventTable, rows: Rows) -> Rows:
     """Select the rows of a thread that begin after all earlier ones have ended, in time order."""
+    # Of events with the same start the longest comes first: it contains the others.
     rows = rows[np.lexsort((-events.dur_ns[rows], events.ts_ns[rows]))]
     latest_end = np.maximum.accumulate(events.end_ns[rows])
     is_outermost = np.ones(len(rows), dtype=np.bool_)
@@ -192,6 +189,7 @@ def find_complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) 
     of_marks = [np.sort(events.ts_ns[marks & (events.name == name)]) for name in names]
     has_marks = np.array([_count_between(mark_ns, starts_ns, ends_ns) > 0 for mark_ns in of_marks])
 
+    # Only the window's ends cut steps off, so the steps between are the measure.
     for number in (0, len(counts) - 1):
         is_other = is_complete.copy()
         is_other[number] = False
@@ -220,8 +218,9 @@ class Work:
     def of(cls, events: EventTable) -> "Work":
         """Find the operators of all threads, without marks of the loader and the optimizer."""
         is_work = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+        # A recording of the device's activities alone has calls, but no operators.
         if not is_work.any():
-            is_work = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+            is_work = np.isin(events.category, CALLS)
         return cls(np.sort(events.ts_ns[is_work]))
 
     def count_between(self, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:

@@ -95,9 +95,13 @@ class _Alike(NamedTuple):
         kind = collective_kind(call.name)
         size = getattr(call, _SIZED_BY[kind]) if kind in _SIZED_BY else None
         return cls(
-            kind, call.element_type, size, differ=False,
-            has_timed_out=call.has_timed_out, has_completed=call.progress == "completed",
-        )  # fmt: skip
+            kind,
+            call.element_type,
+            size,
+            differ=False,
+            has_timed_out=call.has_timed_out,
+            has_completed=call.progress == "completed",
+        )
 
     def join(self, alike: "_Alike") -> "_Alike":
         """Add the calls of another rank."""

@@ -104,16 +104,27 @@ class CollectiveCalls:
 
 _NONE: Final = np.zeros(0, dtype=np.int64)
 NO_CALLS: Final = CollectiveCalls(
-    rows=np.zeros(0, dtype=np.intp), kind=(), group=np.zeros(0, dtype=np.int32), element_type=(),
-    comms_id=(), on_device=np.zeros(0, dtype=np.bool_), groups=(),
-    **dict.fromkeys(
-        (
-            "n_in", "n_out", "seq", "source", "target", "issued_ns", "returned_ns", "launched_ns",
-            "start_ns", "end_ns", "idle_ns", "data_wait_ns", "step",
-        ),
-        _NONE,
-    ),
-)  # fmt: skip
+    rows=np.zeros(0, dtype=np.intp),
+    kind=(),
+    group=np.zeros(0, dtype=np.int32),
+    element_type=(),
+    comms_id=(),
+    n_in=_NONE,
+    n_out=_NONE,
+    seq=_NONE,
+    source=_NONE,
+    target=_NONE,
+    issued_ns=_NONE,
+    returned_ns=_NONE,
+    launched_ns=_NONE,
+    start_ns=_NONE,
+    end_ns=_NONE,
+    idle_ns=_NONE,
+    data_wait_ns=_NONE,
+    step=_NONE,
+    on_device=np.zeros(0, dtype=np.bool_),
+    groups=(),
+)
 """The collectives of a rank without a trace."""
 
 
@@ -276,8 +287,11 @@ def _build_groups(trace: Trace, rows: Int32s) -> tuple[tuple[ProcessGroup, ...],
     """
     events = trace.events
     columns = (
-        events.group_name, events.group_ranks, events.group_size, events.group_description,
-    )  # fmt: skip
+        events.group_name,
+        events.group_ranks,
+        events.group_size,
+        events.group_description,
+    )
     keys = np.stack([_values(column, rows) for column in columns], axis=1)
     distinct_keys, number = np.unique(keys, axis=0, return_inverse=True)
 

@@ -59,7 +59,7 @@ class Disagreement:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All ranks that call it, or should."""
+        """Return all ranks that call it, or should."""
         return tuple(sorted(rank for _, ranks in self.calls for rank in ranks))
 
 

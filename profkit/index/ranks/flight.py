@@ -160,9 +160,16 @@ def _complete(
             seq[i] = call.seq
 
     return replace(
-        calls, group=group, groups=tuple(groups), seq=seq, n_in=n_in, n_out=n_out,
-        element_type=tuple(types), source=source, target=target,
-    )  # fmt: skip
+        calls,
+        group=group,
+        groups=tuple(groups),
+        seq=seq,
+        n_in=n_in,
+        n_out=n_out,
+        element_type=tuple(types),
+        source=source,
+        target=target,
+    )
 
 
 def _group_of(record: FlightRecord, call: RecordedCall, world_size: int | None) -> ProcessGroup:

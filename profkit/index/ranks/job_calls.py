@@ -18,9 +18,18 @@ K = TypeVar("K", bound=Hashable)
 NO_TEXT: Final = -1
 _FLAGS: Final = ("on_device",)
 _COLUMNS: Final = (
-    "n_in", "n_out", "seq", "issued_ns", "launched_ns", "start_ns", "end_ns", "idle_ns",
-    "data_wait_ns", "step", *_FLAGS,
-)  # fmt: skip
+    "n_in",
+    "n_out",
+    "seq",
+    "issued_ns",
+    "launched_ns",
+    "start_ns",
+    "end_ns",
+    "idle_ns",
+    "data_wait_ns",
+    "step",
+    *_FLAGS,
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,7 @@ class JobCalls:
                 peer_column.add(peer)
             for name, column in columns.items():
                 column.add(getattr(calls, name))
+
         for column in columns.values():
             column.end()
 
@@ -152,6 +162,7 @@ class JobCalls:
     @cached_property
     def clock(self) -> Int32s:
         """Return the number of each rank's clock. Shape ``(ranks,)``."""
+        # Processes of one machine read the same clock.
         hosts: dict[object, int] = {}
         keys = (rank.rank if rank.host is None else rank.host for rank in self.ranks)
         return np.array([hosts.setdefault(key, len(hosts)) for key in keys], dtype=np.int32)

@@ -459,10 +459,18 @@ def _build_joins(
     what = number_rows([calls.kind, use, calls.column("n_in")])
 
     columns = [
-        [calls.member, calls.column("start_ns"), calls.column("end_ns"), matches.start_ns,
-         matches.end_ns, collective, what, calls.is_kind(("send",)),
-         ~calls.column("on_device").astype(np.bool_)]
-    ]  # fmt: skip
+        [
+            calls.member,
+            calls.column("start_ns"),
+            calls.column("end_ns"),
+            matches.start_ns,
+            matches.end_ns,
+            collective,
+            what,
+            calls.is_kind(("send",)),
+            ~calls.column("on_device").astype(np.bool_),
+        ]
+    ]
 
     unmarked = [Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))] * len(calls.ranks)
 
@@ -473,10 +481,17 @@ def _build_joins(
         for rank, (begin, end) in enumerate(zip(starts, ends, strict=True)):
             clock = np.repeat(calls.clock[rank : rank + 1], n_times)
             columns.append(
-                [np.full(n_times, rank), begin, end, matches.clocks.corrected(clock, begin),
-                 matches.clocks.corrected(clock, end), next_collective + np.arange(n_times),
-                 np.full(n_times, next_what), *np.zeros((2, n_times), dtype=np.bool_)]
-            )  # fmt: skip
+                [
+                    np.full(n_times, rank),
+                    begin,
+                    end,
+                    matches.clocks.corrected(clock, begin),
+                    matches.clocks.corrected(clock, end),
+                    next_collective + np.arange(n_times),
+                    np.full(n_times, next_what),
+                    *np.zeros((2, n_times), dtype=np.bool_),
+                ]
+            )
             pairs = tuple(zip(begin.tolist(), end.tolist(), strict=True))
             unmarked[rank] = unite(unmarked[rank], of_pairs(pairs))
         next_what, next_collective = next_what + 1, next_collective + n_times

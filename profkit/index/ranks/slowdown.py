@@ -94,11 +94,14 @@ class WhatIfRanks:
         """Return the job's length with each change."""
         every = tuple(range(self.replay.n_ranks))
         changes = [
-            RankChange(idle=True), RankChange(), RankChange(every, transfers=True),
-            RankChange(every), *(RankChange((rank,)) for rank in self.candidates),
+            RankChange(idle=True),
+            RankChange(),
+            RankChange(every, transfers=True),
+            RankChange(every),
+            *(RankChange((rank,)) for rank in self.candidates),
             *(RankChange(medians=(rank,)) for rank in self.candidates),
             *(RankChange(tuple(ranks)) for ranks in self.stages),
-        ]  # fmt: skip
+        ]
         lengths = self.replay.lengths_ns(changes).tolist()
         return dict(zip(changes, lengths, strict=True))
 

@@ -192,16 +192,16 @@ def _advance(
     changed = touched.iterate_within(block)
     run, number, by_first, by_second, by_dur = next(changed, none)
 
-    for i, (before, other, slack) in enumerate(zip(*columns, strict=True), block.start):
+    for i, (before, second_before, slack) in enumerate(zip(*columns, strict=True), block.start):
         row = rows[before]
-        if other >= 0:
-            row = maximum(row, subtract(rows[other], slack, second_row))
+        if second_before >= 0:
+            row = maximum(row, subtract(rows[second_before], slack, second_row))
         if i == run:
-            row = row if other >= 0 else row.copy()
+            row = row if second_before >= 0 else row.copy()
             while i == run:
                 at = rows[before].item(number) + by_first
-                if other >= 0:
-                    at = max(at, rows[other].item(number) - slack + by_second)
+                if second_before >= 0:
+                    at = max(at, rows[second_before].item(number) - slack + by_second)
                 row[number] = at + by_dur
                 run, number, by_first, by_second, by_dur = next(changed, none)
         rows[i] = row

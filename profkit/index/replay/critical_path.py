@@ -319,7 +319,7 @@ def _refine_activity(
     is_host[is_host] = (recorded_ns[before] < recorded_ns[path.row])[is_host]
 
     pieces = [_select(replace(path, kind=kind, row=row), ~is_host)]
-    host_times = replay.host_times(change) if change else {}
+    host_times = replay.measure_host_times(change) if change else {}
     for lane in used(path.lane[is_host]).tolist():
         thread_path = _select(path, is_host & (path.lane == lane))
         pieces.append(_cut_thread(replay, graph, activity, host_times.get(lane), thread_path))

@@ -164,8 +164,11 @@ class DependencyGraph(NodeColumns):
         if not len(heads) or heads[0] != ORIGIN or not is_within(heads, 0, len(self) - 1):
             return False
 
+        # A node that is not a head follows the node before it, and waits for no other.
         is_head = marked(heads, len(self))[:-1]
         goes_on = (first == np.arange(-1, len(self) - 1)) & (second == NO_ROW)
+
+        # Without the origin, which begins the first run.
         number = np.arange(1, len(heads))
         befores = (edges.before[heads[1:]] for edges in self.sides)
 
@@ -187,18 +190,21 @@ class DependencyGraph(NodeColumns):
             (edges.hidden_lag_ns if hidden else edges.lag_ns).copy()
             for edges in (self.first, self.second)
         )
+
+        # Where latency is hidden, unrecorded work that may be latency takes no time.
         dur_ns = np.where(self.may_be_lag, 0, self.dur_ns) if hidden else self.dur_ns.copy()
 
         return Weights(dur_ns, first, second)
 
     @property
     def sides(self) -> tuple[Edges, Edges]:
-        """Both predecessors of every node."""
+        """Return both predecessors of every node."""
         return self.first, self.second
 
     @cached_property
     def run(self) -> Int32s:
         """Return the number of each node's run. Shape ``(n,)``."""
+        # Heads ascend, so the last head up to a node is the head of its run.
         number = np.zeros(len(self), dtype=np.int32)
         number[self.heads] = np.arange(len(self.heads), dtype=np.int32)
         head = np.where(number > 0, np.arange(len(self), dtype=np.int32), ORIGIN)

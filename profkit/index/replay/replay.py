@@ -272,7 +272,7 @@ class Replay:
             self._capture(weights, marked(change.captured, n_events)[self.graph.row])
         for rows, factor in change.scaled:
             self._rescale_device_work(weights, rows, factor)
-        for lane, host_time in self.host_times(change).items():
+        for lane, host_time in self.measure_host_times(change).items():
             self._rescale_host_thread(weights, host_time, self._threads[lane])
 
         # Time before another thread begins, or after it has ended, belongs to no thread.
@@ -325,10 +325,10 @@ class Replay:
 
     @cached_property
     def _is_device(self) -> Mask:
-        """Rows of device work. Shape ``(events,)``."""
+        """Return which rows are device work. Shape ``(events,)``."""
         return np.isin(self.events.category, DEVICE_WORK)
 
-    def host_times(self, change: ProgramChange) -> dict[int, "HostTime"]:
+    def measure_host_times(self, change: ProgramChange) -> dict[int, "HostTime"]:
         """Return the time that host threads spend with a change, if it differs."""
         removed, changes = [change.calls], []
         for rows, factor in change.scaled:

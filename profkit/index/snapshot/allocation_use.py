@@ -15,9 +15,15 @@ from profkit.model.snapshot import NO_STACK, Stacks, UInt8s
 from profkit.patterns import regex
 
 Use = Literal[
-    "unknown", "parameter", "gradient", "optimizer-state", "activation", "input", "workspace",
+    "unknown",
+    "parameter",
+    "gradient",
+    "optimizer-state",
+    "activation",
+    "input",
+    "workspace",
     "communication",
-]  # fmt: skip
+]
 USES: Final[tuple[Use, ...]] = get_args(Use)
 """By number."""
 

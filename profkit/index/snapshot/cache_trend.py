@@ -41,7 +41,7 @@ class CacheTrend:
 
     @property
     def unused_rise_bytes(self) -> int:
-        """Growth of reserved bytes that were never active."""
+        """Return the growth of reserved bytes that were never active."""
         return max(0, self.reserved_rise_bytes - self.active_rise_bytes)
 
 

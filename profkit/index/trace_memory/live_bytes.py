@@ -11,9 +11,15 @@ from profkit.index.host.steps import NO_STEP, Steps
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, MemoryTable, Rows
 
 DEVICE_TYPES: Final = {
-    0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia",
+    0: "cpu",
+    1: "cuda",
+    6: "cuda",
+    12: "xpu",
+    13: "mps",
+    15: "hpu",
+    19: "mtia",
     20: "privateuseone",
-}  # fmt: skip
+}
 """ROCm devices are named ``cuda`` as well. Source: ``c10/core/DeviceType.h``."""
 
 
@@ -65,10 +71,10 @@ def pair_allocations(table: MemoryTable) -> Allocations:
     if not has_addresses:
         return Allocations(table, alloc, free[alloc], 0, has_addresses=False)
 
-    real = np.flatnonzero(table.n_bytes != 0)
-    order = real[
-        np.lexsort((real, table.address[real], table.device[real], table.device_type[real]))
-    ]
+    # Sorted by address, then time, an allocation and its free follow each other.
+    rows = np.flatnonzero(table.n_bytes != 0)
+    keys = (rows, table.address[rows], table.device[rows], table.device_type[rows])
+    order = rows[np.lexsort(keys)]
 
     earlier, later = order[:-1], order[1:]
     is_same_address = (
@@ -175,10 +181,12 @@ def find_window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
         of_device = np.flatnonzero((kind == device_type) & (ordinal == device))
         freed = of_device[free[of_device] >= 0]
 
+        # Only blocks of the window count, so the level begins at 0.
         change = np.zeros(len(table), dtype=np.int64)
         np.add.at(change, alloc[of_device], allocations.n_bytes[of_device])
         np.subtract.at(change, free[freed], allocations.n_bytes[freed])
         level = np.cumsum(change)
+
         peak = int(level.argmax())
         is_live = (alloc[of_device] <= peak) & ((free[of_device] < 0) | (free[of_device] > peak))
         window_peaks.append(

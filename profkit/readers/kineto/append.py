@@ -12,7 +12,7 @@ from profkit.dataclass import dataclass
 from profkit.errors import NotATraceError
 from profkit.model.events import Category, EventTable, Int32s
 from profkit.model.torch_names import OWN_WORK_PREFIX
-from profkit.readers.kineto import metadata
+from profkit.readers.kineto import keys, metadata
 from profkit.readers.kineto.decode import OURS_QUOTED, is_ours
 from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import CATEGORIES_ONLY
@@ -27,7 +27,7 @@ from profkit.readers.kineto.split import (
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
 
 _SEPARATOR: Final = b",\n"
-_HEAD: Final = b'{"traceEvents":['
+_HEAD: Final = b"{%b:[" % keys.quote(keys.EVENTS)
 _EVENTS_AT_ONCE: Final = 4096
 _UNREADABLE_EVENT: Final = b'{"ph":"M","name":"unreadable_event","pid":0,"tid":0,"args":{}}'
 """Replaces an entry that is not an event, so that the positions of later events do not change."""
@@ -91,7 +91,7 @@ def with_events(
     before: bytes | None = None
     with open_plain(place) as stream:
         for batch in split_batches(Chunks(stream, limit), text):
-            events = recorded.events(batch, text)
+            events = recorded.take_events(batch, text)
             if events:
                 yield _head(text) if before is None else before
                 yield events
@@ -124,7 +124,7 @@ class RecordedText:
         self._own = own
         self._n_events = 0
 
-    def events(self, batch: bytes, text: TraceText) -> bytes:
+    def take_events(self, batch: bytes, text: TraceText) -> bytes:
         """Return the events of a batch (a JSON list), without brackets and what profkit added."""
         try:
             events = CATEGORIES_ONLY.decode(batch)

@@ -23,6 +23,9 @@ from profkit.readers.kineto.interning import (
 from profkit.readers.kineto.schema import (
     NO_ARGS,
     NO_COLLECTIVE,
+    OF_COLLECTIVES,
+    RAW_TEXTS,
+    TEXTS,
     Args,
     BeginEnd,
     Complete,
@@ -32,10 +35,6 @@ from profkit.readers.kineto.schema import (
 
 _HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
 _INPUTS: Final = ("input_dims", "input_types", "concrete_inputs")
-OF_COLLECTIVES: Final = (
-    "collective", "element_type", "n_in", "n_out", "group_size", "group_name", "group_description",
-    "group_ranks", "source_rank", "target_rank", "collective_seq", "comms_id",
-)  # fmt: skip
 _CALL: Final = ("correlation", "external_id")
 _DEVICE: Final = ("correlation", "external_id", "device", "stream", "n_bytes")
 _PEERS: Final = ("from_device", "to_device")
@@ -57,11 +56,7 @@ _RUN_COLLECTIVES: Final = (Category.OP, Category.KERNEL)
 SPARSE: Final = tuple(
     dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_PEERS, *_LAUNCH_SHAPE, *FIGURES, *OF_COLLECTIVES))
 )
-_WORDS: Final = (
-    "call_stack", "collective", "element_type", "group_name", "group_description",
-)  # fmt: skip
-_RAW: Final = (*_INPUTS, *_LAUNCH_SHAPE, "group_ranks", "comms_id")
-INTERNED: Final = frozenset({*_WORDS, *_RAW})
+INTERNED: Final = TEXTS | RAW_TEXTS
 """The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = {
     "n_bytes": "memory_bytes",
@@ -130,7 +125,7 @@ class Batch:
 
     @property
     def n_complete(self) -> int:
-        """Number of complete events."""
+        """Return the number of complete events."""
         return len(self.complete.get("position", ()))
 
 
@@ -438,7 +433,7 @@ def _read_values(key: str, args: list[Args], interned: InternTables) -> npt.NDAr
     written = list(map(attrgetter(key), args))
     if key in FIGURES:
         return _check_occupancy(key, written, args)
-    if key in _RAW:
+    if key in RAW_TEXTS:
         # No JSON text has a NUL: this copies the texts in half the time of ``map(bytes, written)``.
         texts = b"\0".join(written).split(b"\0")
         return to_int64(list(map(interned.raw.__getitem__, texts)))

@@ -136,6 +136,8 @@ def decode_trace(entry: Entry, path: str) -> Trace:
         "name": (0, len(names) - 1),
         "category": (0, max(Category)),
     }
+
+    # Numbers of names and lanes index their lists, and times are added: all must be in range.
     dense: dict[str, Any] = _read_columns(entry.arrays, "", COMPLETE, limits)
     memory = _read_columns(entry.arrays, _MEMORY, _MEMORY_COLUMNS, limits)
     if not is_ascending(memory["ts_ns"], 0):

@@ -28,7 +28,6 @@ from profkit.model.capture_info import (
 )
 from profkit.readers.kineto.invalid_times import MAX_NS
 from profkit.readers.kineto.split import UNREADABLE
-from profkit.readers.older_layouts import upgrade_capture
 
 _MAX_INT: Final = (1 << 63) - 1
 _MAX_LINE: Final = (1 << 31) - 1
@@ -36,7 +35,6 @@ _MAX_THREADS: Final = 1 << 20
 _MAX_RATIO: Final = 1e6
 """A recording that took a million times as long would not have ended."""
 _HINTS: Final = get_type_hints(CaptureInfo)
-_COST: Final = "cost"
 
 
 def read_capture(raw: bytes) -> tuple[CaptureInfo | None, tuple[str, ...]]:
@@ -85,12 +83,7 @@ def _decode_part(name: str, raw: msgspec.Raw) -> Any:  # noqa: ANN401  (each par
     Raises:
         ValueError: It is not valid.
     """
-    # Only this part has other keys in older layouts.
-    if name == _COST:
-        older = upgrade_capture({name: msgspec.json.decode(raw, type=dict[str, Any])})
-        value = msgspec.convert(older[name], _HINTS[name], strict=False)
-    else:
-        value = msgspec.json.decode(raw, type=_HINTS[name], strict=False)
+    value = msgspec.json.decode(raw, type=_HINTS[name], strict=False)
     if not _is_valid(value):
         raise ValueError(name)
     return value

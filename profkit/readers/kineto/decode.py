@@ -6,11 +6,13 @@ from typing import Any, Final
 import msgspec
 
 from profkit.patterns import regex
+from profkit.readers.kineto import keys
 from profkit.readers.kineto.batch import Batch, InternTables, to_columns
 from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import (
     BATCHES,
     CATEGORIES_ONLY,
+    COLLECTIVE,
     EVENTS,
     RAW_ARGS,
     BeginEnd,
@@ -22,8 +24,8 @@ from profkit.readers.progress import Stages
 
 _MANY_DIGITS: Final = regex(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 """Absolute microseconds with decimals, as number or string: more digits than a float has."""
-OURS_QUOTED: Final = f'"{OURS}"'.encode()
-_COLLECTIVE_QUOTED: Final = b'"Collective name"'
+OURS_QUOTED: Final = keys.quote(OURS)
+_COLLECTIVE_QUOTED: Final = keys.quote(COLLECTIVE)
 _ANY: Final = EVENTS[False, True]
 _TIMED: Final = (Complete, BeginEnd, Instant)
 _FLOAT_EXACT_US: Final = 2**43
@@ -95,6 +97,7 @@ def is_ours(event: Any) -> bool:  # noqa: ANN401  (any JSON value)
 
 def _needs_digits(events: list[Any]) -> bool:
     """Return whether times are too large for a float to represent their decimals."""
+    # All times of a file have the same base, so the first one tells.
     timed = (e.ts for e in events if isinstance(e, _TIMED) and e.ts is not None)
     return next(timed, 0.0) >= _FLOAT_EXACT_US
 

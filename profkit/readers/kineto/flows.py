@@ -12,17 +12,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from profkit.model.events import MISSING, Category, EventTable, Int64s, Rows, SparseColumn
+from profkit.model.events import MISSING, EventTable, Int64s, Rows, SparseColumn
 from profkit.patterns import regex
 from profkit.readers.kineto.batch import to_int64, to_ns
+from profkit.readers.kineto.interning import CALLS, DEVICE_WORK
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, open_plain
 
 _LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu"})
 """Categories of the flows from launches to their work; the second is older."""
 _ID: Final = regex(r"[0-9]{1,20}")
-_CALLS: Final = (Category.RUNTIME, Category.DRIVER)
-_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 class _Flow(msgspec.Struct, gc=False):
@@ -43,7 +42,7 @@ def need_flows(events: EventTable) -> bool:
     """Return whether there are device work and calls, and neither have correlation ids."""
     return all(
         len(rows) and (events.correlation.at(rows) == MISSING).all()
-        for rows in (events.rows_of(*_CALLS), events.rows_of(*_WORK))
+        for rows in (events.rows_of(*CALLS), events.rows_of(*DEVICE_WORK))
     )
 
 
@@ -64,7 +63,7 @@ def read_correlation(
         LoadError: The file cannot be read again.
     """
     # Lane and start identify an event. As one number they are sorted and searched at once.
-    rows = events.rows_of(*_CALLS, *_WORK)
+    rows = events.rows_of(*CALLS, *DEVICE_WORK)
     starts = np.unique(events.ts_ns[rows])
     start_index = np.searchsorted(starts, events.ts_ns[rows])
     keys = events.lane[rows].astype(np.int64) * len(starts) + start_index

@@ -7,9 +7,10 @@ from typing import Any, Final
 from profkit.model.events import MISSING, Category, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
+from profkit.readers.kineto import keys
 
-OURS: Final = "profkit"
-"""The category of events that profkit adds to a trace for viewers: findings, counters, gaps."""
+OURS: Final = keys.PROFKIT
+"""The category of events that profkit adds to a trace."""
 
 CATEGORIES: Final = {
     "cpu_op": Category.OP,
@@ -43,12 +44,22 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
 written by ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
+CALLS: Final = (Category.RUNTIME, Category.DRIVER)
+DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+HOST: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *CALLS)
+"""Categories of the events of host threads."""
 WITHOUT_WORK: Final = frozenset(
     {
-        "external_correlation", "cpu_instant_event", "cuda_profiler_range", "cuda_event",
-        "collective_comm", "mtia_ccp_events", "mtia_insight", "mtia_counters",
+        "external_correlation",
+        "cpu_instant_event",
+        "cuda_profiler_range",
+        "cuda_event",
+        "collective_comm",
+        "mtia_ccp_events",
+        "mtia_insight",
+        "mtia_counters",
     }
-)  # fmt: skip
+)
 """Kineto's other categories. Each of their events describes one of a category above once more.
 
 Source: ``libkineto/include/ActivityType.h``.
@@ -170,9 +181,9 @@ class LaneTable(dict[tuple[object, object], int]):
         for event in events:
             name = plain_text(str(event.args.name) if event.args else "")
             pid, tid = plain_text(str(event.pid)), plain_text(str(event.tid))
-            if event.name == "process_name":
+            if event.name == keys.PROCESS_NAME:
                 self.processes[pid] = name
-            elif event.name == "thread_name":
+            elif event.name == keys.THREAD_NAME:
                 self.threads[pid, tid] = name
 
     def lanes(self) -> tuple[Lane, ...]:

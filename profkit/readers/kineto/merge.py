@@ -14,7 +14,7 @@ import msgspec
 
 from profkit.dataclass import dataclass
 from profkit.errors import NotATraceError
-from profkit.readers.kineto import metadata
+from profkit.readers.kineto import keys, metadata
 from profkit.readers.kineto.append import NO_OWN, OwnPositions, RecordedText
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
@@ -25,7 +25,9 @@ _ARROWS: Final = 1 << 36
 """Arrow ids per rank. With a thousand ranks they are still exact in JavaScript."""
 _EVENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _EVENT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_PROCESS_METADATA: Final = (b'"process_name"', b'"process_sort_index"', b'"process_labels"')
+_PROCESS_LABELS: Final = keys.quote(keys.PROCESS_LABELS)
+_PROCESS_ORDER: Final = keys.quote(keys.PROCESS_ORDER)
+_PROCESS_METADATA: Final = (keys.quote(keys.PROCESS_NAME), _PROCESS_ORDER, _PROCESS_LABELS)
 
 Event = dict[str, msgspec.Raw]
 
@@ -63,8 +65,8 @@ def merge_traces(files: Iterable[RankFile], start_ns: int) -> Iterator[bytes]:
         NotATraceError: A file has no list of events.
         LoadError: One cannot be read.
     """
-    yield b'{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":%d,' % start_ns
-    yield b'"traceEvents":[\n'
+    head = {keys.SCHEMA_VERSION: 1, "displayTimeUnit": "ms", keys.BASE_TIME: start_ns}
+    yield msgspec.json.encode(head)[:-1] + b",%b:[\n" % keys.quote(keys.EVENTS)
     separator = b""
     for number, file in enumerate(files):
         for piece in _move_events(file, number, start_ns):
@@ -77,14 +79,14 @@ def merge_traces(files: Iterable[RankFile], start_ns: int) -> Iterator[bytes]:
 def _move_events(file: RankFile, number: int, start_ns: int) -> Iterator[bytes]:
     """Yield the events of a file on the common clock, with unique ids."""
     limit = default_limit_bytes(file.place) if file.limit_bytes is None else file.limit_bytes
-    own = NO_OWN if file.own is None else file.own()
-    text, recorded, mover = TraceText(), RecordedText(own), None
+    recorded = RecordedText(NO_OWN if file.own is None else file.own())
+    text, mover = TraceText(), None
 
     with open_plain(file.place) as stream:
         for batch in split_batches(Chunks(stream, limit), text):
             if mover is None:
                 mover = _Mover(file, number, start_ns, _read_base_ns(file.place, text, limit))
-            written = recorded.events(batch, text)
+            written = recorded.take_events(batch, text)
             yield b",\n".join(filter(None, map(mover.move, _EVENTS.decode(b"[" + written + b"]"))))
     if not text.found_events:
         message = f"{file.place} has no traceEvents."
@@ -98,7 +100,7 @@ def _move_events(file: RankFile, number: int, start_ns: int) -> Iterator[bytes]:
 
 def _read_base_ns(place: Place, text: TraceText, limit_bytes: int) -> int:
     """Read the base of the times in a file: above its events, or else below them."""
-    if b'"baseTimeNanoseconds"' not in text.head:
+    if keys.quote(keys.BASE_TIME) not in text.head:
         text = TraceText()
         with open_plain(place) as stream:
             for _ in split_batches(Chunks(stream, limit_bytes), text):
@@ -182,9 +184,9 @@ class _Mover:
             values = {}
 
         index, label = bytes(values.get("sort_index", b"")), bytes(values.get("labels", b""))
-        if name == b'"process_labels"' and label not in {b"", b'""', b'"CPU"'}:
+        if name == _PROCESS_LABELS and label not in {b"", b'""', b'"CPU"'}:
             process.label = label.decode("utf-8", "replace").strip('"')
-        if name == b'"process_sort_index"' and index.isdigit():
+        if name == _PROCESS_ORDER and index.isdigit():
             process.order = int(index)
         return name in _PROCESS_METADATA
 
@@ -208,8 +210,8 @@ class _Mover:
 def process_events(pid: int, name: str, sort_index: int) -> Iterator[bytes]:
     """Yield events that name a process and sort it."""
     for kind, args in (
-        ("process_name", {"name": name}),
-        ("process_sort_index", {"sort_index": sort_index}),
+        (keys.PROCESS_NAME, {"name": name}),
+        (keys.PROCESS_ORDER, {"sort_index": sort_index}),
     ):
         yield msgspec.json.encode({"ph": "M", "name": kind, "pid": pid, "tid": 0, "args": args})
 

@@ -8,6 +8,7 @@ import msgspec
 from profkit.model.process_group import ranks_of
 from profkit.model.trace import DeviceInfo, RecordedWith
 from profkit.patterns import regex
+from profkit.readers.kineto import keys
 from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo, GroupConfig, Int64
 from profkit.readers.kineto.split import UNREADABLE, TraceText, with_repair
 
@@ -47,7 +48,7 @@ def n_unread_bytes(text: TraceText) -> int:
     # A repeated key has its last value, which is a second list of events.
     header = _decode(*with_repair(text.head + b"]" + after))
     if header is not None:
-        second_list = bytes(header.get("traceEvents", b"[]"))
+        second_list = bytes(header.get(keys.EVENTS, b"[]"))
         return len(second_list) if second_list.strip(b"[] \t\r\n") else 0
     return len(after) if _EVENT.search(after) else 0
 
@@ -75,7 +76,7 @@ def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: A
 
 def devices(header: Header) -> dict[int, DeviceInfo]:
     """Return the devices in ``deviceProperties``, by ordinal."""
-    entries = map(_device, _value(header, "deviceProperties", list[Any], []))
+    entries = map(_device, _value(header, keys.DEVICES, list[Any], []))
     return {device.index: device for device in entries if device is not None}
 
 
@@ -101,10 +102,17 @@ def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> Reco
     Kineto writes a flag only if it is set, so a flag that is missing from a file with others was
     off. Stacks or memory found in the events were recorded whatever the flags say.
     """
-    names = {"stacks": "with_stack", "shapes": "record_shapes", "memory": "profile_memory",
-             "modules": "with_modules", "flops": "with_flops"}  # fmt: skip
+    names = {
+        "stacks": "with_stack",
+        "shapes": "record_shapes",
+        "memory": "profile_memory",
+        "modules": "with_modules",
+        "flops": "with_flops",
+    }
     values = {name: _value(header, key, int, None) for name, key in names.items()}
     flags = {name: None if value is None else bool(value) for name, value in values.items()}
+
+    # A file without any flag may be of a version that writes none.
     if any(flags.values()):
         flags = {key: bool(value) for key, value in flags.items()}
 
@@ -132,7 +140,7 @@ def groups(header: Header) -> dict[str, tuple[int, ...]]:
 
 
 def _distributed(header: Header) -> DistributedInfo:
-    info: DistributedInfo = _value(header, "distributedInfo", DistributedInfo, DistributedInfo())
+    info: DistributedInfo = _value(header, keys.DISTRIBUTED, DistributedInfo, DistributedInfo())
     return info
 
 
@@ -156,5 +164,5 @@ def host(header: Header) -> str | None:
 
 def base_time_ns(header: Header) -> int:
     """Return the base of the times in the file, in ns since 1970; 0 if times are absolute."""
-    base: int = _value(header, "baseTimeNanoseconds", Int64, 0)
+    base: int = _value(header, keys.BASE_TIME, Int64, 0)
     return base

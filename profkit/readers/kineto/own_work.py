@@ -34,14 +34,8 @@ from profkit.model.own_code import (
     starts_profiler,
     waits_for_own_thread,
 )
+from profkit.readers.kineto.interning import HOST
 
-_HOST: Final = (
-    Category.OP,
-    Category.ANNOTATION,
-    Category.PYTHON,
-    Category.RUNTIME,
-    Category.DRIVER,
-)
 _HINT: Final = "profkit"
 """The text that the name of every call, mark and thread of profkit contains."""
 
@@ -58,7 +52,7 @@ def without_own_work(events: EventTable, capture: CaptureInfo | None) -> EventTa
         return events
 
     changed = _Changed.of(events)
-    is_host = np.isin(events.category, _HOST)
+    is_host = np.isin(events.category, HOST)
     masks = {
         "is_python": events.category == Category.PYTHON,
         "is_own": is_own,

@@ -57,6 +57,7 @@ def processes_for(place: Place) -> int:
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     n_cores = n_cores if _max_processes is None else min(n_cores, _max_processes)
     n_useful = text_bytes(place) // _BYTES_PER_PROCESS
+    # Where Python is embedded in another program, there is no interpreter to start.
     return max(1, min(n_cores, n_useful, _MAX_PROCESSES) if sys.executable else 1)
 
 
@@ -78,6 +79,7 @@ def read_part(
         for position, batch in enumerate(split_batches(chunks, text)):
             if position % n_processes == number:
                 batches[position] = reader.columns(batch)
+                # The file will be read again by one process, so the others' parts are not needed.
                 if n_processes > 1 and not reader.clean:
                     break
     return PartialRead(batches, reader.interned, reader.clean)
@@ -89,6 +91,7 @@ def run_worker() -> None:
     with open_plain(Path(path)) as stream:
         chunks = Chunks(stream, int(limit))
         part = read_part(chunks, TraceText(), Stages(), int(number), int(n_processes))
+    # Such a part is not used, so its columns need not be sent.
     if not part.clean:
         part.batches.clear()
     pickle.dump(part, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)

@@ -7,7 +7,7 @@ from profkit.errors import NotATraceError
 from profkit.model.events import Category
 from profkit.model.trace import LoadNotes, Trace
 from profkit.names import middle_cut, visible
-from profkit.readers.kineto import metadata
+from profkit.readers.kineto import keys, metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
 from profkit.readers.kineto.capture_info import read_capture
 from profkit.readers.kineto.flows import need_flows, read_correlation
@@ -40,7 +40,7 @@ _HINT: Final = "profkit reads what torch.profiler exports."
 _TO_UTF_8: Final = (
     "Convert it to UTF-8: PowerShell writes UTF-16 where output is redirected to a file."
 )
-_KINETO_KEYS: Final = frozenset({"schemaVersion", "deviceProperties", "traceName", "profkit"})
+_KINETO_KEYS: Final = frozenset({keys.SCHEMA_VERSION, keys.DEVICES, keys.TRACE_NAME, keys.PROFKIT})
 _MAX_CATEGORY: Final = 40
 
 
@@ -143,7 +143,7 @@ def _not_from_torch(place: Place, tables: TraceTables, notes: LoadNotes) -> NotA
 def _build_trace(
     place: Place, header: metadata.Header, tables: TraceTables, notes: LoadNotes
 ) -> Trace:
-    capture, invalid_metadata = read_capture(bytes(header.get("profkit", b"null")))
+    capture, invalid_metadata = read_capture(bytes(header.get(keys.PROFKIT, b"null")))
     rank, world_size = metadata.distributed(header)
     events = with_main_thread_named(without_own_work(tables.events, capture), capture)
     has_stacks = "python_function" in notes.categories or len(events.call_stack.rows) > 0

@@ -59,18 +59,6 @@ class Args(msgspec.Struct, gc=False):
 
 
 NO_ARGS: Final = Args()
-RAW_ARGS: Final = frozenset(
-    {
-        "grid",
-        "block",
-        "Concrete Inputs",
-        "Input type",
-        "Input Dims",
-        "Process Group Ranks",
-        "Comms Id",
-    }
-)
-"""The ``args`` that are kept as JSON text."""
 
 
 class CollectiveArgs(Args, gc=False):
@@ -94,6 +82,19 @@ class CollectiveArgs(Args, gc=False):
 
 
 NO_COLLECTIVE: Final = CollectiveArgs()
+_FIELDS: Final = msgspec.structs.fields(CollectiveArgs)
+COLLECTIVE: Final = next(field.encode_name for field in _FIELDS if field.name == "collective")
+"""The key that all events of collectives have: text without it has no :class:`CollectiveArgs`."""
+OF_COLLECTIVES: Final = (
+    "collective",
+    *(field.name for field in _FIELDS if field.name not in Args.__struct_fields__),
+)
+"""The fields of ``args`` that only events of collectives have."""
+TEXTS: Final = frozenset(field.name for field in _FIELDS if field.type is str)
+RAW_TEXTS: Final = frozenset(field.name for field in _FIELDS if field.type is msgspec.Raw)
+"""The fields of ``args`` that are kept as JSON text."""
+RAW_ARGS: Final = frozenset(field.encode_name for field in _FIELDS if field.name in RAW_TEXTS)
+"""Their keys as the file has them."""
 
 
 class NameArgs(msgspec.Struct, gc=False):
@@ -113,7 +114,7 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     tid: int | str | None = None
     args: Args | None = None
     keeps_collectives: ClassVar[bool] = False
-    """Whether ``args`` are those of collectives, where an event has any."""
+    """Whether ``args``, where an event has any, are :class:`CollectiveArgs`."""
 
 
 class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
@@ -140,7 +141,7 @@ class BeginEnd(msgspec.Struct, gc=False):
     tid: int | str | None = None
     args: Args | None = None
     keeps_collectives: ClassVar[bool] = False
-    """Whether ``args`` are those of collectives, where an event has any."""
+    """Whether ``args``, where an event has any, are :class:`CollectiveArgs`."""
 
     @property
     def begins(self) -> bool:
@@ -175,9 +176,12 @@ def _kind(base: Any, *changed: Any) -> Any:  # noqa: ANN401  (types made at run 
     """Return a kind of event with some fields changed, as :func:`msgspec.defstruct` takes them."""
     names = [name for name, *_ in changed]
     return msgspec.defstruct(
-        "".join((base.__name__, *map(str.capitalize, names))), changed, bases=(base,),
-        namespace={"keeps_collectives": "args" in names}, gc=False,
-    )  # fmt: skip
+        "".join((base.__name__, *map(str.capitalize, names))),
+        changed,
+        bases=(base,),
+        namespace={"keeps_collectives": "args" in names},
+        gc=False,
+    )
 
 
 _TS: Final = ("ts", Decimal)
@@ -186,7 +190,7 @@ _OPTIONAL_TS: Final = ("ts", Decimal | None, None)
 _OTHERS: Final = (Naming, *map(_empty, "stfbenCPNODSTpFvRc()ag"))
 
 
-def _event(*, exact: bool, collectives: bool) -> Any:  # noqa: ANN401  (as above)
+def _event(*, exact: bool, collectives: bool) -> Any:  # noqa: ANN401  (a union made at run time)
     """Return the union of all kinds of events.
 
     Args:

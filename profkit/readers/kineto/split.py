@@ -16,11 +16,12 @@ import msgspec
 from profkit.dataclass import dataclass
 from profkit.errors import TooLargeError
 from profkit.patterns import regex
+from profkit.readers.kineto import keys
 from profkit.units import format_bytes
 
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that editors on Windows write before UTF-8."""
-_EVENTS_BEGIN: Final = regex(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_BEGIN: Final = regex(keys.quote(keys.EVENTS) + rb"\s*:\s*\[")
 _BOUNDARY: Final = regex(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _BOUNDARY_TEXT: Final = regex(_BOUNDARY.pattern.decode())
 _EVENTS_END: Final = regex(rb"\}(?=\s*\])")
@@ -211,10 +212,10 @@ def _is_tail(after: bytes, *, bare: bool) -> bool:
     if bare or after in (b"", b"}"):
         return after == b"" if bare else after == b"}"
     try:
-        keys = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
+        values = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
     except UNREADABLE:
         return False
-    return bool(keys)
+    return bool(values)
 
 
 @dataclass(frozen=True)

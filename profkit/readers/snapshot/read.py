@@ -124,10 +124,12 @@ def _load_error(result: WorkerResult | None, name: str, *, truncated: bool) -> L
             f"{name} is a pickle that names {result.reason}; none of its code was run.",
             "Snapshots and FlightRecorder dumps are plain data: do not trust this file.",
         )
+
     if result is not None and result.fault == "other":
         message = f"{name} is a pickle, but not a memory snapshot or a FlightRecorder dump."
         hint = "profkit reads what torch.cuda.memory._dump_snapshot and the FlightRecorder wrote."
         return NotATraceError(message, hint)
+
     if truncated:
         reason = "is truncated"
     else:

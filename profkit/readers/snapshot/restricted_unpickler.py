@@ -52,6 +52,8 @@ def load_plain(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
         Broken: It is invalid, truncated, or declares sizes that fill the memory.
     """
     counted = _CountedReads(raw, allow)
+
+    # Which error damage raises depends on the opcode that meets it.
     try:
         data = _PlainUnpickler(io.BufferedReader(counted, BUFFER_BYTES)).load()
     except MemoryError:
@@ -67,6 +69,7 @@ def load_plain(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
     except (pickle.UnpicklingError, TypeError, AttributeError, LookupError, OverflowError) as error:
         reason = "is truncated" if "truncated" in str(error) else "is a broken pickle"
         raise Broken(reason) from None
+
     return data, counted.n_bytes
 
 

@@ -35,7 +35,7 @@ class Block:
 
     Attributes:
         before: Its neighbor at lower addresses in the same segment, or None.
-        after: Its other neighbor, or None.
+        after: Its neighbor at higher addresses, or None.
         is_mapped: Whether it has memory; only blocks of expandable segments may not.
         origin: Start of its expandable segment; None in segments of fixed size.
         freed_at: :attr:`BlockPool.n_searches` when it became free.
@@ -93,6 +93,7 @@ class Block:
     def merge(self) -> None:
         """Merge the block with free neighbors of the same mapping, which leave the pool."""
         before, after = self.before, self.after
+        # The lower neighbor leaves its pool, which finds it by address, before it is merged.
         if before is not None and before.is_free and before.is_mapped == self.is_mapped:
             self.pool.remove(before)
             self.address = before.address
@@ -100,6 +101,7 @@ class Block:
             self.before = before.before
             if self.before is not None:
                 self.before.after = self
+
         if after is not None and after.is_free and after.is_mapped == self.is_mapped:
             self.pool.remove(after)
             self.n_bytes += after.n_bytes
@@ -144,6 +146,7 @@ class StreamPool:
         if not block.is_mapped:
             insort(self.unmapped, block.address)
             return
+
         insort(self._keys, (block.n_bytes << _ADDRESS_BITS) | block.address)
         if block.origin is None and block.before is None and block.after is None:
             self.whole[block.address] = block
@@ -155,6 +158,7 @@ class StreamPool:
         if not block.is_mapped:
             del self.unmapped[bisect_left(self.unmapped, block.address)]
             return
+
         key = (block.n_bytes << _ADDRESS_BITS) | block.address
         del self._keys[bisect_left(self._keys, key)]
         if block.origin is None:

@@ -110,6 +110,7 @@ class AllocatorSettings:
     def _divisions_of(self, n_bytes: int) -> int:
         if not self.divisions:
             return 0
+        # Requests beyond both ends of the list have its first and its last division.
         power = n_bytes.bit_length() - _MIB.bit_length()
         return self.divisions[min(max(power, 0), len(self.divisions) - 1)]
 
@@ -119,6 +120,8 @@ def _next_division(n_bytes: int, divisions: int) -> int:
     floor = 1 << (n_bytes.bit_length() - 1)
     if floor == n_bytes:
         return n_bytes
+
+    # PyTorch rounds the number of divisions down to a power of two.
     step = floor >> (divisions.bit_length() - 1)
     return -(-n_bytes // step) * step if step else floor << 1
 

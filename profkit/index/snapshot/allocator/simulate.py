@@ -179,11 +179,13 @@ def simulate(
     allocator = CachingAllocator(settings, capacity_bytes, limit_bytes)
     begin, n_bytes = requests.begin, _round(requests, settings)
     is_small = n_bytes <= SMALL_BYTES
+    # Initial blocks stay in the pool of their segment, whatever their size.
     is_small[: len(begin.segment_of_block)] = begin.is_small[begin.segment_of_block]
 
     is_simulated, is_adopted = np.ones(len(requests.kind), np.bool_), np.ones(len(begin), np.bool_)
     if pool_size != "all":
         is_adopted = begin.is_small == (pool_size == "small")
+        # Emptying the cache concerns all pools.
         is_simulated = (is_small[requests.which] == (pool_size == "small")) | (
             requests.kind == RequestKind.EMPTY
         )
@@ -226,6 +228,7 @@ def _run(
         strict=True,
     )
 
+    # The most frequent kinds are tested first, and as plain integers, which compare faster.
     for place, kind, which in actions:
         allocator.place = place
         if kind == _FREE:
@@ -245,6 +248,7 @@ def _run(
             if block is not None:
                 allocator.defer_free(which, block)
         else:
+            # It failed in the history, so the program never had the block.
             block = allocator.alloc(n_bytes[which], pools[which])
             if block is not None:
                 recovered.append(place)
