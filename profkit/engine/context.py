@@ -63,6 +63,8 @@ from profkit.readers.process_memory import release_free_memory
 MIN_UNRECORDED_SHARE: Final = 0.01
 _DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
 """PyTorch's device types by the first part of vendors' categories (``xpu_runtime``)."""
+_ASCEND: Final = "Ascend Hardware"
+"""The process under which torch_npu writes the tasks of its devices."""
 
 _OF_PROGRAM: Final = (
     Category.OP,
@@ -357,6 +359,8 @@ class Context:
         Args:
             device: The device's ordinal.
         """
+        if any(lane.process == _ASCEND for lane in self.events.lanes):
+            return f"npu:{device}"
         vendors = {category.partition("_")[0] for category in self.trace.notes.categories}
         kind = next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
         return f"{kind}:{device}"

@@ -66,7 +66,7 @@ ALLOCATOR: Final = CallKind(
 )
 """Allocation or release of driver memory."""
 GRAPH_LAUNCH: Final = CallKind(regex(r"^(cuda|hip|cu)GraphLaunch"))
-LAUNCH: Final = CallKind(regex(r"Launch|Mem(cpy|set)|Enqueue"))
+LAUNCH: Final = CallKind(regex(r"Launch|[Mm]em(cpy|set)|Enqueue|^runFunction"))
 """Starts device work: a kernel, a graph, a copy or a fill, by the names of all vendors."""
 COPY: Final = CallKind(regex(r"^(cuda|hip|cu)Memcpy"))
 CUDA: Final = CallKind(regex(r"^cu(da)?[A-Z]"))

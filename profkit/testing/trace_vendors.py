@@ -142,6 +142,8 @@ def _convert_work(event: Event, vendor: Vendor) -> Event:
         name = name.replace(kind, _XPU_COPIES.get(kind, kind))
     elif vendor == "mtia":
         args = {"correlation": args["correlation"], "stream": args["stream"], "column": "0"}
+        # Fills are transfers of the device's DMA engine too.
+        name = name if cat == "kernel" else "dma_request"
     elif vendor == "hpu":
         args = {"device": args["device"]} if cat == "kernel" else {}
     elif vendor.startswith("rocm"):

@@ -145,3 +145,53 @@ def test_a_list_of_events_with_launches_is_not_said_to_run_on_the_cpu_alone(
     names = ("aten::mm", call, "ampere_sgemm_128x64_tn")
     events = [{**event(name, 10.0 * at), "pid": "CPU functions"} for at, name in enumerate(names)]
     assert where in headline(analyze(written(tmp_path, *events), strict=True))
+
+
+def ascend_step(number: int) -> list[Entry]:
+    """A step as torch_npu writes it: operators, calls of CANN, and tasks of the device."""
+    begin = 1000 * number
+    task = {"pid": 31303, "tid": 2}
+    stream = {"Stream Id": 2}
+    return [
+        event(f"ProfilerStep#{number}", begin, 900, cat="cpu_op"),
+        event("aten::mm", begin + 10, 100, cat="cpu_op"),
+        event("AscendCL@aclnnMatmul", begin + 20, 10, pid=2),
+        event(
+            "aclnnMatmul_MatMulV2", begin + 50, 300, args={"Task Type": "AI_CORE", **stream}, **task
+        ),
+        event(
+            "MEMCPY_ASYNC", begin + 400, 50, args={"Task Type": "MEMCPY_ASYNC", **stream}, **task
+        ),
+        event("EVENT_WAIT", begin + 500, 200, args={"Task Type": "EVENT_WAIT", **stream}, **task),
+    ]
+
+
+def test_tasks_of_an_ascend_device_are_its_work(tmp_path: Path) -> None:
+    name = {"name": "process_name", "ph": "M", "pid": 31303, "args": {"name": "Ascend Hardware"}}
+    steps = [*ascend_step(1), *ascend_step(2), *ascend_step(3)]
+    report = analyze(written(tmp_path, name, *steps))
+    (device,) = report.summary.devices
+    assert (device.device, device.busy_ns) == ("npu:0", 3 * (300 + 50) * 1000)
+    assert [op.name for op in report.summary.top_ops] == ["aten::mm"]
+    assert headline(report).startswith("The device is idle 61% of each 900 µs step")
+
+
+def mtia_event(name: str, ts: float, dur: float, stream: int) -> Entry:
+    """What an MTIA device does, on the lane of a stream in the process of the device."""
+    lane = {"pid": 17, "tid": 3000 + stream, "args": {"stream": stream}}
+    return event(name, ts, dur, cat="mtia_ccp_events", **lane)
+
+
+def test_jobs_and_transfers_of_an_mtia_device_are_its_work(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        event("aten::linear", 0, 400, cat="cpu_op"),
+        mtia_event("dma_request", 10, 20, 101),
+        mtia_event("event_record", 30, 1, 101),
+        mtia_event("event_wait", 10, 90, 102),
+        mtia_event("pe_exe", 100, 200, 102),
+    )
+    context = Context(load_trace(path))
+    (device,) = context.devices
+    assert (device.device, device.n_kernels, device.n_memcpy) == (17, 1, 1)
+    assert headline(analyze(path)).startswith("The device is busy 76% of the 290 µs")

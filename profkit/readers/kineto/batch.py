@@ -253,7 +253,8 @@ def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one 
 
     An autograd profiler's array has the kind in the process: ``CPU functions`` or, for device work,
     ``CUDA functions``. Programs that use CUPTI directly write its records of device work with its
-    own field names, and the kind before the name, except for kernels: ``[MEMCPY] HtoD``.
+    own field names, and the kind before the name, except for kernels: ``[MEMCPY] HtoD``. torch_npu
+    has the type of each task of an Ascend device.
 
     Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``);
     ``correlationId`` of ``CUpti_ActivityKernel`` and ``CUpti_ActivityMemcpy`` in CUPTI's API.
@@ -261,8 +262,12 @@ def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one 
     kind = _category_by_name(event)
     if kind != Category.OTHER:
         return kind
-    if (event.args or NO_ARGS).cupti_correlation != MISSING:
+
+    args = event.args or NO_ARGS
+    if args.cupti_correlation != MISSING:
         return Category.KERNEL
+    if args.task_type:
+        return _category_of_ascend(str(args.task_type))
     process = str(event.pid)
     if process == "CPU functions":
         return Category.OP
@@ -287,9 +292,39 @@ def _category_of_nsight(event: Any) -> int:  # noqa: ANN401  (a struct of one of
     return Category.KERNEL if str(event.tid).startswith("Stream ") else Category.OTHER
 
 
+def _category_of_ascend(task_type: str) -> int:
+    """Return the category of a task of an Ascend device.
+
+    Source: ``Task Type`` in "Profile Data File References" of Ascend's msprof.
+    """
+    if task_type.startswith(_ASCEND_SYNCS):
+        return Category.DEVICE_SYNC
+    return Category.MEMCPY if task_type.startswith(_ASCEND_COPIES) else Category.KERNEL
+
+
+_ASCEND_SYNCS: Final = ("EVENT_", "NOTIFY_", "PLACE_HOLDER", "WRITE_VALUE")
+_ASCEND_COPIES: Final = ("SDMA", "MEMCPY", "PCIE_DMA")
+
+
+def _category_of_mtia(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """Return the category of what an MTIA device does: a job, a transfer, or an event of a stream.
+
+    Source: seen in traces of MTIA; ``MTIA_CCP_EVENTS`` in ``libkineto/include/ActivityType.h``.
+    """
+    return _MTIA_EVENTS.get(event.name, Category.KERNEL)
+
+
+_MTIA_EVENTS: Final = {
+    "dma_request": Category.MEMCPY,
+    "event_record": Category.DEVICE_SYNC,
+    "event_wait": Category.DEVICE_SYNC,
+}
+
+
 _AMBIGUOUS_CATEGORIES: Final = {
     "": _category_without_cat,
     "cuda": _category_of_nsight,
+    "mtia_ccp_events": _category_of_mtia,
     "xpu_sync": _category_of_xpu_sync,
 }
 """Written categories for which the event itself decides."""

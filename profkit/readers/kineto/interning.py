@@ -55,7 +55,6 @@ WITHOUT_WORK: Final = frozenset(
         "cuda_profiler_range",
         "cuda_event",
         "collective_comm",
-        "mtia_ccp_events",
         "mtia_insight",
         "mtia_counters",
     }

@@ -52,6 +52,7 @@ class Args(msgspec.Struct, gc=False):
     memory_device: int = msgspec.field(default=MISSING, name="Device Id")
     total_allocated: int = msgspec.field(default=MISSING, name="Total Allocated")
     total_reserved: int = msgspec.field(default=MISSING, name="Total Reserved")
+    task_type: Any = msgspec.field(default="", name="Task Type")
     cupti_correlation: int = msgspec.field(default=MISSING, name="correlationId")
     from_device: int = msgspec.field(default=MISSING, name="fromDevice")
     to_device: int = msgspec.field(default=MISSING, name="toDevice")
