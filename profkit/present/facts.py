@@ -16,6 +16,7 @@ from profkit.model.report import (
     Summary,
     SyncSummary,
 )
+from profkit.model.torch_names import STEP
 from profkit.names import visible
 from profkit.present.memory_text import memory_facts
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
@@ -179,7 +180,8 @@ def busiest_ops(report: Report) -> tuple[bool, bool, list[OpSummary]]:
         Whether times per step are known, whether operators are ranked by device time, and the
         operators.
     """
-    ops = report.summary.top_ops
+    # Some producers write marks of steps as operators.
+    ops = [op for op in report.summary.top_ops if not STEP.match(op.name)]
     per_step = any(op.per_step_ns is not None for op in ops)
 
     launching = [op for op in ops if op.device_ns]

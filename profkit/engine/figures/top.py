@@ -20,7 +20,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, LineSummary, OpSummary, RegionSummary
-from profkit.model.torch_names import COLLECTIVE, FRAMING, STEP
+from profkit.model.torch_names import COLLECTIVE, FRAMING
 
 MAX_ENTRIES = 100
 """Maximum number of kernels and of operators in a report."""
@@ -173,8 +173,7 @@ def _places_by_name(ctx: Context, rows: Rows | Int32s) -> dict[str, Rows]:
 def summarize_ops(ctx: Context, timed: TimedWork) -> tuple[OpSummary, ...]:
     """Summarize the operators by total time, then name."""
     events, launches = ctx.events, ctx.launches
-    # Some producers write marks of steps as operators.
-    is_op: Mask = (events.category == Category.OP) & ~names_matching(events, STEP)[events.name]
+    is_op: Mask = events.category == Category.OP
     op_rows = np.flatnonzero(is_op).astype(np.int32)
 
     # Device work counts for the innermost operator that launched it.
