@@ -80,14 +80,14 @@ def _find_bad_end(program: Program, bare: Ended, watched: Ended, deadly: Sent) -
     assert ending is not None, "the signal is not for this program"
 
     # The signal may find the program at its end. An interrupt may be raised in a finalizer, which
-    # Python reports and ignores, in a bare program too; or while Python itself ends, after all
-    # handlers of the program, which a bare program dies of.
+    # Python reports and ignores, in a bare program too. While Python itself ends, which takes half
+    # a second with torch, no handler of the program is left, and a bare program dies of any signal.
     is_complete = (watched.code, watched.out) == (bare.code, bare.out)
     was_over = deadly.n_printed >= len(bare.out.encode())
     was_ignored = not is_term and "Exception ignored" in watched.err
     if is_complete and (was_over or was_ignored):
         return []
-    ended_python = not is_term and watched.code == -signal.SIGINT
+    ended_python = ending.code != watched.code == -deadly.signum
     if was_over and ended_python and watched.out == bare.out:
         return []
 

@@ -84,8 +84,9 @@ class _Run:
             if wait_s > 0:
                 return min(wait_s, _POLL_S)
             self.sent.append(Sent(signum, self.now_s, self.out.stat().st_size))
-            # Nobody has waited for the process yet: its id is still its own.
-            self.process.send_signal(signum)
+            # Nobody has waited for the process yet: its id is still its own. ``send_signal`` would
+            # wait for one that has just ended, and take its status.
+            os.kill(self.process.pid, signum)
         return _POLL_S
 
 
@@ -158,12 +159,12 @@ def _wait_once(
 
 def _end_hung(process: subprocess.Popen[bytes]) -> tuple[int, Any] | None:
     """Have a process write its stacks, and kill it."""
-    process.send_signal(signal.SIGCONT)
-    process.send_signal(signal.SIGABRT)
+    os.kill(process.pid, signal.SIGCONT)
+    os.kill(process.pid, signal.SIGABRT)
     until_s = time.monotonic() + _DUMP_S
     while time.monotonic() < until_s:
         if ended := _wait_once(process):
             return ended
         time.sleep(_POLL_S)
-    process.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     return _wait_once(process, 0)

@@ -128,12 +128,19 @@ def test_an_interrupt_that_python_ignores_in_a_finalizer_is_no_failure() -> None
     assert failures(replace(_BARE, err=ignored, sent=sent(signal.SIGTERM))) == (Failure.EXIT,)
 
 
-def test_an_interrupt_while_python_ends_is_no_failure() -> None:
-    late = sent(signal.SIGINT, n_printed=len(_BARE.out))
-    program = Program(20, on_int=Ending(7, "interrupted\n"))
-    assert failures(replace(_BARE, code=-2, sent=late), program) == ()
-    assert failures(replace(_BARE, code=-2, sent=sent(signal.SIGINT)), program) != ()
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_ends_is_no_failure(signum: signal.Signals) -> None:
+    late, ending = sent(signum, n_printed=len(_BARE.out)), Ending(7, "interrupted\n")
+    program = Program(20, on_int=ending, on_term=ending)
+    assert failures(replace(_BARE, code=-signum, sent=late), program) == ()
+    assert failures(replace(_BARE, code=-signum, sent=sent(signum)), program) != ()
     assert Failure.CRASH in failures(replace(_BARE, code=-11, sent=late), program)
+
+
+def test_a_signal_to_a_process_that_has_just_ended_leaves_its_status(tmp_path: Path) -> None:
+    signals = Signals(tuple((i / 1000, signal.SIGWINCH) for i in range(2000)), after_output=False)
+    ended = run_process([sys.executable, "-c", "exit(3)"], tmp_path, dict(os.environ), 20, signals)
+    assert ended.code == 3
 
 
 def test_a_program_that_handles_a_signal_says_so_after_what_it_printed() -> None:
