@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -137,10 +138,16 @@ def test_a_signal_while_python_ends_is_no_failure(signum: signal.Signals) -> Non
     assert Failure.CRASH in failures(replace(_BARE, code=-11, sent=late), program)
 
 
-def test_a_signal_to_a_process_that_has_just_ended_leaves_its_status(tmp_path: Path) -> None:
-    signals = Signals(tuple((i / 1000, signal.SIGWINCH) for i in range(2000)), after_output=False)
+def test_to_send_a_signal_does_not_take_the_status_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poll(_: object) -> None:
+        pytest.fail("this waits for a process that has just ended")
+
+    monkeypatch.setattr(subprocess.Popen, "poll", poll)
+    signals = Signals(((0.0, signal.SIGWINCH),), after_output=False)
     ended = run_process([sys.executable, "-c", "exit(3)"], tmp_path, dict(os.environ), 20, signals)
-    assert ended.code == 3
+    assert (ended.code, len(ended.sent)) == (3, 1)
 
 
 def test_a_program_that_handles_a_signal_says_so_after_what_it_printed() -> None:
