@@ -49,20 +49,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int64s,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    counted,
+    dataclass,
+    event_ids,
+    format_count,
+    format_ns,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CFG001",
@@ -105,9 +118,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
     calls, work = _find_measured(ctx, ops, until_ns)
     change = ProgramChange(calls=syncs, scaled=((united(calls, work), 0.0),))
-    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     # A search in one step is part of a warm-up; in several, sizes change all the time.
@@ -120,9 +132,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_repeated else "note",
         confidence="high",
         message=(
-            f"{counted(len(ops), 'convolution')}{at(locations[0]) if locations else ''} "
+            f"{counted(len(ops), 'convolution')}{at_first(locations)} "
             f"measured {counted(len(syncs), 'algorithm')}{steps}, which took "
-            f"{format_ns(saved_ns)} ({format_share(saved_ns / total_ns)})."
+            f"{format_ns(cost.ns)} ({format_share(cost.ns / windows_ns(ctx))})."
         ),
         fix=(
             "Pad the inputs to a few sizes, or set `torch.backends.cudnn.benchmark = False`: each "

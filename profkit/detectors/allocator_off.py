@@ -45,15 +45,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import find_uncached_calls
-from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
-from profkit.engine.wording import counted, times_per_step
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category
-from profkit.model.finding import Finding
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    WaitThresholds,
+    counted,
+    find_costly_waits,
+    in_windows,
+    needs,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="MEM018",

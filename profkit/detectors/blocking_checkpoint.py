@@ -43,16 +43,13 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
     PYTHON_CALLS,
     CallThresholds,
     call_findings,
 )
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
     id="DAT006",

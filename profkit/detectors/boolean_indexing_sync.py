@@ -46,13 +46,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.engine.wording import tensor_method
-from profkit.model.events import Rows
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 
 INFO = RuleInfo(
     id="SYN004",

@@ -49,10 +49,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
     retention_text,
@@ -62,15 +58,24 @@ from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_evidence,
     suggest_fragmentation_fix,
 )
-from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_trend import CacheTrend
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.events import Int32s, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.model.memory_summary import FragmentationSite
-from profkit.units import format_bytes, format_count
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    FragmentationSite,
+    Int32s,
+    Location,
+    Rows,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_count,
+    fragmentation_summary,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM010",

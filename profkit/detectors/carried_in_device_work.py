@@ -40,15 +40,19 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import orphans_from_before_recording
 from profkit.index.intervals import covered_by
-from profkit.model.finding import Finding
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    format_count,
+    format_ns,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF002",

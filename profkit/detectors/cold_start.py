@@ -48,19 +48,26 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations
 from profkit.index.intervals import covered_by, inside
 from profkit.index.runtime_calls import HIP, LAUNCH
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_ns,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="PRF010",

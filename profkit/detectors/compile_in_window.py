@@ -47,16 +47,19 @@ Source:
 from collections.abc import Iterator
 from functools import reduce
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import compile_times
-from profkit.engine.windows import windows_ns
 from profkit.index.intervals import EMPTY, unite
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    dataclass,
+    format_ns,
+    format_share,
+    needs,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CMP004",

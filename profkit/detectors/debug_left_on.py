@@ -47,24 +47,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import python_calls
 from profkit.engine.families.reads import find_anomaly_checks
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import HIP
-from profkit.model.capture_info import DEBUG_SETTINGS
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    DEBUG_SETTINGS,
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CFG003",

@@ -52,17 +52,21 @@ Source:
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives import blocked
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import counted, the_group, the_ranks
 from profkit.index.ranks.blocked import BlockedCollective
 from profkit.index.ranks.disagreements import CollectiveCall, Disagreement
-from profkit.model.finding import Finding
-from profkit.names import visible
-from profkit.units import format_count
+from profkit.rule import (
+    Finding,
+    JobContext,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_count,
+    needs,
+    the_group,
+    the_ranks,
+    visible,
+)
 
 INFO = RuleInfo(
     id="COM003",

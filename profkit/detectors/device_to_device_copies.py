@@ -51,18 +51,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.model.change import ProgramChange
-from profkit.model.events import MISSING, NO_ROW, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_bytes, format_share
+from profkit.rule import (
+    MISSING,
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    device_time,
+    event_ids,
+    format_bytes,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="DAT005",
@@ -111,7 +122,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         change = ProgramChange(scaled=((line_copies, 0.0),))
         cost = ctx.time_cost(change)
         pairs, n_bytes = _describe_pairs(ctx, line_copies)
-        is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
+        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="high",

@@ -45,16 +45,21 @@ Source:
 import json
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import ShapeGrowth, find_growth_by_shapes
-from profkit.engine.windows import WaitThresholds, find_costly_waits
-from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    WaitThresholds,
+    at,
+    counted,
+    dataclass,
+    find_costly_waits,
+    known_locations,
+    needs,
+)
 
 INFO = RuleInfo(
     id="CMP003",

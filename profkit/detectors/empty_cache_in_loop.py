@@ -44,17 +44,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.wording import at
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.events import MISSING, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.units import format_bytes, format_count, format_times
+from profkit.rule import (
+    MISSING,
+    Context,
+    Cost,
+    Finding,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    format_bytes,
+    format_count,
+    format_times,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM012",
@@ -123,7 +128,7 @@ def _build_finding(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> 
 
     locations = memory.locations(flushes.stack[rows].tolist())
     is_called = bool((flushes.cause[rows] == FlushCause.EMPTY_CACHE).all())
-    call = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
+    call = f"`torch.cuda.empty_cache()`{at_first(locations)}"
     return INFO.finding(
         severity="note" if _is_rare(memory, rows, thresholds) else "warning",
         confidence="high" if is_called else "medium",

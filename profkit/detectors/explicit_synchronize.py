@@ -47,17 +47,23 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, place_of_call
-from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
-from profkit.engine.wording import known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, are_followed_by_work, find_calls_by_profiler
 from profkit.index.ranks.collectives import collective_rows
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Rows
-from profkit.model.finding import Finding
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    WaitThresholds,
+    find_costly_waits,
+    in_windows,
+    known_locations,
+    needs,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="SYN002",

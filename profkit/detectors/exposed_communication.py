@@ -61,10 +61,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gathers import find_late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
@@ -78,10 +74,6 @@ from profkit.engine.families.collectives.waits import (
     find_device_waits,
     find_host_waits,
 )
-from profkit.engine.job_context import JobContext
-from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import (
     Intervals,
     covered_within,
@@ -93,10 +85,32 @@ from profkit.index.intervals import (
 )
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.model.change import ProgramChange, together
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Confidence, Cost, Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Confidence,
+    Context,
+    Cost,
+    Finding,
+    JobContext,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_ns,
+    format_share,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    together,
+    windows,
+    windows_ns,
+)
 
 DEVICE_COLLECTIVES: Final = Need(
     name="device work of collectives",
@@ -206,7 +220,7 @@ def _build_finding(
         wholly = np.setdiff1d(change.scaled[0][0], partly)
         removed = together((ProgramChange(scaled=((wholly, 0.0),)), overlapping))
     cost = ctx.time_cost(removed, "upper-bound")
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     longest = _name_longest(sites, waits.waited.total_ns)
     return INFO.finding(

@@ -55,10 +55,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
     retention_text,
@@ -69,11 +65,20 @@ from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_evidence,
     suggest_fragmentation_fix,
 )
-from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.finding import Cost, Finding
-from profkit.model.memory_summary import FragmentationSite
-from profkit.units import format_bytes, format_count, format_share
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    FragmentationSite,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_count,
+    format_share,
+    fragmentation_summary,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM011",

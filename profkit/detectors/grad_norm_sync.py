@@ -40,11 +40,8 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
     id="SYN006",

@@ -60,10 +60,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
     CompiledCode,
     first_line,
@@ -74,19 +70,35 @@ from profkit.engine.families.compile import (
     original,
     shortened,
 )
-from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.compiled.compilations import find_gaps_between_graphs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import Intervals, union
-from profkit.model.capture_info import CodePlace, Compiled
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Int32s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.location import Location
-from profkit.patterns import regex
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    NO_ROW,
+    CodePlace,
+    Compiled,
+    Context,
+    Finding,
+    Int32s,
+    Location,
+    Mask,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
 """The operator that runs a compiled graph.
@@ -358,7 +370,7 @@ def _build_finding(
 
     change = ProgramChange(host_time=between.pairs())
     cost = ctx.time_cost(change, "estimate")
-    is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_long = reaches_share(ctx, cost.ns, thresholds.warning_share)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
 
     return INFO.finding(

@@ -54,12 +54,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows
-from profkit.engine.wording import at, counted, known_locations, times_per_step
 from profkit.index.compute.inputs import parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
@@ -71,12 +65,29 @@ from profkit.index.trace_memory.graph_nodes import (
     find_retained_bytes,
     peak_live_bytes,
 )
-from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.model.torch_names import TRAINING
-from profkit.patterns import regex
-from profkit.units import format_bytes
+from profkit.rule import (
+    MISSING,
+    Category,
+    Context,
+    Cost,
+    Finding,
+    Int64s,
+    Location,
+    Mask,
+    Rows,
+    RuleInfo,
+    at,
+    counted,
+    dataclass,
+    event_ids,
+    format_bytes,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    times_per_step,
+    torch_names,
+)
 
 INFO = RuleInfo(
     id="MEM013",
@@ -118,7 +129,7 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each network whose graphs are freed unused."""
     nodes = find_graph_nodes(ctx.events, ctx.tree)
-    trains = names_matching(ctx.events, TRAINING)[ctx.events.name].any()
+    trains = names_matching(ctx.events, torch_names.TRAINING)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
 

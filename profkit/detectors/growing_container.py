@@ -41,9 +41,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
@@ -55,8 +52,7 @@ from profkit.engine.families.leaks.messages import (
     sentences,
     storage_ratio,
 )
-from profkit.model.finding import Finding
-from profkit.model.live_memory import CYCLE, Chain, Leak
+from profkit.rule import CYCLE, Chain, Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM004",

@@ -55,21 +55,32 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import bfloat16_matmuls, float32_matmuls
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.trace import DeviceInfo
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    DeviceInfo,
+    Finding,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="KER011",
@@ -141,7 +152,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(scaled=((rows, 1 / _RATIO),))
     cost = ctx.time_cost(change, "estimate")
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
     is_launched = matmuls.op != NO_ROW
     ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
     locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
@@ -150,7 +161,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
-            f"Matrix products and convolutions in {kind}{at(locations[0]) if locations else ''}, "
+            f"Matrix products and convolutions in {kind}{at_first(locations)}, "
             f"{times_per_step(ctx, len(rows))}, take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
             "which multiply float16."

@@ -60,10 +60,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import compile_times
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
@@ -75,8 +71,6 @@ from profkit.engine.families.python_calls import (
 )
 from profkit.engine.families.sampled_python import find_named_places, python_time, step_samples
 from profkit.engine.families.sampled_texts import describe_sampled_place, suggest_sampled_fix
-from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import marked
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import (
@@ -89,10 +83,29 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int32s,
+    Int64s,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_share,
+    idle_in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    windows,
+    windows_ns,
+)
 
 _NEARLY_ALL: Final = 0.9
 """A function with this share of the long pauses has them to itself."""
@@ -161,7 +174,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         left_ns -= spent_ns
         # Samples tell how long each function takes, and not which of the pauses are its own.
         cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
-        if cost_ns < thresholds.min_saved_share * windows_ns(ctx):
+        if not reaches_share(ctx, cost_ns, thresholds.min_saved_share):
             continue
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
         yield INFO.finding(

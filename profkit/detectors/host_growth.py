@@ -49,9 +49,6 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.host_messages import MAIN_SHARE, host_message
 from profkit.engine.families.leaks.messages import (
@@ -61,9 +58,7 @@ from profkit.engine.families.leaks.messages import (
     quoted,
     storage_ratio,
 )
-from profkit.engine.wording import at
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, at, needs
 
 INFO = RuleInfo(
     id="MEM009",

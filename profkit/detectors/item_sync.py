@@ -50,15 +50,10 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, find_reads, read_findings
-from profkit.engine.wording import tensor_method
 from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
-from profkit.model.events import Rows
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 
 INFO = RuleInfo(
     id="SYN001",

@@ -50,13 +50,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.waits import find_host_waits
-from profkit.engine.windows import in_windows, windows, windows_ns
-from profkit.engine.wording import time_per_step
 from profkit.index.device.idle import find_waits_for_launches
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.intervals import (
@@ -68,13 +62,30 @@ from profkit.index.intervals import (
     union,
 )
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Rows
-from profkit.model.finding import Confidence, Finding
-from profkit.model.location import Location
-from profkit.model.torch_names import OPTIMIZER_STEP
-from profkit.patterns import regex
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Confidence,
+    Context,
+    Finding,
+    Int64s,
+    Location,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    dataclass,
+    format_count,
+    format_ns,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+    windows,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="KER001",
@@ -149,7 +160,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     waits = max(waits_by_device, key=lambda waits: waits.total_ns)
     kernels = _find_kernels(ctx, waits.device)
-    if len(kernels) and waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx):
+    if len(kernels) and reaches_share(ctx, waits.total_ns, thresholds.min_idle_share):
         is_low = not is_known or len(kernels) < thresholds.few_kernels_count * len(starts)
         confidence: Confidence = "low" if is_low else "medium" if overhead else "high"
         yield _build_finding(ctx, waits, kernels, overhead, confidence)
@@ -193,7 +204,7 @@ def _suggest_fix(ctx: Context) -> str:
     graph = (
         'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
     )
-    is_step = rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    is_step = rows_named(ctx.events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."
     return f"{graph}, a larger batch, or `fused=True` for the optimizer."

@@ -39,14 +39,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.names import middle_cut
-from profkit.units import format_count
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    RuleInfo,
+    dataclass,
+    format_count,
+    middle_cut,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF012",

@@ -48,23 +48,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.compute.peaks import PRECISION_OF, peak_of
 from profkit.index.compute.products import LOAD_BYTES, Products, find_misaligned, find_products, pad
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
 from profkit.index.distinct import distinct
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category, Float64s, Mask
-from profkit.model.finding import Basis, Finding
-from profkit.patterns import regex
-from profkit.units import format_count
+from profkit.rule import (
+    Basis,
+    Category,
+    Context,
+    Finding,
+    Float64s,
+    Mask,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    dataclass,
+    device_time,
+    event_ids,
+    format_count,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+)
 
 INFO = RuleInfo(
     id="KER009",
@@ -218,14 +228,13 @@ def _build_findings(
 
     factors = distinct(left).tolist()
     change = ProgramChange(scaled=tuple((slow.kernel[left == share], share) for share in factors))
-    cost, total_ns = ctx.time_cost(change, basis), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, basis)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     gain_ns = np.rint(now_ns * (1 - left)).astype(np.int64)
     locations = known_locations(*ctx.costliest_lines(slow.rows, _MAX_LINES, gain_ns))
-    is_warning = basis == "estimate" and saved_ns >= thresholds.warning_share * total_ns
+    is_warning = basis == "estimate" and reaches_share(ctx, cost.ns, thresholds.warning_share)
     spent = device_time(ctx, slow.kernel)
     flops = float(slow.flops.sum())
     reference = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"
@@ -235,7 +244,7 @@ def _build_findings(
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
-            f"Matrix products{at(locations[0]) if locations else ''} with sizes that are no "
+            f"Matrix products{at_first(locations)} with sizes that are no "
             f"multiple of {LOAD_BYTES} bytes take {time_per_step(ctx, spent.total_ns)}, at "
             f"{flops / now_ns.sum() / 1e3:.3g} TFLOP/s where {reference} allow "
             f"{flops / (now_ns * left).sum() / 1e3:.3g}. One multiplies "

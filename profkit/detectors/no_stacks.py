@@ -33,11 +33,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, dataclass, needs
 
 INFO = RuleInfo(
     id="PRF003",

@@ -44,13 +44,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.units import format_ns
+from profkit.rule import Category, Context, Finding, RuleInfo, dataclass, format_ns, needs
 
 INFO = RuleInfo(
     id="PRF008",

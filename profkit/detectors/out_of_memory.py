@@ -48,18 +48,21 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import site_locations
 from profkit.engine.families.device_memory.oom_messages import describe_oom, suggest_oom_fix
 from profkit.engine.families.device_memory.settings_messages import fitting_setting_evidence
-from profkit.engine.figures.snapshot import allocation_sites
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    Location,
+    RuleInfo,
+    allocation_sites,
+    dataclass,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM017",

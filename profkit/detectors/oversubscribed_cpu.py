@@ -43,15 +43,19 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.wording import counted
-from profkit.model.capture_info import CpuTime, HostThreads
-from profkit.model.finding import Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    Context,
+    CpuTime,
+    Finding,
+    HostThreads,
+    Need,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_ns,
+    format_share,
+    needs,
+)
 
 CORES: Final = Need(
     name="cores",

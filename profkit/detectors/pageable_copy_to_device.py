@@ -50,19 +50,24 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import blocking_copies, find_copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
-from profkit.engine.windows import WaitThresholds
-from profkit.engine.wording import times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, find_creating_ops
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, Int32s, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int32s,
+    Rows,
+    RuleInfo,
+    WaitThresholds,
+    needs,
+    regex,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="DAT002",

@@ -41,17 +41,21 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
 from profkit.index.snapshot.stack_lines import NO_LINE
-from profkit.model.finding import Cost, Finding
-from profkit.units import format_bytes, format_share
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM015",

@@ -43,14 +43,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import counted
 from profkit.index.intervals import union
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import Finding, JobContext, RuleInfo, counted, dataclass, format_share, needs
 
 INFO = RuleInfo(
     id="COM006",

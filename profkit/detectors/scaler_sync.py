@@ -44,12 +44,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, lacks_bfloat16, needs
 
 INFO = RuleInfo(
     id="SYN005",

@@ -47,15 +47,17 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import the_group
 from profkit.index.ranks.job_replay import RankChange
-from profkit.model.events import MISSING
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    MISSING,
+    Finding,
+    JobContext,
+    RuleInfo,
+    dataclass,
+    format_share,
+    needs,
+    the_group,
+)
 
 INFO = RuleInfo(
     id="COM007",

@@ -45,22 +45,33 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gradients import reduced_after_backward, reduced_by_hooks
 from profkit.engine.families.collectives.messages import describe_program
 from profkit.engine.families.collectives.waits import CollectiveWaits, find_device_waits
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.ranks.delays import ELEMENT_BYTES
-from profkit.model.change import ProgramChange
-from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_bytes, format_ns
+from profkit.rule import (
+    MISSING,
+    NO_ROW,
+    Context,
+    Finding,
+    Int64s,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_bytes,
+    format_ns,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="COM010",
@@ -147,7 +158,7 @@ def _build_finding(
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
     cost = ctx.time_cost(change, "estimate")
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
     lines = ctx.costliest_lines(ops, 1)
     is_ddp = describe_program(ctx).is_ddp
 
@@ -155,7 +166,7 @@ def _build_finding(
         severity="warning" if is_costly else "note",
         confidence="medium",
         message=(
-            f"Gradients are reduced{at(lines[0]) if lines else ''} by "
+            f"Gradients are reduced{at_first(lines)} by "
             f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {typical}. They "
             f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
         ),

@@ -50,17 +50,21 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.extra_time import find_extra_time
-from profkit.engine.job_context import JobContext, PlaceTime
-from profkit.engine.wording import counted
 from profkit.index.ranks.matching import SYNCHRONIZING
-from profkit.model.events import Mask
-from profkit.model.finding import Finding
-from profkit.model.job import Lateness
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    Finding,
+    JobContext,
+    Lateness,
+    Mask,
+    PlaceTime,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_count,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="COM004",

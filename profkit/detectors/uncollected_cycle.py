@@ -57,9 +57,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     growth_text,
@@ -68,9 +65,7 @@ from profkit.engine.families.leaks.messages import (
     objects_text,
     quoted,
 )
-from profkit.engine.wording import at
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, at, needs
 
 INFO = RuleInfo(
     id="MEM006",

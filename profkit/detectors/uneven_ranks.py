@@ -47,13 +47,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import the_ranks
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import Finding, JobContext, RuleInfo, dataclass, format_share, needs, the_ranks
 
 INFO = RuleInfo(
     id="COM005",
