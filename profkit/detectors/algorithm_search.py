@@ -114,6 +114,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(syncs):
         return
 
+    # Reversed, so that np.unique returns the last wait of each convolution: what it launches after
+    # that is the convolution itself, by the algorithm that was chosen.
     ops, last = np.unique(op[::-1], return_index=True)
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
     calls, work = _find_measured(ctx, ops, until_ns)
@@ -164,6 +166,7 @@ def _find_trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
     syncs = syncs[np.argsort(events.ts_ns[syncs], kind="stable")]
     op = ctx.innermost_op[syncs].astype(np.intp)
 
+    # As an index NO_ROW is the last event, so calls outside of operators are excluded by name.
     is_trial = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
     is_trial[is_trial] = in_windows(ctx, syncs[is_trial])
     _, group, count = np.unique(op, return_inverse=True, return_counts=True)

@@ -126,6 +126,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    # The first step fills the cache, as in any program.
     n_later = len(ctx.steps) - 1
     in_driver = driver_calls(ctx)
     in_driver = in_driver.select(ctx.step_of(in_driver.rows) > 0)

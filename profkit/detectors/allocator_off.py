@@ -81,6 +81,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if wait is None:
         return
 
+    # The message names the calls of this runtime: those of CUDA, of HIP, or of the driver.
     kinds = [ctx.events.name_of(int(calls.rows[calls.is_free == freed][0])) for freed in (0, 1)]
     kernels = ctx.events.rows_of(Category.KERNEL)
     n_kernels = round(in_windows(ctx, kernels).sum() / max(1, len(ctx.steps)))

@@ -69,6 +69,7 @@ def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:
 
 
 def _suggest_fix(name: str) -> str:
+    # A frame is `torch/serialization.py(810): load`; other libraries have `load_file` and the like.
     if name.rpartition(": ")[2].startswith("load"):
         return "Read the file once, before the loop."
     return (

@@ -125,6 +125,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     is_fragmented = int(failed_bytes) * 2 >= int(later_bytes)
 
     stacks = memory.snapshot.history.stack[replay.rows[requests.place[is_later]]]
+    # At the last request that found only pieces, the map shows what was between them.
     place = int(requests.place[failed[-1]]) if len(failed) else replay.end
     segments = memory.segment_map_at(place)
     sites = main_fragmentation_sites(fragmentation_summary(segments, memory.lines))[:MAX_LINES]
@@ -175,6 +176,8 @@ def _find_locations(
 def _describe_fragmentation(
     memory: DeviceMemory, failed: Rows, sites: Sequence[FragmentationSite]
 ) -> str:
+    # Each stream and pool has free blocks of its own, so only those count that could have served
+    # the request.
     requests, last = memory.driver_requests, int(failed[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
     segments = memory.segment_map_at(int(requests.place[last]))

@@ -79,6 +79,7 @@ class Thresholds:
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if devices ran work from before the recording."""
     rows = orphans_from_before_recording(ctx.events, ctx.launches)
+    # As a union, like the busy time that it is compared with: streams run at the same time.
     busy_ns = covered_by(ctx.events, rows).total_ns
     share = busy_ns / max(ctx.busy.total_ns, 1)
     if not busy_ns or share < thresholds.min_busy_share:

@@ -92,6 +92,7 @@ class Thresholds:
     min_saved_share: float = 0.05
 
 
+# By the operator around a call: no call says for which library it is.
 _DNN: Final = regex(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
 _BLAS: Final = regex(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
 _GRAPH: Final = regex(r"Graph(Instantiate|Upload|Launch|Exec)")
@@ -114,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(scaled=((rows, 0.0),))
     cost = ctx.time_cost(change)
+    # Without steps the window begins with the first device work, and set-up comes before it.
     total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
         return

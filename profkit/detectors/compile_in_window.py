@@ -91,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if spent.total_ns < max(1, thresholds.min_saved_share * total_ns):
         return
 
+    # The replay is the costly part, and can only save less than the time itself.
     change = ProgramChange(host_time=spent.pairs())
     cost = ctx.time_cost(change)
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
@@ -99,6 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     longest = sorted(times.items(), key=lambda item: -item[1].total_ns)
     parts = ", ".join(f"{name} {format_ns(time.total_ns)}" for name, time in longest)
     yield INFO.finding(
+        # TorchScript's fuser writes no event: its time is a pause before a call.
         confidence="medium" if "TorchScript" in times else "high",
         message=(
             f"Compiling for the first time takes {format_ns(spent.total_ns)} of "

@@ -108,6 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     wrapper = measure_data_parallel(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
     idle_ns = _find_idle_time(ctx, wrapper).total_ns
+    # Copies, scatters and sums disappear, and the model's own kernels stay where they are.
     change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())
     cost = ctx.time_cost(change)
     is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)

@@ -99,6 +99,7 @@ class Thresholds:
     min_waited_share: float = 0.98
 
 
+# Public functions: `gradcheck` and `gradgradcheck`, which calls the former.
 _GRADCHECK: Final = regex(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
 _MAX_LINES: Final = 3
 _COMPILES_NOTHING: Final = "`torch.compile` compiles nothing"
@@ -185,6 +186,7 @@ def _find_blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
     events, launches = ctx.events, ctx.launches
     is_kernel = (launches.launch != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
     kernels, launch = launches.work[is_kernel], launches.launch[is_kernel].astype(np.intp)
+    # A launch that does not wait mostly returns before its kernel has begun.
     is_waited = events.end_ns[kernels] <= events.end_ns[launch]
     n_min, min_share = thresholds.min_kernels_count, thresholds.min_waited_share
     if len(kernels) < n_min or is_waited.mean() < min_share:
@@ -232,8 +234,10 @@ def _report_variables(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
 
     for name, value in capture.settings.items():
         effect = _EFFECTS.get(name, _BLOCKING)
+        # These settings change nothing in a job of one process.
         matters = name not in _FOR_RANKS or (capture.world_size or 1) > 1
         if effect == _BLOCKING:
+            # Launches that were seen to wait have a finding with a cost, which says more.
             matters = ctx.has_device_work and not blocks
         if not matters or value not in DEBUG_SETTINGS.get(name, ()):
             continue

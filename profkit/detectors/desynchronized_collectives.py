@@ -90,6 +90,8 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each group whose ranks disagree."""
     for disagreement in job.disagreements:
         yield INFO.finding(
+            # Without torch's numbers a call that the profiler lost looks like one that was not
+            # made.
             confidence="medium" if disagreement.number is None else "high",
             message=_build_message(disagreement),
             fix=(
@@ -124,6 +126,7 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
 
     records = {rank: record.about for rank, record in job.last_records.items()}
     for (reason, absent), (first, *later) in by_cause.items():
+        # A rank without the call may just be slow, as long as torch's timeout has not passed.
         is_late = reason in {"absent", "waiting"} and first.waited_ns is None
         has_timed_out = any(call.has_timed_out for call in first.called.values())
         yield INFO.finding(

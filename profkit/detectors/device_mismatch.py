@@ -91,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     file, line, function = mismatch.place
+    # Only some forms of the error name the operator, as in `wrapper_CUDA_addmm`.
     operator = mismatch.operator or _find_last_operator(ctx)
     location = Location(file or None, line if file else None, function or None, operator or None)
     subject = f"`{operator}`" if operator else "An operator"

@@ -110,6 +110,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors between devices."""
     copies, op = _find_peer_copies(ctx)
     total_ns = windows_ns(ctx)
+    # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
     min_ns = max(1, thresholds.min_copy_share * total_ns)
 
@@ -173,6 +174,7 @@ def _describe_pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:
     texts = []
     for from_device, to_device in np.unique(np.stack((source, target)), axis=1).T.tolist():
         is_pair = (source == from_device) & (target == to_device)
+        # Bytes per nanosecond are gigabytes per second.
         pair_bytes = int(n_bytes[is_pair].sum())
         pair_ns = int(events.dur_ns[copies[is_pair]].sum())
         size = f"{format_bytes(pair_bytes / n_steps)}{' per step' if len(ctx.steps) else ''}"

@@ -118,5 +118,6 @@ def _read_shape(ctx: Context, growth: ShapeGrowth) -> str:
     """Read the shape of the first tensor of the last call: ``32 x 117``."""
     events = ctx.events
     text = events.names[int(events.input_dims.at(growth.shapes[-1:])[0])]
+    # An input that is no tensor has an empty shape; of scalars alone the whole text is shown.
     sizes: list[object] = next((shape for shape in json.loads(text) if shape), [])
     return " x ".join(map(str, sizes)) or text

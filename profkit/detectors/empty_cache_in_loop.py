@@ -113,8 +113,10 @@ def _is_rare(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> bool:
     flushes, replay = memory.flushes, memory.replay
     times = memory.snapshot.history.time_us[replay.rows]
     first, last = int(times[flushes.first[rows[0]]]), int(times[flushes.last[rows[-1]]])
+    # Older versions of torch write no times: then nothing shows that the calls are rare.
     if MISSING in (first, last):
         return False
+    # A history has moments and no durations, so the time of a call is assumed.
     n_calls = int(flushes.n_calls[rows].sum() + flushes.n_reallocations[rows].sum())
     span_ns = (last - first) * 1000
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns

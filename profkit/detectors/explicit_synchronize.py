@@ -118,6 +118,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_calls(ctx: Context) -> Rows:
     """Find explicit synchronization in the steps, not by the profiler or within collectives."""
     rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
+    # gloo synchronizes streams in its own threads, as a part of the collective.
     in_collective = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~in_collective]
     calls: Rows = rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
@@ -132,6 +133,7 @@ def _ends_all_work(ctx: Context, rows: Rows) -> bool:
 
 def _name_python_call(runtime_call: str) -> str:
     """Name a call as it is written in Python; if unknown, return the runtime's name."""
+    # The driver's interface has versions of functions, as in cuCtxSynchronize_v2.
     name = runtime_call.removesuffix("_v2")
     return next(
         (call for ending, call in _PYTHON_CALLS.items() if name.endswith(ending)), runtime_call

@@ -176,6 +176,7 @@ def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -
     starts, ends = windows(ctx)
     waited_ns = covered_within(waits.waited, starts, ends)
     is_exposed = (waited_ns > 0) & (waited_ns >= thresholds.min_step_share * (ends - starts))
+    # In the first step ranks wait for the one that began to record last.
     is_later = bool(is_exposed[1:].any()) or len(is_exposed) == 1
     return is_later and bool(is_exposed.mean() >= thresholds.min_steps_share)
 
@@ -210,6 +211,7 @@ def _build_finding(
         copies = _find_copies(ctx, waits.waited)
         change = ProgramChange(scaled=((copies, 0.0),), host_time=waits.waited.pairs())
     else:
+        # Only the time of steps is replayed, and collectives outside of them belong to none.
         is_in_steps = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
         change = ProgramChange(scaled=((waits.rows[is_in_steps].astype(np.intp), 0.0),))
 
@@ -228,6 +230,7 @@ def _build_finding(
         confidence=confidence,
         message=_build_message(ctx, waits, longest, len(exposed)),
         fix=suggest_collective_fix(ctx, waits, program),
+        # Lines with less than a tenth of the longest one's time lead away from the cause.
         locations=known_locations(
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),

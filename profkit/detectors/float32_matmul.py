@@ -139,6 +139,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for by_cudnn in (False, True):
         of_library = kernels.select(kernels.by_cudnn == by_cudnn)
         avoidable = of_library.select(_is_avoidable(ctx, of_library, thresholds.min_kernel_ns))
+        # cuBLAS follows the setting in all products. cuDNN chooses by layer, and may prefer
+        # float32.
         min_count = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
         if len(avoidable.rows) >= min_count:
             yield from _build_findings(ctx, thresholds, avoidable, by_cudnn=by_cudnn)

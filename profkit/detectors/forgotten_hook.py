@@ -67,6 +67,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _suggest_fix(leak: Leak) -> str:
     chain = main_chain(leak)
+    # A module holds its hooks in dicts such as `_forward_hooks`: there it is the hooks themselves
+    # that accumulate, elsewhere what a hook stores.
     if chain is not None and "_hooks" in holder_name(leak).rsplit(".", 1)[-1]:
         return (
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "

@@ -267,6 +267,7 @@ def _group_by_version(ctx: Context, places: Rows) -> Iterator[Rows]:
     resumed_name = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
     keys = np.stack((events.name[runs.rows[places]], resumed_name), axis=1)
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    # NumPy 2.0 alone returns the inverse in the shape of the keys.
     group = group.reshape(-1)
     for number in np.argsort(first, kind="stable").tolist():
         yield places[group == number]
@@ -289,6 +290,7 @@ def _contains_graph(ctx: Context, has_graph: Mask) -> Mask:
     """Return which runs have a graph, or contain a run that has one."""
     runs = ctx.compiled_runs
     contains: Mask = has_graph.copy()
+    # All runs climb one level per round, as functions are nested only a few deep.
     ancestor = runs.parent
     while (ancestor >= 0).any():
         contains[ancestor[has_graph & (ancestor >= 0)]] = True
@@ -335,6 +337,7 @@ def _find_uncompiled(code: CompiledCode) -> Iterator[Compiled]:
     compiled = {function.code for function in code.compiled if not function.failure}
     uncompiled: dict[CodePlace, Compiled] = {}
     for function in code.compiled:
+        # The limit of recompilations is no failure of the code: recompiles reports it.
         is_failure = function.failure and not is_limit(function.failure)
         if not is_failure or not function.is_users or is_resumed(function.code[2]):
             continue

@@ -165,6 +165,7 @@ def _find_unused_runs(
 
 
 def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
+    # Not by np.bincount, whose weights are floats: sums of bytes stay exact.
     sums = np.zeros(n_runs, dtype=np.int64)
     np.add.at(sums, run, values)
     return sums
@@ -172,6 +173,8 @@ def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
 
 def _group_by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
     """Group runs by the line on which they begin, or by the operator without source lines."""
+    # Used nodes are in no run, and their number comes first: runs are counted from the end. Names
+    # get negative numbers that no frame has.
     _, first = np.unique(nodes.run, return_index=True)
     begin = nodes.row[first[-1 - int(nodes.run.max()) :][runs]]
     frame = ctx.source.frame[begin].astype(np.int64)
@@ -217,6 +220,8 @@ def _build_finding(
     n_nodes = int(nodes.n[is_node].sum())
     locations = _find_locations(ctx, nodes, is_node)
     place = locations[0] if locations else Location()
+    # The backward pass of a live graph may follow the recording, unless layers are in evaluation
+    # mode.
     is_sure = not is_alive or _is_training(ctx) is False
     is_large = peak >= thresholds.warning_kept_bytes
 

@@ -108,12 +108,14 @@ def _build_message(leak: Leak) -> str:
 def _suggest_fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
+    # From the most specific fix to the one that always fits.
     specific = library_fix(leak) or limit_fix(leak) or _suggest_holder_fix(leak)
     if specific:
         return specific
 
     chain, name = main_chain(leak), holder_name(leak)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
+    # No dict has a maximum length.
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"

@@ -134,6 +134,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(kernels) or tensor_core_rows(events, kernels).any():
         return
 
+    # The fixes differ, so the precision in which most of the time is spent decides.
     matmuls, kind = float32_matmuls(events, ctx.launches), "float32"
     halves = bfloat16_matmuls(events, ctx.launches)
     if events.dur_ns[halves.rows].sum() > events.dur_ns[matmuls.rows].sum():

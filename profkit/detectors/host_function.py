@@ -183,6 +183,8 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             fix=suggest_sampled_fix(place),
             locations=known_locations(place.location),
             n=len(ctx.steps),
+            # Of several functions only the sum of the pauses is known, and none can be replayed
+            # alone.
             cost=saved if is_all else ctx.cost(cost_ns, basis="estimate"),
             evidence={
                 "python_ns": spent_ns,

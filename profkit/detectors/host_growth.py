@@ -80,6 +80,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _suggest_workers_fix(leak)
+    # Native memory with a holder belongs to a Python object, which can be cleared.
     if leak.kind == "native" and not leak.chains:
         return _suggest_native_fix(leak)
     if limit_fix(leak):

@@ -135,6 +135,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     ):
         if blocking is None:
             continue
+        # Without device work no replay says what the GPU loses, but the host's own time is known.
         wait = blocking if ctx.has_device_work else _add_host_cost(ctx, blocking, thresholds)
         copies = distinct(waits.copy[is_of_line])
         n_bytes = bytes_of(events, copies)
@@ -144,6 +145,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         yield wait.finding(
             ctx,
             INFO,
+            # Without stacks the operator before the copy may have made another tensor.
             confidence=None if location.file else "low",
             message=(
                 f"A tensor{size} is created on the host{at(location)} in "
@@ -173,6 +175,7 @@ def _find_copies(ctx: Context) -> Syncs:
         return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
 
     owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
+    # A blocking copy is a call that copies and one that waits, both within one operator.
     copying = distinct(owner[COPY.rows(events)])
     rows = united(COPY.rows(events), EXPLICIT_SYNC.rows(events))
     rows = rows[in_windows(ctx, rows) & (owner[rows] != NO_ROW) & np.isin(owner[rows], copying)]

@@ -154,6 +154,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
         idle = intersect(idle, union(starts, ends))
         idle = subtract(idle, collectives.waited) if collectives else idle
+        # A step with stacks takes 1 + overhead times as long, so that this part of it is overhead.
         overhead_ns = ((ends - starts) * overhead / (1 + overhead)).astype(np.int64)
         saved_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
         waits_by_device.append(_LaunchWaits(device, idle, saved_ns))
@@ -216,6 +217,7 @@ def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
     if capture is not None and capture.cost.overhead_ratio is not None:
         return max(0.0, capture.cost.overhead_ratio), True
     events = ctx.events
+    # Only profkit measures its overhead. Other profilers cost much only while they record stacks.
     has_stacks = bool((events.category == Category.PYTHON).any()) or len(events.call_stack.rows) > 0
     return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)
 

@@ -97,6 +97,7 @@ class Thresholds:
     warning_share: float = 0.01
 
 
+# Kernels of cuDNN, then of MIOpen.
 _TRANSPOSE: Final = regex(
     r"nchwToNhwc|nhwcToNchw|^batched_transpose_\d|transpose_(NCHW2CNHW|CNHW2NCHW)"
 )
@@ -110,6 +111,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     op = launches.op
     is_transpose = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
     is_transpose &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
+    # By the operator, since a kernel may run in a later step than the one that launched it.
     is_transpose[is_transpose] = in_windows(ctx, op[is_transpose].astype(np.intp))
     work, op = launches.work[is_transpose], op[is_transpose]
 

@@ -102,6 +102,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "are unknown.",
         )
 
+    # Kineto writes its own log into the trace, by level.
     messages = ctx.trace.notes.messages
     texts = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
     if texts:

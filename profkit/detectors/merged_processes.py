@@ -79,6 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if operators of several processes were recorded."""
     events = ctx.events
     ops = events.rows_of(Category.OP)
+    # A lane is one thread: a process is all lanes with its id.
     n_of_lane = np.bincount(events.lane[ops], minlength=len(events.lanes)).tolist()
     n_by_process: Counter[str] = Counter()
     for lane, n in zip(events.lanes, n_of_lane, strict=True):

@@ -155,6 +155,7 @@ def _left_tensor_cores(ctx: Context, matmuls: Products) -> Mask:
     is_half = np.array(
         [_HALF_ON_CUDA_CORES.search(kernel) is not None for kernel in kernels], dtype=np.bool_
     )
+    # Beside TF32 kernels, one in float32 is no setting: the library found no TF32 kernel for it.
     return np.asarray((is_half | (is_float32 & ("tf32" in precisions)))[place])
 
 
@@ -166,6 +167,7 @@ def _measure_aligned(ctx: Context, odd: Products, aligned: Products) -> Float64s
     """
     keys = np.stack((aligned.shapes, ctx.events.name[aligned.rows], aligned.kind))
     _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    # NumPy 2.0 alone returns the inverse in the shape of the keys.
     group = group.reshape(-1)
     spent_ns = np.bincount(group, ctx.events.dur_ns[aligned.kernel])
     per_ns = np.bincount(group, aligned.flops) / np.maximum(spent_ns, 1)
@@ -200,6 +202,7 @@ def _estimate_peaks(ctx: Context, odd: Products) -> Float64s:
         for number in distinct(odd.kind).tolist():
             precision = PRECISION_OF.get(odd.kinds[number], "tf32")
             is_kind = (devices == ordinal) & (odd.kind == number)
+            # The roof: either the arithmetic or the memory is the limit.
             by_memory = peak.bytes_per_s * odd.flops[is_kind] / odd.n_bytes[is_kind]
             per_ns[is_kind] = np.minimum(peak.flops_per_s.get(precision, 0.0), by_memory) / _NS
     return per_ns
@@ -221,6 +224,8 @@ def _build_findings(
     # Padding adds work, which an aligned product has to make up for.
     padding = np.prod(pad(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
     now_ns = ctx.events.dur_ns[odd.kernel]
+    # Without a known rate the quotient is infinite, and the product is not slow. In hundredths, so
+    # that the replay has few factors.
     with np.errstate(divide="ignore"):
         left = np.ceil(100 * odd.flops * padding / per_ns / now_ns) / 100
     is_slow = left <= _MOST_LEFT

@@ -86,6 +86,7 @@ _LINES_TO_SUM: Final = 1000
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line and device with a failed allocation."""
     for memory in ctx.device_memories:
+        # A program that retries with less fails several times at one line.
         by_line: dict[Location | None, list[AllocationFailure]] = {}
         for failure in memory.allocation_failures:
             line = next(iter(memory.locations([failure.stack])), None)

@@ -106,6 +106,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     sharing = f"{counted(threads.n_threads, 'thread')} of operators{workers}"
     if threads.n_ranks > 1:
         sharing = f"{counted(threads.n_ranks, 'rank')} with {sharing} each"
+    # What is left of a rank's cores when each of its workers has one.
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     yield INFO.finding(
         confidence="medium",

@@ -140,6 +140,7 @@ def _suggest_non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
 
 def _suggest_fix(ctx: Context, owners: Rows | Int32s) -> str:
     """Suggest the fix for a copy from pageable memory, by the operator that the program called."""
+    # An operator copies its CPU arguments itself, where no `.to()` can pin them.
     called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]
     if not names:

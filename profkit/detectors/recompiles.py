@@ -131,6 +131,7 @@ _SIZE: Final = regex(
 )
 
 _FIXES: Final = {
+    # The first pattern in a guard decides, so the general ones come last.
     r"size mismatch|rank mismatch|size\(\)|\.size\b|\bs\d+\b|mark_dynamic": (
         "Use `torch.compile(..., dynamic=True)`, or call "
         "`torch._dynamo.mark_dynamic(tensor, dim)` before the function, or pad to a few sizes."

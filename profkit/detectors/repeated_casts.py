@@ -157,6 +157,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _name_casts(ctx: Context, trips: RoundTrips) -> str:
     """Name the casts as the user wrote them, if a recorded call tells."""
+    # Layers repeat their casts, so the first hundred have all names.
     rows = distinct(trips.owner)[:_MAX_METHODS].tolist()
     methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
     return " and ".join(f"`.{method}()`" for method in methods) or "the casts"

@@ -98,6 +98,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
     busy = busy_ns(ctx)
+    # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
 
     for location, ops in ctx.by_line(distinct(called)):

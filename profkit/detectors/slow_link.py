@@ -99,6 +99,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for equals in _group_by_size(job, thresholds.min_moved_bytes).values():
         transfers = {
+            # Medians, since other traffic slows down single transfers.
             link: float(np.median(job.delays.transfer_ns[numbers]))
             for link, numbers in equals.items()
             if len(numbers) >= _MIN_COLLECTIVES
@@ -155,6 +156,7 @@ def _build_finding(job: JobContext, numbers: list[int], ratio: float, saving_ns:
     rows = matches.members[matches.first[numbers[0]] :][: sizes[numbers[0]]]
     ranks = tuple(calls.ranks[member].rank for member in calls.member[rows].tolist())
 
+    # Bytes per nanosecond are gigabytes per second.
     speed = delays.bus_bytes[numbers].sum() / delays.transfer_ns[numbers].sum()
     pair = f"Sends from rank {source} to rank {target}"
     group = f"Collectives of {the_group(calls.groups[calls.group[leader]], ranks)}"

@@ -127,6 +127,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if n_bytes is None:
         needed, is_small = 1, np.median(dur_ns) <= thresholds.max_small_ns
     else:
+        # DDP's first bucket is smaller, so that it is reduced early: one more than the bytes fill.
         needed = 1 + -(-int(n_bytes.sum()) // len(ctx.steps) // _BUCKET_BYTES)
         is_small = np.median(n_bytes) <= thresholds.max_small_bytes
 

@@ -150,6 +150,7 @@ def _find_small_copies(ctx: Context, max_bytes: int) -> tuple[Rows, Rows]:
     to_device = rows_named(events, TO_DEVICE, Category.MEMCPY)[launches.work]
     n_bytes = events.n_bytes.at(launches.work)
     is_small = to_device & (launches.op != NO_ROW) & (n_bytes >= 0) & (n_bytes <= max_bytes)
+    # The wait for a blocking copy costs more than its launch, and has rules of its own.
     is_small &= ~np.isin(launches.work, ctx.syncs.copy)
     work, op = launches.work[is_small], launches.op[is_small].astype(np.intp)
     inside = in_windows(ctx, op)

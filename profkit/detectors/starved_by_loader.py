@@ -139,6 +139,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_starved = starved_ns >= thresholds.min_step_share * length_ns
     if not (is_starved[1:].any() or len(steps) == 1):
         return
+    # Workers that are too slow empty the queue now and then: few steps wait, for long.
     later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
     if is_starved.mean() < thresholds.min_steps_share and later_share < thresholds.min_later_share:
         return

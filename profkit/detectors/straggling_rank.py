@@ -125,6 +125,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
         if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
 
+        # The replay tells what the rank costs; being last tells that the others wait for it.
         last = _find_last_started(job, rank)
         n = _count_joined(job, rank)
         if len(last) >= max(1, thresholds.min_last_share * n):

@@ -115,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _find_annotations(ctx: Context, pattern: re.Pattern[str]) -> Rows:
     """Find annotations by name, in the order of their start."""
+    # torch 1.8 to 1.10 write annotations as operators.
     rows = np.flatnonzero(rows_named(ctx.events, pattern, Category.ANNOTATION, Category.OP))
     return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
 

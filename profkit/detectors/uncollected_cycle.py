@@ -145,6 +145,7 @@ def _is_of_autograd(leak: Leak) -> bool:
 
 def _name_closures(leak: Leak) -> str:
     """Name the functions of a cycle that consists of closures; return "" for any other cycle."""
+    # The first element is repeated at the end of a cycle.
     functions = [name for name in leak.cycle[:-1] if name.startswith(_FUNCTION)]
     n_cells = sum(name.startswith(_CELL) for name in leak.cycle)
     if not functions or len(functions) + n_cells != len(leak.cycle[:-1]):

@@ -125,6 +125,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         on_device = [line for line in growths if line.device == device]
         if sum(line.step_bytes for line in on_device) < thresholds.min_step_bytes:
             continue
+        # The operators of a retained graph grow together, and have one cause.
         if len(on_device) > thresholds.max_lines_apart_count:
             yield _build_finding(ctx, thresholds, on_device)
             continue

@@ -211,6 +211,7 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     is_call = np.zeros(len(events), dtype=np.bool_)
     is_call[calls] = True
     ops = np.flatnonzero(rows_named(events, _ELEMENTWISE, Category.OP))
+    # Operators within operators, as of a closure's layers, are not the optimizer's own.
     caller = tree.enclosing(is_call | (events.category == Category.OP))[ops]
     is_direct = (caller != NO_ROW) & is_call[caller]
     caller, ops = caller[is_direct], ops[is_direct]

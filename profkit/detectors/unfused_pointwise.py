@@ -107,6 +107,7 @@ _MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all chains of elementwise kernels of a program that is not compiled."""
     events = ctx.events
+    # What a compiler has left unfused it will not fuse at the second attempt.
     if names_matching(events, _COMPILED).any():
         return
     elementwise = device_time(ctx, np.flatnonzero(elementwise_kernels(events)))
@@ -158,6 +159,7 @@ def _find_chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
     inside = in_windows(ctx, op)
     work, chain, op = work[inside], chain[inside], op[inside]
 
+    # By chain, then by duration: the last kernel of each chain is its longest.
     order = np.lexsort((ctx.events.dur_ns[work], chain))
     needless = np.ones(len(work), dtype=np.bool_)
     is_longest = np.append(np.diff(chain[order]) != 0, True)[: len(order)]

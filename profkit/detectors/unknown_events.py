@@ -81,6 +81,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     events = ctx.events
     rows = events.rows_of(Category.OTHER)
     counts = ctx.trace.notes.categories
+    # Kineto describes some work a second time, in categories of their own.
     n = len(rows) - sum(count for text, count in counts.items() if text.lower() in WITHOUT_WORK)
     if n <= 0 or n < thresholds.min_unknown_share * len(events):
         return

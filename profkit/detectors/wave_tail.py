@@ -106,6 +106,7 @@ class Thresholds:
     min_lost_share: float = 0.05
 
 
+# Blocks of attention take different times, so that they have no common last round.
 _PRODUCT: Final = regex(
     r"^(?!.*(fmha|flash|attention)).*(gemm|conv(?!ert)|[fdw](prop|grad)|cutlass|xmma|nvjet)",
     re.IGNORECASE,
@@ -139,6 +140,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_lost_share / 10):
         return
 
+    # Launches are ordered by work, and these kernels are a part of it.
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[ctx.launches.work] = ctx.launches.op
     is_launched = op[rows] != NO_ROW

@@ -100,6 +100,7 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts of parameters in a recording of inference."""
+    # Training needs float32 weights to add small updates to.
     if names_matching(ctx.events, torch_names.TRAINING)[ctx.events.name].any():
         return
     casts = find_cast_parameters(ctx.events, ctx.tree)
