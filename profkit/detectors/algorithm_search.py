@@ -104,6 +104,7 @@ class Thresholds:
     min_steps_count: int = 3
 
 
+# Also cuDNN's own operators, such as `aten::cudnn_convolution`, within which the search runs.
 _CONVOLUTION: Final = regex(r"^aten::\w*conv")
 _MAX_LINES: Final = 3
 

@@ -102,6 +102,10 @@ class Thresholds:
 
 
 MAX_LINES: Final = 3
+_SHARE_POOLS: Final = (
+    "Use one side stream instead of many, and let CUDA graphs share one pool "
+    "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
+)
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -143,10 +147,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     return INFO.finding(
         confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
-        fix=suggest_fragmentation_fix(memory) if is_fragmented else (
-            "Use one side stream instead of many, and let CUDA graphs share one pool "
-            "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
-        ),
+        fix=suggest_fragmentation_fix(memory) if is_fragmented else _SHARE_POOLS,
         locations=_find_locations(memory, sites if is_fragmented else (), stacks),
         n=int(is_later.sum()),
         cost=Cost(bytes=trend.unused_rise_bytes),
@@ -162,7 +163,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "largest_usable_block_bytes": int(segments.free_bytes.max(initial=0)),
             **(fragmentation_evidence(memory) if is_fragmented else {}),
         },
-    )  # fmt: skip
+    )
 
 
 def _find_locations(

@@ -124,6 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     extent = "the steps" if len(ctx.steps) else "the recording"
     locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
     parts = ", ".join(f"{purpose} {format_ns(ns)}" for purpose, ns in _sum_by_purpose(ctx, rows))
+    # The sum has no place of its own, so the message shows where the longest call is.
     longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
     location = ctx.location(longest)
 

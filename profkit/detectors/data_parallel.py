@@ -138,6 +138,7 @@ def _find_idle_time(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
     """Find the time in which no device does work other than the wrapper's."""
     work = ctx.launches.work
     starts, ends = windows(ctx)
+    # What the wrapper copies and sums keeps a device busy without advancing the model.
     models_work = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
     return complement(models_work, int(starts.min()), int(ends.max()))
 

@@ -8,9 +8,9 @@ What it finds:
 Why it matters:
     Anomaly detection tests each gradient for values that are not a number, and on a GPU the host
     waits for each test. It also takes a stack trace of each operator in the forward pass, which no
-    event shows. A launch that waits leaves the GPU idle until the next one. The cost is
-    what the steps take less in a replay of the recording: without the tests, or with launches of
-    five microseconds. Of the other settings it is not known.
+    event shows. A launch that waits leaves the GPU idle until the next one. The cost is what the
+    steps take less in a replay of the recording: without the tests, or with launches of five
+    microseconds. Of the other settings it is not known.
 
 How to fix it:
     Turn them off once the error is found.

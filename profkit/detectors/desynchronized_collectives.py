@@ -144,6 +144,7 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
 def _build_message(disagreement: Disagreement) -> str:
     unit, number = "collective", disagreement.number
     if number is None:
+        # Where torch numbers no collectives, the first step that differs is known.
         unit, number = "step", disagreement.step
     more = f" They disagree on {counted(disagreement.n, unit)}." if disagreement.n > 1 else ""
 

@@ -150,6 +150,7 @@ def _find_peer_copies(ctx: Context) -> tuple[Rows, Rows]:
     """Find the copies between devices in the windows, and the operators that launched them."""
     events, launches = ctx.events, ctx.launches
     source, target = (column.at(launches.work) for column in (events.from_device, events.to_device))
+    # ROCm's profiler writes no devices, and not all copies were launched within an operator.
     is_copy = (source != target) & (source != MISSING) & (target != MISSING)
     is_copy &= launches.op != NO_ROW
     copies, op = launches.work[is_copy], launches.op[is_copy].astype(np.intp)

@@ -91,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if wait is None:
         return
 
+    # New shapes enter at one operator, and all after it have new shapes because of that one.
     first = int(growth.shapes[0])
     location = ctx.location(first)
     n_steps = len(distinct(ctx.step_of(growth.shapes)))

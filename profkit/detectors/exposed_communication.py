@@ -11,9 +11,9 @@ Why it matters:
     A collective that overlaps with computation costs almost nothing; an exposed one makes the step
     longer by all of its duration, and the more ranks, the longer. Collectives during which the
     host had simply launched nothing else are left out, since shorter ones would not help, and so is
-    what unprefetched-gather reports. The cost
-    is what the steps take less in a replay of the recording in which the rest takes no time. It is
-    an upper bound: to hide a collective, there must be enough computation beside it.
+    what unprefetched-gather reports. The cost is what the steps take less in a replay of the
+    recording in which the rest takes no time. It is an upper bound: to hide a collective, there
+    must be enough computation beside it.
 
 How to fix it:
     Overlap the all-reduce of gradients with the backward pass, as ``DistributedDataParallel`` does;
@@ -42,10 +42,9 @@ When to ignore this:
     A slower rank is the cause: a collective lasts until the last rank has joined, and the trace of
     one rank cannot tell that from the transfer. The report over the ranks of a job can: it says how
     much of the time is waiting for other ranks, and how much transfer, which alone is the cost
-    there. Inference that splits layers
-    over GPUs communicates by design; it gets a note. Python that runs in parallel to a collective
-    on the host and calls no operator is taken for a wait. Where the host polls for NCCL
-    (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
+    there. Inference that splits layers over GPUs communicates by design; it gets a note. Python
+    that runs in parallel to a collective on the host and calls no operator is taken for a wait.
+    Where the host polls for NCCL (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
 
 Source:
     "Distributed Data Parallel" in PyTorch's notes (gradient bucketing and overlap);

@@ -179,6 +179,7 @@ def _build_findings(
     devices = distinct(events.device.at(rows)).tolist()
     capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
+    # Without a known ratio the kernels are left out: then the cost is an upper bound.
     change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
     cost = ctx.time_cost(change, "estimate" if is_fast else "upper-bound")
     is_warning = is_fast and reaches_share(ctx, cost.ns, thresholds.warning_share)

@@ -128,6 +128,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 is_warning = excess >= thresholds.warning_share * reserved
                 yield _build_finding(memory, reserved, excess, is_warning=is_warning)
 
+        # Rounding wastes memory within blocks, whatever lies between them.
         active = int(memory.replay.active_bytes[-1])
         rounding_share = thresholds.min_rounding_share * active
         if memory.rounding_bytes >= max(thresholds.min_pieces_bytes, rounding_share):

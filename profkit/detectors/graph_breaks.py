@@ -142,6 +142,7 @@ _REQUESTED: Final = regex(
 )
 """Reasons of graph breaks that the program requests."""
 _HINT: Final = regex(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z)", re.MULTILINE)
+# Hints to torch's developers, and those that say that nothing can be done.
 _USELESS_HINT: Final = regex(r"report an issue|Dynamo bug|fundamental|graph break may be difficult")
 _FIXES: Final = {
     r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn": (
@@ -306,19 +307,21 @@ def _find_line(ctx: Context, code: CompiledCode, place: int, *, has_graph: bool)
         has_graph: Whether that run has a graph.
     """
     call_site = ctx.location(int(ctx.compiled_runs.rows[place]))
-    at = code.resumes_at(place)
-    if at is None:
+    resumed = code.resumes_at(place)
+    if resumed is None:
         return _Line(call_site, is_call=True) if has_graph and not code.is_known(place) else None
 
     # A break at this line, else in a function that it calls.
     breaks = [
         candidate
         for candidate in code.breaks
-        if any(frame[:2] == at[:2] for frame in candidate.stack)
+        if any(frame[:2] == resumed[:2] for frame in candidate.stack)
     ]
-    graph_break = min(breaks, key=lambda candidate: candidate.stack[0][:2] != at[:2], default=None)
+    graph_break = min(
+        breaks, key=lambda candidate: candidate.stack[0][:2] != resumed[:2], default=None
+    )
     if graph_break is None:
-        return _Line(location_of(original(at)))
+        return _Line(location_of(original(resumed)))
     if _REQUESTED.search(first_line(graph_break.reason)):
         return None
 
@@ -363,12 +366,12 @@ def _build_finding(
         n_graphs: Graphs that run within each run. Shape of the runs.
     """
     runs = ctx.compiled_runs
+    # A call with several breaks is one run of the outermost function, and counts once.
     rows, calls = runs.rows[places], distinct(runs.root[places])
     python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())
     n_per_call = n_all / len(calls)
-    n_text = (
-        format_count(round(n_per_call)) if n_per_call.is_integer() else f"about {n_per_call:.1f}"
-    )
+    is_exact = n_per_call.is_integer()
+    n_text = format_count(round(n_per_call)) if is_exact else f"about {n_per_call:.1f}"
     in_callee = " in the function called" if line.is_call else ""
 
     change = ProgramChange(host_time=between.pairs())

@@ -110,6 +110,7 @@ class Thresholds:
     warning_share: float = 0.02
 
 
+# Ampere, which has tensor cores for wider types too, begins with 8.0.
 _VOLTA: Final = (7, 0)
 _TURING: Final = (7, 5)
 _WITH_TENSOR_CORES: Final = regex(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
@@ -126,11 +127,12 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all products and convolutions in float32, or all in bfloat16."""
-    # A program that uses tensor cores for anything has chosen its precision.
     events = ctx.events
     capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
     kernels = events.rows_of(Category.KERNEL)
     kernels = kernels[_is_on(ctx, kernels, capable)]
+
+    # A program that uses tensor cores for anything has chosen its precision.
     if not len(kernels) or tensor_core_rows(events, kernels).any():
         return
 
@@ -154,6 +156,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     change = ProgramChange(scaled=((rows, 1 / _RATIO),))
     cost = ctx.time_cost(change, "estimate")
     is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    # Kernels of a CUDA graph have no operator, and so no line.
     is_launched = matmuls.op != NO_ROW
     ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
     locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)

@@ -162,13 +162,15 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     change = ProgramChange(host_time=pauses.pairs())
-    (saved,) = ctx.time_costs([change], "estimate")
+    saved = ctx.time_cost(change, "estimate")
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+
     # A thread that has no core runs no operator either, wherever it is.
     capture = ctx.trace.capture
     cpu = None if capture is None else capture.cpu
     delayed_ns = 0 if cpu is None else round(cpu.delayed_share * steps_ns)
     left_ns = max(0, pauses.total_ns - delayed_ns)
+
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
         left_ns -= spent_ns
@@ -176,6 +178,7 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
         if not reaches_share(ctx, cost_ns, thresholds.min_saved_share):
             continue
+
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
         yield INFO.finding(
             confidence="medium",

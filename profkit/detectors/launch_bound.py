@@ -98,6 +98,7 @@ INFO = RuleInfo(
 
 
 MAX_LINES = 3
+# One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 
 
@@ -159,6 +160,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         saved_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
         waits_by_device.append(_LaunchWaits(device, idle, saved_ns))
 
+    # One host launches for all devices, so the one that waits longest stands for them.
     waits = max(waits_by_device, key=lambda waits: waits.total_ns)
     kernels = _find_kernels(ctx, waits.device)
     if len(kernels) and reaches_share(ctx, waits.total_ns, thresholds.min_idle_share):

@@ -124,6 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     cost = ctx.time_cost(change)
     is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
     locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, events.dur_ns[work]))
+    # PyTorch asks MIOpen for NHWC by default only from ROCm 7 on.
     is_amd = len(HIP.rows(events)) > 0
     variable = ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1` in the environment before ROCm 7"
 

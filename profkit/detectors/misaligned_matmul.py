@@ -110,12 +110,14 @@ _MAX_LINES: Final = 3
 _LIKE: Final = 1.25
 """An aligned product counts as comparable if it is larger, or has more FLOPs per byte, by no more
 than this factor: padding changes both a little."""
+# Kernels of cuBLAS, CUTLASS and MAGMA for half types that use no tensor cores.
 _HALF_ON_CUDA_CORES: Final = regex(
     r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)|magma_sgemmEx_kernel<float, (__nv_bfloat16|__half)\b"
 )
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
 """Most of its time that a product may keep when aligned, since rates differ by a few percent."""
+# The profiler writes types as C++ spells them.
 _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 

@@ -53,6 +53,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if no source line is known."""
+    # Lines may also come from another step that was recorded with stacks.
     if ctx.has_lines:
         return
     yield INFO.finding(

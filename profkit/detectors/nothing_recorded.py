@@ -68,6 +68,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     events = ctx.events
+    # A profiler that starts and stops makes some calls itself.
     n_calls = len(events.rows_of(Category.RUNTIME, Category.DRIVER))
     length = f" of {format_ns(ctx.window_ns)}" if ctx.window_ns else ""
     yield INFO.finding(

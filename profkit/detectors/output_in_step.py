@@ -63,6 +63,7 @@ INFO = RuleInfo(
 )
 
 Thresholds = CallThresholds
+# PIL and torchvision encode images, which takes as long as plotting.
 _PLOTS = ("matplotlib", "seaborn", "plotly", "PIL", "torchvision")
 
 

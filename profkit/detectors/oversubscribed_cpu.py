@@ -96,6 +96,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     threads, cpu = recorded
+    # Ranks are copies of one program: each has as many threads and workers as this one.
     n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
     delayed_ns = _delayed_by_program_ns(threads, cpu)
     share = delayed_ns / max(1, cpu.window_ns)

@@ -94,6 +94,7 @@ _NON_BLOCKING: Final = (
     "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU "
     "copies on its own."
 )
+# Accelerate moves batches itself, in its loaders and in `send_to_device`.
 _ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "

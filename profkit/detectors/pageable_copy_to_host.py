@@ -72,6 +72,7 @@ _LIBRARY_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
     for site in find_copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
+        # Without stacks the usual call stands for all that copy.
         method = tensor_method(ctx, int(site.owners[0])) or "cpu"
 
         yield site.finding(

@@ -202,6 +202,7 @@ def _build_finding(
     functions = list(dict.fromkeys(record.code for record in users))
 
     versions = [version_of(compilation.compile_id) for compilation in group]
+    # Versions are numbered from 0.
     n_versions = max((version + 1 for version in versions if version is not None), default=0)
     n_steps = len(distinct(ctx.step_of(rows)))
     is_repeated = n_steps > 1 or n_versions >= thresholds.min_versions_count

@@ -124,6 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
+    # A cast that is left out is neither launched by the host nor run by the device.
     change = ProgramChange(scaled=((united(trips.work, trips.owner), 0.0),))
     cost = ctx.time_cost(change)
     is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)

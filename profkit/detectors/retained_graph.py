@@ -81,6 +81,7 @@ def _suggest_fix(leak: Leak) -> str:
 
     name, chain = holder_name(leak), main_chain(leak)
     is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
+    # The state of a recurrent network is needed as a tensor, so its value cannot be read instead.
     if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
 

@@ -65,6 +65,7 @@ _FUSED: Final = (
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose gradient scaler blocks the host."""
+    # NVIDIA GPUs before Ampere have no arithmetic in bfloat16.
     without = "" if lacks_bfloat16(ctx) else ", or bfloat16, which needs no scaler"
     yield from read_findings(
         ctx,

@@ -133,10 +133,13 @@ def _group_by_size(
     is_pair = peers[0] != MISSING
     columns = np.stack(
         [
-            np.where(is_pair, -1, calls.kind[leader]), calls.column("n_in")[leader], sizes,
-            np.where(is_pair, -1, calls.group[leader]), *peers,
+            np.where(is_pair, -1, calls.kind[leader]),
+            calls.column("n_in")[leader],
+            sizes,
+            np.where(is_pair, -1, calls.group[leader]),
+            *peers,
         ]
-    )  # fmt: skip
+    )
 
     is_large = np.nan_to_num(delays.bus_bytes) >= min_bytes
     groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}

@@ -137,7 +137,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             if n_bytes is None
             else f"most of them are at most {format_bytes(int(np.median(n_bytes)))}"
         )
-        yield _build_finding(ctx, waits, places, needed / n_per_step, typical, thresholds)
+        yield _build_finding(ctx, thresholds, waits, places, needed / n_per_step, typical)
 
 
 def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | None:
@@ -152,9 +152,20 @@ def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | 
 
 
 def _build_finding(
-    ctx: Context, waits: CollectiveWaits, places: Rows, kept_share: float, typical: str,
+    ctx: Context,
     thresholds: Thresholds,
-) -> Finding:  # fmt: skip
+    waits: CollectiveWaits,
+    places: Rows,
+    kept_share: float,
+    typical: str,
+) -> Finding:
+    """Build the finding of all-reduces that fewer could replace.
+
+    Args:
+        places: The all-reduces, as places in ``waits``.
+        kept_share: Share of their time that as many as are needed would take.
+        typical: Their typical size or time, as a clause.
+    """
     rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))

@@ -116,6 +116,7 @@ class Thresholds:
 _LOADER: Final = regex(rf"^{re.escape(torch_names.DATA_LOADER)}")
 _IN_PROCESS: Final = "SingleProcess"
 """Part of the name of a wait for a batch that the loop's own process prepares."""
+# Creates the iterator of a loader, and starts its workers.
 _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
 )

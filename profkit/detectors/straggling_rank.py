@@ -121,6 +121,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # A rank that is a stage of its own has other work than the others.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     for rank in what_if.candidates:
+        # Not at the fastest rank's time: ranks differ a little on the same hardware.
         saving_ns = what_if.saving_at_median_ns(rank)
         if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
@@ -191,9 +192,14 @@ def _explain(job: JobContext, last: list[int]) -> Lateness:
 
 
 def _build_message(
-    job: JobContext, rank: int, n_last: int, n: int, saving_ns: float, why: Lateness,
+    job: JobContext,
+    rank: int,
+    n_last: int,
+    n: int,
+    saving_ns: float,
+    why: Lateness,
     extra: PlaceTime | None,
-) -> str:  # fmt: skip
+) -> str:
     share = format_share(saving_ns / job.what_if.recorded_ns)
     message = (
         f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"

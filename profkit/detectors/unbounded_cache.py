@@ -75,6 +75,7 @@ def _suggest_fix(leak: Leak) -> str:
 
     chain, name = main_chain(leak), holder_name(leak)
     holder = quoted(name) if name else "the cache"
+    # A cached result with its graph holds the activations behind it as well.
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (

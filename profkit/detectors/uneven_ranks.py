@@ -97,6 +97,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     excess = work_ns / work_ns.mean() - 1
     longest = np.flatnonzero(excess >= thresholds.min_excess_share).tolist()
     numbers = [job.ranks[rank].rank for rank in longest]
+    # The ranks above the mean are a stage only if they are all of its ranks and no others.
     stage = next((i for i, ranks in enumerate(what_if.stages) if {*ranks} == {*longest}), -1)
 
     yield INFO.finding(

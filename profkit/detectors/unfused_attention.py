@@ -101,7 +101,9 @@ class Thresholds:
     warning_share: float = 0.05
 
 
+# What scaled_dot_product_attention falls back to: operators of its own, each with a kernel.
 _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
+# The fast path of nn.MultiheadAttention in inference, fused unless it returns the weights.
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 _MAX_LINES: Final = 3
 

@@ -129,7 +129,9 @@ _KEPT_ON_CPU: Final = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.65, "SGD": 0.85
 """The same on a CPU, at most. Measured with torch 2.13 for 10 to 161 parameters of 1.3 to 4 million
 elements: Adam and AdamW 0.16 to 0.31, SGD with momentum 0.34 to 0.84, Adagrad 0.32 to 0.41, and
 0.37 to 0.61 in its pull request."""
+# The versions of torch that brought `fused=True` for CUDA.
 _FUSED_ON_GPU: Final = {"Adam": "1.13", "AdamW": "2.0", "SGD": "2.3"}
+# Optimizers that have a foreach implementation and, on GPUs, no fused one.
 _FOREACH: Final = frozenset(
     {"ASGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"}
 )

@@ -108,4 +108,5 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _count_missing_collectives(ctx: Context) -> int:
     """Count the collectives issued to a device beyond the recorded communication kernels."""
     issued = len(device_collectives(ctx.events))
+    # One collective may run as several kernels, so at least as many are missing.
     return max(0, issued - int(ctx.is_communication.sum()))

@@ -72,6 +72,7 @@ INFO = RuleInfo(
     no_example="It takes several processes with DistributedDataParallel.",
 )
 
+# Earlier versions of torch wrote `torch::distributed::reducer::`.
 _SEARCH: Final = regex(
     r"^torch(\.distributed\.ddp\.|::distributed::)reducer::search_unused_parameters$"
 )

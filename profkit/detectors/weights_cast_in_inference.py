@@ -108,6 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
         return
 
+    # On a CPU a cast launches nothing, and its operator alone is the cost.
     work, _ = ctx.launched_by(casts)
     change = ProgramChange(scaled=((united(casts, work), 0.0),))
     cost = ctx.time_cost(change)

@@ -95,6 +95,7 @@ class Thresholds:
     warning_share: float = 0.02
 
 
+# Optimizers fill all gradients of one device and type by a single `_foreach_zero_`.
 _FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
 _FILL_OF_TENSOR: Final = regex(r"^aten::zero_$")
 _ADD: Final = regex(r"^aten::add_$")
