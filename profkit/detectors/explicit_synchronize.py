@@ -142,6 +142,7 @@ def _name_python_call(runtime_call: str) -> str:
 
 def _suggest_fix(call: str) -> str:
     start = f"Delete `{call}`: PyTorch orders the work of a stream by itself."
+    # A wait for one event or stream mostly orders work, one for the whole device mostly times it.
     if "event" in call.lower() or "stream" in call.lower():
         return (
             f"{start} To make another stream wait, use `stream.wait_event(event)` or "

@@ -114,6 +114,7 @@ def _describe(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
 
 def _suggest_fix(ctx: Context, rows: Rows) -> str:
     name = _operator(ctx, rows)
+    # A condition needs its value at once, so reading it later is no fix.
     if name in {"is_nonzero", "equal", "allclose"}:
         return (
             "Use `torch.where(condition, a, b)` instead of `if`, or test the condition only every "

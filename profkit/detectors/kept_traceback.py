@@ -76,6 +76,7 @@ def _build_message(leak: Leak) -> str:
 
 
 def _suggest_fix(leak: Leak) -> str:
+    # The text of a traceback has all that a report shows, and refers to no frame.
     name = holder_name(leak)
     place = f" in {quoted(name)}" if name else ""
     return (

@@ -101,6 +101,7 @@ def _build_finding(
     worst = max(failures, key=lambda failure: failure.missing_bytes or 0)
     sites = allocation_sites(memory.sites_at(worst.place), memory.lines, _LINES_TO_SUM)
     location = line or Location()
+    # The line that failed, then the lines that filled the memory, where the fix mostly is.
     locations = (*([line] if line else []), *site_locations(sites[:MAX_LINES]))
 
     # A program that continues has caught the error, such as one that searches for a batch size.

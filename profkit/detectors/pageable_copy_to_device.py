@@ -115,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits.select(~are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy)))
     in_pageable = is_pageable(ctx.events, waits.copy)
 
+    # Apart, since a copy from pinned memory only lacks the argument.
     for memory, is_copy in (("pageable", in_pageable), ("pinned", ~in_pageable)):
         for site in find_copy_sites(ctx, waits.select(is_copy), thresholds):
             yield site.finding(

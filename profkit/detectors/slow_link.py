@@ -113,6 +113,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
                 slow[link] += equals[link]
                 ratios[link].append(median_ns / ns)
 
+    # A slow link is slow for collectives of all sizes, and its cost is that of all together.
     for link, numbers in sorted(slow.items()):
         saving_ns = job.what_if.saving_with(RankChange(links=tuple(sorted(numbers))))
         if saving_ns >= thresholds.min_saving_share * job.what_if.actual_ns:

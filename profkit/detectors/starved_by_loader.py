@@ -132,6 +132,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     waiting = covered_by(ctx.events, rows)
+    # While a GPU still works, the wait costs nothing.
     starved = intersect(waiting, idle_in_windows(ctx)) if ctx.has_device_work else waiting
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)

@@ -185,6 +185,7 @@ def _build_finding(
 
 def _explain(job: JobContext, last: list[int]) -> Lateness:
     """Return the cause of most of the time by which the rank is late."""
+    # By time and not by number: one long wait for data outweighs many short launches.
     delay_ns: Counter[Lateness] = Counter()
     for collective in last:
         delay_ns[job.delays.why[collective]] += int(job.delays.delay_ns[collective])

@@ -89,6 +89,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # reported by straggling-rank.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     single = [rank for rank in what_if.candidates if rank not in stages]
+    # Replayed, not by its work: a rank with more work need not be the one that others wait for.
     by_one = max((what_if.saving_ns((rank,)) for rank in single), default=0.0)
     if by_one > _MAX_SINGLE_SHARE * saving_ns:
         return

@@ -112,6 +112,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
     attention = find_attentions(ctx.events, ctx.tree, ctx.launches)
     attention = attention.select(in_windows(ctx, attention.softmax))
+    # With the products, to tell whether attention matters at all. The cost is without them.
     spent = device_time(ctx, np.append(attention.products, attention.between))
     share = spent.total_ns / busy_ns(ctx)
     if not len(attention.softmax) or share < thresholds.min_busy_share:

@@ -187,6 +187,7 @@ def _suggest_fix(ctx: Context, gathers: LateGathers) -> str:
         return _IN_ZERO
 
     in_forward, in_backward = _FIXES[gathers.sharding]
+    # Only a pass with late gathers needs an argument: prefetching takes memory.
     arguments = [] if gathers.in_backward.all() else [in_forward]
     if gathers.in_backward.any():
         arguments.append(in_backward)
