@@ -167,7 +167,7 @@ def _find_trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
     syncs = syncs[np.argsort(events.ts_ns[syncs], kind="stable")]
     op = ctx.innermost_op[syncs].astype(np.intp)
 
-    # As an index NO_ROW is the last event, so calls outside of operators are excluded by name.
+    # As an index NO_ROW is the last event, so calls outside of operators are excluded first.
     is_trial = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
     is_trial[is_trial] = in_windows(ctx, syncs[is_trial])
     _, group, count = np.unique(op, return_inverse=True, return_counts=True)

@@ -91,7 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if spent.total_ns < max(1, thresholds.min_saved_share * total_ns):
         return
 
-    # The replay is the costly part, and can only save less than the time itself.
+    # The replay is the costly part, and can save no more than the time itself.
     change = ProgramChange(host_time=spent.pairs())
     cost = ctx.time_cost(change)
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:

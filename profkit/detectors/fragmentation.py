@@ -149,7 +149,7 @@ def _build_finding(
 ) -> Finding:
     requests = memory.driver_requests
     failed = np.flatnonzero(requests.is_fragmented)
-    # One request stands for all in the message: for the largest one the most memory was free.
+    # In the message one request stands for all: the largest for which free memory had no place.
     largest = int(failed[requests.needed_bytes[failed].argmax()])
 
     # The live blocks in the way are more to the point than the line that requested memory.

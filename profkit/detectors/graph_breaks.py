@@ -268,7 +268,7 @@ def _group_by_version(ctx: Context, places: Rows) -> Iterator[Rows]:
     resumed_name = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
     keys = np.stack((events.name[runs.rows[places]], resumed_name), axis=1)
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    # NumPy 2.0 alone returns the inverse in the shape of the keys.
+    # NumPy 2.0 alone returns the inverse with as many dimensions as the keys.
     group = group.reshape(-1)
     for number in np.argsort(first, kind="stable").tolist():
         yield places[group == number]

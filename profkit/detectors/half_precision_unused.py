@@ -156,7 +156,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     change = ProgramChange(scaled=((rows, 1 / _RATIO),))
     cost = ctx.time_cost(change, "estimate")
     is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
-    # Kernels of a CUDA graph have no operator, and so no line.
+    # Kernels of a CUDA graph may have no operator, and so no line.
     is_launched = matmuls.op != NO_ROW
     ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
     locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)

@@ -92,7 +92,7 @@ def _find_index_reads(ctx: Context, rows: Rows) -> Rows:
     """Find the reads of an element with which the same line then indexes."""
     read, index = find_reads_before_indexing(ctx.events, rows).T
     frame, step_of = ctx.source.frame, ctx.step_of
-    # On another line the value is used for something else before.
+    # A line that indexes later need not use the value that was read.
     is_same_line = (frame[read] == frame[index]) & (frame[read] != NO_FRAME)
     return np.asarray(read[is_same_line & (step_of(read) == step_of(index))])
 

@@ -169,7 +169,7 @@ def _measure_aligned(ctx: Context, odd: Products, aligned: Products) -> Float64s
     """
     keys = np.stack((aligned.shapes, ctx.events.name[aligned.rows], aligned.kind))
     _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    # NumPy 2.0 alone returns the inverse in the shape of the keys.
+    # NumPy 2.0 alone returns the inverse with as many dimensions as the keys.
     group = group.reshape(-1)
     spent_ns = np.bincount(group, ctx.events.dur_ns[aligned.kernel])
     per_ns = np.bincount(group, aligned.flops) / np.maximum(spent_ns, 1)

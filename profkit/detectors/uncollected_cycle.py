@@ -127,7 +127,7 @@ def _suggest_fix(leak: Leak) -> str:
 
 def _suggest_autograd_fix(leak: Leak) -> str:
     # After `backward(create_graph=True)` a parameter and its gradient's graph refer to each other.
-    # Any other cycle is made by a function's own `ctx`.
+    # Any other cycle goes through the `ctx` of a function.
     if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
             "Compute the gradients with `torch.autograd.grad(loss, parameters, "

@@ -140,7 +140,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_lost_share / 10):
         return
 
-    # Launches are ordered by work, and these kernels are a part of it.
+    # A table by event: launches are listed by work, of which these kernels are a part.
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[ctx.launches.work] = ctx.launches.op
     is_launched = op[rows] != NO_ROW
