@@ -149,7 +149,7 @@ def _build_finding(
 ) -> Finding:
     requests = memory.driver_requests
     failed = np.flatnonzero(requests.is_fragmented)
-    # In the message one request stands for all: the largest for which free memory had no place.
+    # In the message one request stands for all: the largest that no free block fitted.
     largest = int(failed[requests.needed_bytes[failed].argmax()])
 
     # The live blocks in the way are more to the point than the line that requested memory.
