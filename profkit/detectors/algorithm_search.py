@@ -49,20 +49,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int64s,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    counted,
+    dataclass,
+    event_ids,
+    format_count,
+    format_ns,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CFG001",
@@ -91,6 +104,7 @@ class Thresholds:
     min_steps_count: int = 3
 
 
+# Also cuDNN's own operators, such as `aten::cudnn_convolution`, within which the search runs.
 _CONVOLUTION: Final = regex(r"^aten::\w*conv")
 _MAX_LINES: Final = 3
 
@@ -101,13 +115,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(syncs):
         return
 
+    # Reversed, so that np.unique returns the last wait of each convolution: what it launches after
+    # that is the convolution itself, by the algorithm that was chosen.
     ops, last = np.unique(op[::-1], return_index=True)
     until_ns = ctx.events.end_ns[syncs[::-1][last]]
     calls, work = _find_measured(ctx, ops, until_ns)
     change = ProgramChange(calls=syncs, scaled=((united(calls, work), 0.0),))
-    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     # A search in one step is part of a warm-up; in several, sizes change all the time.
@@ -120,9 +135,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_repeated else "note",
         confidence="high",
         message=(
-            f"{counted(len(ops), 'convolution')}{at(locations[0]) if locations else ''} "
+            f"{counted(len(ops), 'convolution')}{at_first(locations)} "
             f"measured {counted(len(syncs), 'algorithm')}{steps}, which took "
-            f"{format_ns(saved_ns)} ({format_share(saved_ns / total_ns)})."
+            f"{format_ns(cost.ns)} ({format_share(cost.ns / windows_ns(ctx))})."
         ),
         fix=(
             "Pad the inputs to a few sizes, or set `torch.backends.cudnn.benchmark = False`: each "
@@ -152,6 +167,7 @@ def _find_trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
     syncs = syncs[np.argsort(events.ts_ns[syncs], kind="stable")]
     op = ctx.innermost_op[syncs].astype(np.intp)
 
+    # As an index NO_ROW is the last event, so calls outside of operators are excluded first.
     is_trial = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
     is_trial[is_trial] = in_windows(ctx, syncs[is_trial])
     _, group, count = np.unique(op, return_inverse=True, return_counts=True)

@@ -51,26 +51,32 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import (
     driver_calls,
     find_growth_by_shapes,
     find_uncached_calls,
 )
 from profkit.engine.families.device_memory.oom_messages import describe_flushes, suggest_flush_fix
-from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, find_costly_waits
-from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.change import ProgramChange
-from profkit.model.events import Rows
-from profkit.model.finding import Cost, Finding
-from profkit.units import format_count
+from profkit.rule import (
+    MAX_EVENT_IDS,
+    Context,
+    Cost,
+    Finding,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    WaitThresholds,
+    dataclass,
+    find_costly_waits,
+    format_count,
+    known_locations,
+    needs,
+    time_per_step,
+)
 
 DRIVER_CALLS: Final = Need(
     name="driver calls",
@@ -120,6 +126,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _report_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    # The first step fills the cache, as in any program.
     n_later = len(ctx.steps) - 1
     in_driver = driver_calls(ctx)
     in_driver = in_driver.select(ctx.step_of(in_driver.rows) > 0)

@@ -45,15 +45,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import find_uncached_calls
-from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
-from profkit.engine.wording import counted, times_per_step
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category
-from profkit.model.finding import Finding
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    WaitThresholds,
+    counted,
+    find_costly_waits,
+    in_windows,
+    needs,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="MEM018",
@@ -76,6 +81,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if wait is None:
         return
 
+    # The message names the calls of this runtime: those of CUDA, of HIP, or of the driver.
     kinds = [ctx.events.name_of(int(calls.rows[calls.is_free == freed][0])) for freed in (0, 1)]
     kernels = ctx.events.rows_of(Category.KERNEL)
     n_kernels = round(in_windows(ctx, kernels).sum() / max(1, len(ctx.steps)))

@@ -43,16 +43,13 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
     PYTHON_CALLS,
     CallThresholds,
     call_findings,
 )
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
     id="DAT006",
@@ -72,6 +69,7 @@ def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:
 
 
 def _suggest_fix(name: str) -> str:
+    # A frame is `torch/serialization.py(810): load`; other libraries have `load_file` and the like.
     if name.rpartition(": ")[2].startswith("load"):
         return "Read the file once, before the loop."
     return (

@@ -46,13 +46,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.engine.wording import tensor_method
-from profkit.model.events import Rows
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 
 INFO = RuleInfo(
     id="SYN004",
@@ -65,6 +60,7 @@ INFO = RuleInfo(
 
 Thresholds = ReadThresholds
 
+# With a single argument `where` is a `nonzero`, and selects by a mask as well.
 _MASKS: Final = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "where"})
 _KEEP_SHAPE: Final = (
     "Keep the shape: use `torch.where(mask, x, 0)` or multiply by the mask instead of selecting "
@@ -103,4 +99,5 @@ def _describe(ctx: Context, rows: Rows) -> tuple[str, str]:
     method = tensor_method(ctx, int(rows[0]))
     if method is not None:
         return f"`.{method}()`", fix
+    # Some operators run under another name than their function: `unique()` as `_unique2`.
     return "Indexing with a mask" if name in _MASKS else f"`{name.strip('_2')}()`", fix

@@ -49,10 +49,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
     retention_text,
@@ -62,15 +58,24 @@ from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_evidence,
     suggest_fragmentation_fix,
 )
-from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.cache_trend import CacheTrend
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.events import Int32s, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.model.memory_summary import FragmentationSite
-from profkit.units import format_bytes, format_count
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    FragmentationSite,
+    Int32s,
+    Location,
+    Rows,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_count,
+    fragmentation_summary,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM010",
@@ -97,6 +102,10 @@ class Thresholds:
 
 
 MAX_LINES: Final = 3
+_SHARE_POOLS: Final = (
+    "Use one side stream instead of many, and let CUDA graphs share one pool "
+    "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
+)
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -120,6 +129,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     is_fragmented = int(failed_bytes) * 2 >= int(later_bytes)
 
     stacks = memory.snapshot.history.stack[replay.rows[requests.place[is_later]]]
+    # At the last request that found only pieces, the map shows what was between them.
     place = int(requests.place[failed[-1]]) if len(failed) else replay.end
     segments = memory.segment_map_at(place)
     sites = main_fragmentation_sites(fragmentation_summary(segments, memory.lines))[:MAX_LINES]
@@ -137,10 +147,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     return INFO.finding(
         confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
-        fix=suggest_fragmentation_fix(memory) if is_fragmented else (
-            "Use one side stream instead of many, and let CUDA graphs share one pool "
-            "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
-        ),
+        fix=suggest_fragmentation_fix(memory) if is_fragmented else _SHARE_POOLS,
         locations=_find_locations(memory, sites if is_fragmented else (), stacks),
         n=int(is_later.sum()),
         cost=Cost(bytes=trend.unused_rise_bytes),
@@ -156,7 +163,7 @@ def _build_finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "largest_usable_block_bytes": int(segments.free_bytes.max(initial=0)),
             **(fragmentation_evidence(memory) if is_fragmented else {}),
         },
-    )  # fmt: skip
+    )
 
 
 def _find_locations(
@@ -170,6 +177,8 @@ def _find_locations(
 def _describe_fragmentation(
     memory: DeviceMemory, failed: Rows, sites: Sequence[FragmentationSite]
 ) -> str:
+    # Each stream and pool has free blocks of its own, so only those count that could have served
+    # the request.
     requests, last = memory.driver_requests, int(failed[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
     segments = memory.segment_map_at(int(requests.place[last]))

@@ -40,15 +40,19 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import orphans_from_before_recording
 from profkit.index.intervals import covered_by
-from profkit.model.finding import Finding
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    format_count,
+    format_ns,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF002",
@@ -75,6 +79,7 @@ class Thresholds:
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if devices ran work from before the recording."""
     rows = orphans_from_before_recording(ctx.events, ctx.launches)
+    # As a union, like the busy time that it is compared with: streams run at the same time.
     busy_ns = covered_by(ctx.events, rows).total_ns
     share = busy_ns / max(ctx.busy.total_ns, 1)
     if not busy_ns or share < thresholds.min_busy_share:

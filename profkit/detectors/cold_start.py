@@ -48,19 +48,26 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations
 from profkit.index.intervals import covered_by, inside
 from profkit.index.runtime_calls import HIP, LAUNCH
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_ns,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="PRF010",
@@ -85,6 +92,7 @@ class Thresholds:
     min_saved_share: float = 0.05
 
 
+# By the operator around a call: no call says for which library it is.
 _DNN: Final = regex(r"cudnn|conv|batch_norm|miopen|rnn|lstm|gru")
 _BLAS: Final = regex(r"mm$|mm_|scaled_mm|linear|addmv|::mv$|::dot$")
 _GRAPH: Final = regex(r"Graph(Instantiate|Upload|Launch|Exec)")
@@ -107,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(scaled=((rows, 0.0),))
     cost = ctx.time_cost(change)
+    # Without steps the window begins with the first device work, and set-up comes before it.
     total_ns = windows_ns(ctx) if len(ctx.steps) else ctx.window_ns
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
         return
@@ -115,6 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     extent = "the steps" if len(ctx.steps) else "the recording"
     locations = known_locations(*ctx.costliest_lines(rows, _MAX_LINES, ctx.events.dur_ns[rows]))
     parts = ", ".join(f"{purpose} {format_ns(ns)}" for purpose, ns in _sum_by_purpose(ctx, rows))
+    # The sum has no place of its own, so the message shows where the longest call is.
     longest = int(rows[np.argmax(ctx.events.dur_ns[rows])])
     location = ctx.location(longest)
 

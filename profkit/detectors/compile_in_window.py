@@ -47,16 +47,19 @@ Source:
 from collections.abc import Iterator
 from functools import reduce
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import compile_times
-from profkit.engine.windows import windows_ns
 from profkit.index.intervals import EMPTY, unite
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    dataclass,
+    format_ns,
+    format_share,
+    needs,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CMP004",
@@ -88,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if spent.total_ns < max(1, thresholds.min_saved_share * total_ns):
         return
 
+    # The replay is the costly part, and can save no more than the time itself.
     change = ProgramChange(host_time=spent.pairs())
     cost = ctx.time_cost(change)
     if (cost.ns or 0) < thresholds.min_saved_share * total_ns:
@@ -96,6 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     longest = sorted(times.items(), key=lambda item: -item[1].total_ns)
     parts = ", ".join(f"{name} {format_ns(time.total_ns)}" for name, time in longest)
     yield INFO.finding(
+        # TorchScript's fuser writes no event: its time is a pause before a call.
         confidence="medium" if "TorchScript" in times else "high",
         message=(
             f"Compiling for the first time takes {format_ns(spent.total_ns)} of "

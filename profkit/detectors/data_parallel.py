@@ -49,22 +49,30 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.messages import describe_program
-from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, complement, covered_by, unite
 from profkit.index.ranks.data_parallel import (
     DataParallelOverhead,
     data_parallel_calls,
     measure_data_parallel,
 )
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.units import format_count
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_count,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    windows,
+)
 
 INFO = RuleInfo(
     id="COM002",
@@ -100,9 +108,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     wrapper = measure_data_parallel(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
     idle_ns = _find_idle_time(ctx, wrapper).total_ns
+    # Copies, scatters and sums disappear, and the model's own kernels stay where they are.
     change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())
     cost = ctx.time_cost(change)
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
     lines = ctx.costliest_lines(calls, MAX_LINES, ctx.events.dur_ns[calls])
 
     yield INFO.finding(
@@ -129,6 +138,7 @@ def _find_idle_time(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
     """Find the time in which no device does work other than the wrapper's."""
     work = ctx.launches.work
     starts, ends = windows(ctx)
+    # What the wrapper copies and sums keeps a device busy without advancing the model.
     models_work = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
     return complement(models_work, int(starts.min()), int(ends.max()))
 

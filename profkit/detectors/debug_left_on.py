@@ -8,9 +8,9 @@ What it finds:
 Why it matters:
     Anomaly detection tests each gradient for values that are not a number, and on a GPU the host
     waits for each test. It also takes a stack trace of each operator in the forward pass, which no
-    event shows. A launch that waits leaves the GPU idle until the next one. The cost is
-    what the steps take less in a replay of the recording: without the tests, or with launches of
-    five microseconds. Of the other settings it is not known.
+    event shows. A launch that waits leaves the GPU idle until the next one. The cost is what the
+    steps take less in a replay of the recording: without the tests, or with launches of five
+    microseconds. Of the other settings it is not known.
 
 How to fix it:
     Turn them off once the error is found.
@@ -47,24 +47,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import python_calls
 from profkit.engine.families.reads import find_anomaly_checks
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import HIP
-from profkit.model.capture_info import DEBUG_SETTINGS
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    DEBUG_SETTINGS,
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CFG003",
@@ -90,6 +99,7 @@ class Thresholds:
     min_waited_share: float = 0.98
 
 
+# Public functions: `gradcheck` and `gradgradcheck`, which calls the former.
 _GRADCHECK: Final = regex(r"(^|[/\\])torch[/\\]autograd[/\\]gradcheck\.py\(\d+\): grad")
 _MAX_LINES: Final = 3
 _COMPILES_NOTHING: Final = "`torch.compile` compiles nothing"
@@ -124,6 +134,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _report_anomaly_checks(ctx: Context, checks: Rows) -> Finding:
     is_check = np.zeros(len(ctx.events), dtype=np.bool_)
     is_check[checks] = True
+    # Without the tests their waits disappear too, and these are the larger part on a GPU.
     within = ctx.tree.nearest(is_check)[ctx.syncs.rows] != NO_ROW
     work, _ = ctx.launched_by(checks)
     change = ProgramChange(calls=ctx.syncs.rows[within], scaled=((united(checks, work), 0.0),))
@@ -176,6 +187,7 @@ def _find_blocking_launches(ctx: Context, thresholds: Thresholds) -> Rows:
     events, launches = ctx.events, ctx.launches
     is_kernel = (launches.launch != NO_ROW) & (events.category[launches.work] == Category.KERNEL)
     kernels, launch = launches.work[is_kernel], launches.launch[is_kernel].astype(np.intp)
+    # A launch that does not wait mostly returns before its kernel has begun.
     is_waited = events.end_ns[kernels] <= events.end_ns[launch]
     n_min, min_share = thresholds.min_kernels_count, thresholds.min_waited_share
     if len(kernels) < n_min or is_waited.mean() < min_share:
@@ -223,8 +235,10 @@ def _report_variables(ctx: Context, *, blocks: bool) -> Iterator[Finding]:
 
     for name, value in capture.settings.items():
         effect = _EFFECTS.get(name, _BLOCKING)
+        # These settings change nothing in a job of one process.
         matters = name not in _FOR_RANKS or (capture.world_size or 1) > 1
         if effect == _BLOCKING:
+            # Launches that were seen to wait have a finding with a cost, which says more.
             matters = ctx.has_device_work and not blocks
         if not matters or value not in DEBUG_SETTINGS.get(name, ()):
             continue

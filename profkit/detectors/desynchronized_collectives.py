@@ -52,17 +52,21 @@ Source:
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives import blocked
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import counted, the_group, the_ranks
 from profkit.index.ranks.blocked import BlockedCollective
 from profkit.index.ranks.disagreements import CollectiveCall, Disagreement
-from profkit.model.finding import Finding
-from profkit.names import visible
-from profkit.units import format_count
+from profkit.rule import (
+    Finding,
+    JobContext,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_count,
+    needs,
+    the_group,
+    the_ranks,
+    visible,
+)
 
 INFO = RuleInfo(
     id="COM003",
@@ -86,6 +90,8 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each group whose ranks disagree."""
     for disagreement in job.disagreements:
         yield INFO.finding(
+            # Without torch's numbers a call that the profiler lost looks like one that was not
+            # made.
             confidence="medium" if disagreement.number is None else "high",
             message=_build_message(disagreement),
             fix=(
@@ -120,6 +126,7 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
 
     records = {rank: record.about for rank, record in job.last_records.items()}
     for (reason, absent), (first, *later) in by_cause.items():
+        # A rank without the call may just be slow, as long as torch's timeout has not passed.
         is_late = reason in {"absent", "waiting"} and first.waited_ns is None
         has_timed_out = any(call.has_timed_out for call in first.called.values())
         yield INFO.finding(
@@ -137,6 +144,7 @@ def _report_blocked(job: JobContext, reported: Collection[str]) -> Iterator[Find
 def _build_message(disagreement: Disagreement) -> str:
     unit, number = "collective", disagreement.number
     if number is None:
+        # Where torch numbers no collectives, the first step that differs is known.
         unit, number = "step", disagreement.step
     more = f" They disagree on {counted(disagreement.n, unit)}." if disagreement.n > 1 else ""
 

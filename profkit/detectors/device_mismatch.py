@@ -46,16 +46,19 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.wording import at, known_locations
-from profkit.model.capture_info import DeviceMismatch
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.model.location import Location
+from profkit.rule import (
+    Category,
+    Context,
+    DeviceMismatch,
+    Finding,
+    Location,
+    Need,
+    RuleInfo,
+    at,
+    dataclass,
+    known_locations,
+    needs,
+)
 
 END: Final = Need(
     name="end of the program",
@@ -88,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     file, line, function = mismatch.place
+    # Only some forms of the error name the operator, as in `wrapper_CUDA_addmm`.
     operator = mismatch.operator or _find_last_operator(ctx)
     location = Location(file or None, line if file else None, function or None, operator or None)
     subject = f"`{operator}`" if operator else "An operator"

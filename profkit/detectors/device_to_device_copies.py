@@ -51,18 +51,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.model.change import ProgramChange
-from profkit.model.events import MISSING, NO_ROW, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_bytes, format_share
+from profkit.rule import (
+    MISSING,
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    device_time,
+    event_ids,
+    format_bytes,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="DAT005",
@@ -99,6 +110,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that copies tensors between devices."""
     copies, op = _find_peer_copies(ctx)
     total_ns = windows_ns(ctx)
+    # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
     min_ns = max(1, thresholds.min_copy_share * total_ns)
 
@@ -111,7 +123,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         change = ProgramChange(scaled=((line_copies, 0.0),))
         cost = ctx.time_cost(change)
         pairs, n_bytes = _describe_pairs(ctx, line_copies)
-        is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
+        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
         yield INFO.finding(
             severity="warning" if is_warning else "note",
             confidence="high",
@@ -138,6 +150,7 @@ def _find_peer_copies(ctx: Context) -> tuple[Rows, Rows]:
     """Find the copies between devices in the windows, and the operators that launched them."""
     events, launches = ctx.events, ctx.launches
     source, target = (column.at(launches.work) for column in (events.from_device, events.to_device))
+    # ROCm's profiler writes no devices, and not all copies were launched within an operator.
     is_copy = (source != target) & (source != MISSING) & (target != MISSING)
     is_copy &= launches.op != NO_ROW
     copies, op = launches.work[is_copy], launches.op[is_copy].astype(np.intp)
@@ -162,6 +175,7 @@ def _describe_pairs(ctx: Context, copies: Rows) -> tuple[list[str], int]:
     texts = []
     for from_device, to_device in np.unique(np.stack((source, target)), axis=1).T.tolist():
         is_pair = (source == from_device) & (target == to_device)
+        # Bytes per nanosecond are gigabytes per second.
         pair_bytes = int(n_bytes[is_pair].sum())
         pair_ns = int(events.dur_ns[copies[is_pair]].sum())
         size = f"{format_bytes(pair_bytes / n_steps)}{' per step' if len(ctx.steps) else ''}"

@@ -45,16 +45,21 @@ Source:
 import json
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.driver_calls import ShapeGrowth, find_growth_by_shapes
-from profkit.engine.windows import WaitThresholds, find_costly_waits
-from profkit.engine.wording import at, counted, known_locations
 from profkit.index.distinct import distinct
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    WaitThresholds,
+    at,
+    counted,
+    dataclass,
+    find_costly_waits,
+    known_locations,
+    needs,
+)
 
 INFO = RuleInfo(
     id="CMP003",
@@ -86,6 +91,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if wait is None:
         return
 
+    # New shapes enter at one operator, and all after it have new shapes because of that one.
     first = int(growth.shapes[0])
     location = ctx.location(first)
     n_steps = len(distinct(ctx.step_of(growth.shapes)))
@@ -113,5 +119,6 @@ def _read_shape(ctx: Context, growth: ShapeGrowth) -> str:
     """Read the shape of the first tensor of the last call: ``32 x 117``."""
     events = ctx.events
     text = events.names[int(events.input_dims.at(growth.shapes[-1:])[0])]
+    # An input that is no tensor has an empty shape; of scalars alone the whole text is shown.
     sizes: list[object] = next((shape for shape in json.loads(text) if shape), [])
     return " x ".join(map(str, sizes)) or text

@@ -44,17 +44,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.wording import at
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.events import MISSING, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.units import format_bytes, format_count, format_times
+from profkit.rule import (
+    MISSING,
+    Context,
+    Cost,
+    Finding,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    format_bytes,
+    format_count,
+    format_times,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM012",
@@ -108,8 +113,10 @@ def _is_rare(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> bool:
     flushes, replay = memory.flushes, memory.replay
     times = memory.snapshot.history.time_us[replay.rows]
     first, last = int(times[flushes.first[rows[0]]]), int(times[flushes.last[rows[-1]]])
+    # Older versions of torch write no times: then nothing shows that the calls are rare.
     if MISSING in (first, last):
         return False
+    # A history has moments and no durations, so the time of a call is assumed.
     n_calls = int(flushes.n_calls[rows].sum() + flushes.n_reallocations[rows].sum())
     span_ns = (last - first) * 1000
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
@@ -123,7 +130,7 @@ def _build_finding(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> 
 
     locations = memory.locations(flushes.stack[rows].tolist())
     is_called = bool((flushes.cause[rows] == FlushCause.EMPTY_CACHE).all())
-    call = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
+    call = f"`torch.cuda.empty_cache()`{at_first(locations)}"
     return INFO.finding(
         severity="note" if _is_rare(memory, rows, thresholds) else "warning",
         confidence="high" if is_called else "medium",

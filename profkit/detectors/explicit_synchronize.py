@@ -47,17 +47,23 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, place_of_call
-from profkit.engine.windows import WaitThresholds, find_costly_waits, in_windows
-from profkit.engine.wording import known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, are_followed_by_work, find_calls_by_profiler
 from profkit.index.ranks.collectives import collective_rows
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Rows
-from profkit.model.finding import Finding
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    WaitThresholds,
+    find_costly_waits,
+    in_windows,
+    known_locations,
+    needs,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="SYN002",
@@ -112,6 +118,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_calls(ctx: Context) -> Rows:
     """Find explicit synchronization in the steps, not by the profiler or within collectives."""
     rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
+    # gloo synchronizes streams in its own threads, as a part of the collective.
     in_collective = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~in_collective]
     calls: Rows = rows[~find_calls_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
@@ -126,6 +133,7 @@ def _ends_all_work(ctx: Context, rows: Rows) -> bool:
 
 def _name_python_call(runtime_call: str) -> str:
     """Name a call as it is written in Python; if unknown, return the runtime's name."""
+    # The driver's interface has versions of functions, as in cuCtxSynchronize_v2.
     name = runtime_call.removesuffix("_v2")
     return next(
         (call for ending, call in _PYTHON_CALLS.items() if name.endswith(ending)), runtime_call
@@ -134,6 +142,7 @@ def _name_python_call(runtime_call: str) -> str:
 
 def _suggest_fix(call: str) -> str:
     start = f"Delete `{call}`: PyTorch orders the work of a stream by itself."
+    # A wait for one event or stream mostly orders work, one for the whole device mostly times it.
     if "event" in call.lower() or "stream" in call.lower():
         return (
             f"{start} To make another stream wait, use `stream.wait_event(event)` or "

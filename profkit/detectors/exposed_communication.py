@@ -11,9 +11,9 @@ Why it matters:
     A collective that overlaps with computation costs almost nothing; an exposed one makes the step
     longer by all of its duration, and the more ranks, the longer. Collectives during which the
     host had simply launched nothing else are left out, since shorter ones would not help, and so is
-    what unprefetched-gather reports. The cost
-    is what the steps take less in a replay of the recording in which the rest takes no time. It is
-    an upper bound: to hide a collective, there must be enough computation beside it.
+    what unprefetched-gather reports. The cost is what the steps take less in a replay of the
+    recording in which the rest takes no time. It is an upper bound: to hide a collective, there
+    must be enough computation beside it.
 
 How to fix it:
     Overlap the all-reduce of gradients with the backward pass, as ``DistributedDataParallel`` does;
@@ -42,10 +42,9 @@ When to ignore this:
     A slower rank is the cause: a collective lasts until the last rank has joined, and the trace of
     one rank cannot tell that from the transfer. The report over the ranks of a job can: it says how
     much of the time is waiting for other ranks, and how much transfer, which alone is the cost
-    there. Inference that splits layers
-    over GPUs communicates by design; it gets a note. Python that runs in parallel to a collective
-    on the host and calls no operator is taken for a wait. Where the host polls for NCCL
-    (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
+    there. Inference that splits layers over GPUs communicates by design; it gets a note. Python
+    that runs in parallel to a collective on the host and calls no operator is taken for a wait.
+    Where the host polls for NCCL (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
 
 Source:
     "Distributed Data Parallel" in PyTorch's notes (gradient bucketing and overlap);
@@ -61,10 +60,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gathers import find_late_gathers, without_overlapping
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
@@ -78,10 +73,6 @@ from profkit.engine.families.collectives.waits import (
     find_device_waits,
     find_host_waits,
 )
-from profkit.engine.job_context import JobContext
-from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import (
     Intervals,
     covered_within,
@@ -93,10 +84,32 @@ from profkit.index.intervals import (
 )
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.model.change import ProgramChange, together
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Confidence, Cost, Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Confidence,
+    Context,
+    Cost,
+    Finding,
+    JobContext,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_ns,
+    format_share,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    together,
+    windows,
+    windows_ns,
+)
 
 DEVICE_COLLECTIVES: Final = Need(
     name="device work of collectives",
@@ -162,6 +175,7 @@ def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -
     starts, ends = windows(ctx)
     waited_ns = covered_within(waits.waited, starts, ends)
     is_exposed = (waited_ns > 0) & (waited_ns >= thresholds.min_step_share * (ends - starts))
+    # In the first step ranks wait for the one that began to record last.
     is_later = bool(is_exposed[1:].any()) or len(is_exposed) == 1
     return is_later and bool(is_exposed.mean() >= thresholds.min_steps_share)
 
@@ -196,6 +210,7 @@ def _build_finding(
         copies = _find_copies(ctx, waits.waited)
         change = ProgramChange(scaled=((copies, 0.0),), host_time=waits.waited.pairs())
     else:
+        # Only the time of steps is replayed, and collectives outside of them belong to none.
         is_in_steps = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
         change = ProgramChange(scaled=((waits.rows[is_in_steps].astype(np.intp), 0.0),))
 
@@ -206,7 +221,7 @@ def _build_finding(
         wholly = np.setdiff1d(change.scaled[0][0], partly)
         removed = together((ProgramChange(scaled=((wholly, 0.0),)), overlapping))
     cost = ctx.time_cost(removed, "upper-bound")
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     longest = _name_longest(sites, waits.waited.total_ns)
     return INFO.finding(
@@ -214,6 +229,7 @@ def _build_finding(
         confidence=confidence,
         message=_build_message(ctx, waits, longest, len(exposed)),
         fix=suggest_collective_fix(ctx, waits, program),
+        # Lines with less than a tenth of the longest one's time lead away from the cause.
         locations=known_locations(
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),

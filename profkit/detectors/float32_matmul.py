@@ -58,19 +58,28 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import busy_ns, event_ids, in_windows, windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_within, union
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Mask
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    Mask,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    event_ids,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    windows,
+)
 
 INFO = RuleInfo(
     id="KER002",
@@ -130,6 +139,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for by_cudnn in (False, True):
         of_library = kernels.select(kernels.by_cudnn == by_cudnn)
         avoidable = of_library.select(_is_avoidable(ctx, of_library, thresholds.min_kernel_ns))
+        # cuBLAS follows the setting in all products. cuDNN chooses by layer, and may prefer
+        # float32.
         min_count = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
         if len(avoidable.rows) >= min_count:
             yield from _build_findings(ctx, thresholds, avoidable, by_cudnn=by_cudnn)
@@ -168,9 +179,10 @@ def _build_findings(
     devices = distinct(events.device.at(rows)).tolist()
     capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
+    # Without a known ratio the kernels are left out: then the cost is an upper bound.
     change = ProgramChange(scaled=((rows, 1 / _RATIO if is_fast else 0.0),))
     cost = ctx.time_cost(change, "estimate" if is_fast else "upper-bound")
-    is_warning = is_fast and (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = is_fast and reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     is_launched = kernels.op != NO_ROW
     ops, op_ns = kernels.op[is_launched], events.dur_ns[rows[is_launched]]
@@ -180,7 +192,7 @@ def _build_findings(
         severity="warning" if is_warning else "note",
         confidence="low" if by_cudnn else "high" if is_fast else "medium",
         message=(
-            f"{subject} in full float32{at(locations[0]) if locations else ''}, "
+            f"{subject} in full float32{at_first(locations)}, "
             f"{times_per_step(ctx, len(rows))}, on CUDA cores instead of tensor cores. This takes "
             f"{time_per_step(ctx, spent_ns)} ({format_share(share)} of the GPU's busy time)."
         ),

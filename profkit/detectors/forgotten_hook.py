@@ -43,14 +43,10 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM005",
@@ -71,6 +67,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _suggest_fix(leak: Leak) -> str:
     chain = main_chain(leak)
+    # A module holds its hooks in dicts such as `_forward_hooks`: there it is the hooks themselves
+    # that accumulate, elsewhere what a hook stores.
     if chain is not None and "_hooks" in holder_name(leak).rsplit(".", 1)[-1]:
         return (
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "

@@ -55,10 +55,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     main_fragmentation_sites,
     retention_text,
@@ -69,11 +65,20 @@ from profkit.engine.families.device_memory.settings_messages import (
     fragmentation_evidence,
     suggest_fragmentation_fix,
 )
-from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.finding import Cost, Finding
-from profkit.model.memory_summary import FragmentationSite
-from profkit.units import format_bytes, format_count, format_share
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    FragmentationSite,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_count,
+    format_share,
+    fragmentation_summary,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM011",
@@ -123,6 +128,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 is_warning = excess >= thresholds.warning_share * reserved
                 yield _build_finding(memory, reserved, excess, is_warning=is_warning)
 
+        # Rounding wastes memory within blocks, whatever lies between them.
         active = int(memory.replay.active_bytes[-1])
         rounding_share = thresholds.min_rounding_share * active
         if memory.rounding_bytes >= max(thresholds.min_pieces_bytes, rounding_share):
@@ -143,6 +149,7 @@ def _build_finding(
 ) -> Finding:
     requests = memory.driver_requests
     failed = np.flatnonzero(requests.is_fragmented)
+    # In the message one request stands for all: the largest that no free block fitted.
     largest = int(failed[requests.needed_bytes[failed].argmax()])
 
     # The live blocks in the way are more to the point than the line that requested memory.

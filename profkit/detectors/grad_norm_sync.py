@@ -40,11 +40,8 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
     id="SYN006",
@@ -60,6 +57,7 @@ Thresholds = ReadThresholds
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line that blocks the host to test the norm of gradients."""
+    # Computing the norm does not wait: only the condition on it is read by the host.
     read = "The test for a finite norm of the gradients"
     fix = (
         "Call `clip_grad_norm_` without `error_if_nonfinite=True`, and test the norm that it "

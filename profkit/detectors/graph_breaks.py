@@ -60,10 +60,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
     CompiledCode,
     first_line,
@@ -74,19 +70,35 @@ from profkit.engine.families.compile import (
     original,
     shortened,
 )
-from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.compiled.compilations import find_gaps_between_graphs
 from profkit.index.distinct import distinct
 from profkit.index.intervals import Intervals, union
-from profkit.model.capture_info import CodePlace, Compiled
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Int32s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.location import Location
-from profkit.patterns import regex
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    NO_ROW,
+    CodePlace,
+    Compiled,
+    Context,
+    Finding,
+    Int32s,
+    Location,
+    Mask,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows_ns,
+)
 
 _COMPILED_GRAPH: Final = "CompiledFunction"
 """The operator that runs a compiled graph.
@@ -130,6 +142,7 @@ _REQUESTED: Final = regex(
 )
 """Reasons of graph breaks that the program requests."""
 _HINT: Final = regex(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z)", re.MULTILINE)
+# Hints to torch's developers, and those that say that nothing can be done.
 _USELESS_HINT: Final = regex(r"report an issue|Dynamo bug|fundamental|graph break may be difficult")
 _FIXES: Final = {
     r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn": (
@@ -255,6 +268,7 @@ def _group_by_version(ctx: Context, places: Rows) -> Iterator[Rows]:
     resumed_name = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
     keys = np.stack((events.name[runs.rows[places]], resumed_name), axis=1)
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    # NumPy 2.0 alone returns the inverse with as many dimensions as the keys.
     group = group.reshape(-1)
     for number in np.argsort(first, kind="stable").tolist():
         yield places[group == number]
@@ -277,6 +291,7 @@ def _contains_graph(ctx: Context, has_graph: Mask) -> Mask:
     """Return which runs have a graph, or contain a run that has one."""
     runs = ctx.compiled_runs
     contains: Mask = has_graph.copy()
+    # All runs climb one level per round, as functions are nested only a few deep.
     ancestor = runs.parent
     while (ancestor >= 0).any():
         contains[ancestor[has_graph & (ancestor >= 0)]] = True
@@ -292,19 +307,21 @@ def _find_line(ctx: Context, code: CompiledCode, place: int, *, has_graph: bool)
         has_graph: Whether that run has a graph.
     """
     call_site = ctx.location(int(ctx.compiled_runs.rows[place]))
-    at = code.resumes_at(place)
-    if at is None:
+    resumed = code.resumes_at(place)
+    if resumed is None:
         return _Line(call_site, is_call=True) if has_graph and not code.is_known(place) else None
 
     # A break at this line, else in a function that it calls.
     breaks = [
         candidate
         for candidate in code.breaks
-        if any(frame[:2] == at[:2] for frame in candidate.stack)
+        if any(frame[:2] == resumed[:2] for frame in candidate.stack)
     ]
-    graph_break = min(breaks, key=lambda candidate: candidate.stack[0][:2] != at[:2], default=None)
+    graph_break = min(
+        breaks, key=lambda candidate: candidate.stack[0][:2] != resumed[:2], default=None
+    )
     if graph_break is None:
-        return _Line(location_of(original(at)))
+        return _Line(location_of(original(resumed)))
     if _REQUESTED.search(first_line(graph_break.reason)):
         return None
 
@@ -323,6 +340,7 @@ def _find_uncompiled(code: CompiledCode) -> Iterator[Compiled]:
     compiled = {function.code for function in code.compiled if not function.failure}
     uncompiled: dict[CodePlace, Compiled] = {}
     for function in code.compiled:
+        # The limit of recompilations is no failure of the code: recompiles reports it.
         is_failure = function.failure and not is_limit(function.failure)
         if not is_failure or not function.is_users or is_resumed(function.code[2]):
             continue
@@ -348,17 +366,17 @@ def _build_finding(
         n_graphs: Graphs that run within each run. Shape of the runs.
     """
     runs = ctx.compiled_runs
+    # A call with several breaks is one run of the outermost function, and counts once.
     rows, calls = runs.rows[places], distinct(runs.root[places])
     python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())
     n_per_call = n_all / len(calls)
-    n_text = (
-        format_count(round(n_per_call)) if n_per_call.is_integer() else f"about {n_per_call:.1f}"
-    )
+    is_exact = n_per_call.is_integer()
+    n_text = format_count(round(n_per_call)) if is_exact else f"about {n_per_call:.1f}"
     in_callee = " in the function called" if line.is_call else ""
 
     change = ProgramChange(host_time=between.pairs())
     cost = ctx.time_cost(change, "estimate")
-    is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_long = reaches_share(ctx, cost.ns, thresholds.warning_share)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
 
     return INFO.finding(

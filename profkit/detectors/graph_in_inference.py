@@ -54,12 +54,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows
-from profkit.engine.wording import at, counted, known_locations, times_per_step
 from profkit.index.compute.inputs import parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
@@ -71,12 +65,29 @@ from profkit.index.trace_memory.graph_nodes import (
     find_retained_bytes,
     peak_live_bytes,
 )
-from profkit.model.events import MISSING, Category, Int64s, Mask, Rows
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
-from profkit.model.torch_names import TRAINING
-from profkit.patterns import regex
-from profkit.units import format_bytes
+from profkit.rule import (
+    MISSING,
+    Category,
+    Context,
+    Cost,
+    Finding,
+    Int64s,
+    Location,
+    Mask,
+    Rows,
+    RuleInfo,
+    at,
+    counted,
+    dataclass,
+    event_ids,
+    format_bytes,
+    in_windows,
+    known_locations,
+    needs,
+    regex,
+    times_per_step,
+    torch_names,
+)
 
 INFO = RuleInfo(
     id="MEM013",
@@ -118,7 +129,7 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each network whose graphs are freed unused."""
     nodes = find_graph_nodes(ctx.events, ctx.tree)
-    trains = names_matching(ctx.events, TRAINING)[ctx.events.name].any()
+    trains = names_matching(ctx.events, torch_names.TRAINING)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
 
@@ -154,6 +165,7 @@ def _find_unused_runs(
 
 
 def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
+    # Not by np.bincount, whose weights are floats: sums of bytes stay exact.
     sums = np.zeros(n_runs, dtype=np.int64)
     np.add.at(sums, run, values)
     return sums
@@ -161,6 +173,8 @@ def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
 
 def _group_by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
     """Group runs by the line on which they begin, or by the operator without source lines."""
+    # Used nodes are in no run, and their number comes first: runs are counted from the end. Names
+    # get negative numbers that no frame has.
     _, first = np.unique(nodes.run, return_index=True)
     begin = nodes.row[first[-1 - int(nodes.run.max()) :][runs]]
     frame = ctx.source.frame[begin].astype(np.int64)
@@ -206,6 +220,8 @@ def _build_finding(
     n_nodes = int(nodes.n[is_node].sum())
     locations = _find_locations(ctx, nodes, is_node)
     place = locations[0] if locations else Location()
+    # The backward pass of a live graph may follow the recording, unless layers are in evaluation
+    # mode.
     is_sure = not is_alive or _is_training(ctx) is False
     is_large = peak >= thresholds.warning_kept_bytes
 

@@ -41,9 +41,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
@@ -55,8 +52,7 @@ from profkit.engine.families.leaks.messages import (
     sentences,
     storage_ratio,
 )
-from profkit.model.finding import Finding
-from profkit.model.live_memory import CYCLE, Chain, Leak
+from profkit.rule import CYCLE, Chain, Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM004",
@@ -112,12 +108,14 @@ def _build_message(leak: Leak) -> str:
 def _suggest_fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
+    # From the most specific fix to the one that always fits.
     specific = library_fix(leak) or limit_fix(leak) or _suggest_holder_fix(leak)
     if specific:
         return specific
 
     chain, name = main_chain(leak), holder_name(leak)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
+    # No dict has a maximum length.
     if chain is not None and chain.container.lower().endswith("dict"):
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"

@@ -55,21 +55,32 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import bfloat16_matmuls, float32_matmuls
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.trace import DeviceInfo
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    DeviceInfo,
+    Finding,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="KER011",
@@ -99,6 +110,7 @@ class Thresholds:
     warning_share: float = 0.02
 
 
+# Ampere, which has tensor cores for wider types too, begins with 8.0.
 _VOLTA: Final = (7, 0)
 _TURING: Final = (7, 5)
 _WITH_TENSOR_CORES: Final = regex(r"\bT4|\bRTX\b|\bT40\b|\bT10\b")
@@ -115,14 +127,16 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all products and convolutions in float32, or all in bfloat16."""
-    # A program that uses tensor cores for anything has chosen its precision.
     events = ctx.events
     capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
     kernels = events.rows_of(Category.KERNEL)
     kernels = kernels[_is_on(ctx, kernels, capable)]
+
+    # A program that uses tensor cores for anything has chosen its precision.
     if not len(kernels) or tensor_core_rows(events, kernels).any():
         return
 
+    # The fixes differ, so the precision in which most of the time is spent decides.
     matmuls, kind = float32_matmuls(events, ctx.launches), "float32"
     halves = bfloat16_matmuls(events, ctx.launches)
     if events.dur_ns[halves.rows].sum() > events.dur_ns[matmuls.rows].sum():
@@ -141,7 +155,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(scaled=((rows, 1 / _RATIO),))
     cost = ctx.time_cost(change, "estimate")
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
+    # Kernels of a CUDA graph may have no operator, and so no line.
     is_launched = matmuls.op != NO_ROW
     ops, op_ns = matmuls.op[is_launched], events.dur_ns[rows[is_launched]]
     locations = ctx.costliest_lines(ops, _MAX_LINES, op_ns)
@@ -150,7 +165,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
-            f"Matrix products and convolutions in {kind}{at(locations[0]) if locations else ''}, "
+            f"Matrix products and convolutions in {kind}{at_first(locations)}, "
             f"{times_per_step(ctx, len(rows))}, take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time). Nothing runs on its tensor cores, "
             "which multiply float16."

@@ -60,10 +60,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import compile_times
 from profkit.engine.families.python_calls import (
     CHECKPOINT,
@@ -75,8 +71,6 @@ from profkit.engine.families.python_calls import (
 )
 from profkit.engine.families.sampled_python import find_named_places, python_time, step_samples
 from profkit.engine.families.sampled_texts import describe_sampled_place, suggest_sampled_fix
-from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import marked
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import (
@@ -89,10 +83,29 @@ from profkit.index.intervals import (
     unite,
 )
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int32s,
+    Int64s,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_share,
+    idle_in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    windows,
+    windows_ns,
+)
 
 _NEARLY_ALL: Final = 0.9
 """A function with this share of the long pauses has them to itself."""
@@ -149,20 +162,23 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     change = ProgramChange(host_time=pauses.pairs())
-    (saved,) = ctx.time_costs([change], "estimate")
+    saved = ctx.time_cost(change, "estimate")
     steps_ns = int((ctx.steps.ends_ns - ctx.steps.starts_ns).sum())
+
     # A thread that has no core runs no operator either, wherever it is.
     capture = ctx.trace.capture
     cpu = None if capture is None else capture.cpu
     delayed_ns = 0 if cpu is None else round(cpu.delayed_share * steps_ns)
     left_ns = max(0, pauses.total_ns - delayed_ns)
+
     for place in places:
         spent_ns = min(round(place.share * steps_ns), left_ns)
         left_ns -= spent_ns
         # Samples tell how long each function takes, and not which of the pauses are its own.
         cost_ns = round((saved.ns or 0) * spent_ns / pauses.total_ns)
-        if cost_ns < thresholds.min_saved_share * windows_ns(ctx):
+        if not reaches_share(ctx, cost_ns, thresholds.min_saved_share):
             continue
+
         is_all = spent_ns >= _NEARLY_ALL * pauses.total_ns
         yield INFO.finding(
             confidence="medium",
@@ -170,6 +186,8 @@ def _detect_sampled(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             fix=suggest_sampled_fix(place),
             locations=known_locations(place.location),
             n=len(ctx.steps),
+            # Of several functions only the sum of the pauses is known, and none can be replayed
+            # alone.
             cost=saved if is_all else ctx.cost(cost_ns, basis="estimate"),
             evidence={
                 "python_ns": spent_ns,

@@ -33,8 +33,7 @@ Reads:
     (``bytes`` in bytes), beyond tensors and graphs; the sizes of all objects at some steps,
     allocation sites and holders. Growth is native if neither these objects nor the traced
     allocations are 30 % of it; the heap is then measured at each line and operator of a few steps.
-    Of a loader's workers one is sampled: the pages that
-    it shares with no other process.
+    Of a loader's workers one is sampled: the pages that it shares with no other process.
 
 When to ignore this:
     The program collects its results on purpose and has memory for all of them. Growth without a
@@ -49,9 +48,6 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.host_messages import MAIN_SHARE, host_message
 from profkit.engine.families.leaks.messages import (
@@ -61,9 +57,7 @@ from profkit.engine.families.leaks.messages import (
     quoted,
     storage_ratio,
 )
-from profkit.engine.wording import at
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, at, needs
 
 INFO = RuleInfo(
     id="MEM009",
@@ -85,6 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _suggest_fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _suggest_workers_fix(leak)
+    # Native memory with a holder belongs to a Python object, which can be cleared.
     if leak.kind == "native" and not leak.chains:
         return _suggest_native_fix(leak)
     if limit_fix(leak):

@@ -48,28 +48,31 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.windows import (
-    CostlyWait,
-    WaitThresholds,
-    find_costly_waits,
-    in_windows,
-    windows_ns,
-)
-from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, Syncs, bytes_of, is_pageable
 from profkit.index.distinct import distinct, marked, united
 from profkit.index.host.host_made_tensors import SMALL_BYTES, are_made, find_creating_ops
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import COPY, EXPLICIT_SYNC, LAUNCH, rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category
-from profkit.model.finding import Finding
-from profkit.units import format_bytes
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    CostlyWait,
+    Finding,
+    Need,
+    ProgramChange,
+    RuleInfo,
+    WaitThresholds,
+    at,
+    dataclass,
+    find_costly_waits,
+    format_bytes,
+    in_windows,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+)
 
 COPIES: Final = Need(
     name="copies",
@@ -132,6 +135,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     ):
         if blocking is None:
             continue
+        # Without device work no replay says what the GPU loses, but the host's own time is known.
         wait = blocking if ctx.has_device_work else _add_host_cost(ctx, blocking, thresholds)
         copies = distinct(waits.copy[is_of_line])
         n_bytes = bytes_of(events, copies)
@@ -141,6 +145,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         yield wait.finding(
             ctx,
             INFO,
+            # Without stacks the operator before the copy may have made another tensor.
             confidence=None if location.file else "low",
             message=(
                 f"A tensor{size} is created on the host{at(location)} in "
@@ -170,6 +175,7 @@ def _find_copies(ctx: Context) -> Syncs:
         return waits.select(in_windows(ctx, waits.rows) & is_pageable(events, waits.copy))
 
     owner = ctx.tree.outermost(rows_named(events, COPYING, Category.OP))
+    # A blocking copy is a call that copies and one that waits, both within one operator.
     copying = distinct(owner[COPY.rows(events)])
     rows = united(COPY.rows(events), EXPLICIT_SYNC.rows(events))
     rows = rows[in_windows(ctx, rows) & (owner[rows] != NO_ROW) & np.isin(owner[rows], copying)]
@@ -180,5 +186,5 @@ def _find_copies(ctx: Context) -> Syncs:
 def _add_host_cost(ctx: Context, wait: CostlyWait, thresholds: Thresholds) -> CostlyWait:
     """Add the cost of creating and copying on the host, where no device work was recorded."""
     cost = ctx.time_cost(wait.change)
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
     return replace(wait, cost=cost, severity="warning" if is_warning else "note")

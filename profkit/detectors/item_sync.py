@@ -50,15 +50,10 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.reads import ReadKind, ReadThresholds, find_reads, read_findings
-from profkit.engine.wording import tensor_method
 from profkit.index.device.syncs import find_reads_before_indexing
 from profkit.index.host.source import NO_FRAME
-from profkit.model.events import Rows
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, Rows, RuleInfo, needs, tensor_method
 
 INFO = RuleInfo(
     id="SYN001",
@@ -97,6 +92,7 @@ def _find_index_reads(ctx: Context, rows: Rows) -> Rows:
     """Find the reads of an element with which the same line then indexes."""
     read, index = find_reads_before_indexing(ctx.events, rows).T
     frame, step_of = ctx.source.frame, ctx.step_of
+    # A line that indexes later need not use the value that was read.
     is_same_line = (frame[read] == frame[index]) & (frame[read] != NO_FRAME)
     return np.asarray(read[is_same_line & (step_of(read) == step_of(index))])
 
@@ -118,6 +114,7 @@ def _describe(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
 
 def _suggest_fix(ctx: Context, rows: Rows) -> str:
     name = _operator(ctx, rows)
+    # A condition needs its value at once, so reading it later is no fix.
     if name in {"is_nonzero", "equal", "allclose"}:
         return (
             "Use `torch.where(condition, a, b)` instead of `if`, or test the condition only every "

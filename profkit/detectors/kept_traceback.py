@@ -40,9 +40,6 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     graph_sentence,
@@ -51,8 +48,7 @@ from profkit.engine.families.leaks.messages import (
     quoted,
     sentences,
 )
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM007",
@@ -80,6 +76,7 @@ def _build_message(leak: Leak) -> str:
 
 
 def _suggest_fix(leak: Leak) -> str:
+    # The text of a traceback has all that a report shows, and refers to no frame.
     name = holder_name(leak)
     place = f" in {quoted(name)}" if name else ""
     return (

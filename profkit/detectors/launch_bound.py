@@ -50,13 +50,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.waits import find_host_waits
-from profkit.engine.windows import in_windows, windows, windows_ns
-from profkit.engine.wording import time_per_step
 from profkit.index.device.idle import find_waits_for_launches
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.intervals import (
@@ -68,13 +62,30 @@ from profkit.index.intervals import (
     union,
 )
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Rows
-from profkit.model.finding import Confidence, Finding
-from profkit.model.location import Location
-from profkit.model.torch_names import OPTIMIZER_STEP
-from profkit.patterns import regex
-from profkit.units import format_count, format_ns, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Confidence,
+    Context,
+    Finding,
+    Int64s,
+    Location,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    dataclass,
+    format_count,
+    format_ns,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+    windows,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="KER001",
@@ -87,6 +98,7 @@ INFO = RuleInfo(
 
 
 MAX_LINES = 3
+# One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 
 
@@ -143,13 +155,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
         idle = intersect(idle, union(starts, ends))
         idle = subtract(idle, collectives.waited) if collectives else idle
+        # A step with stacks takes 1 + overhead times as long, so that this part of it is overhead.
         overhead_ns = ((ends - starts) * overhead / (1 + overhead)).astype(np.int64)
         saved_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
         waits_by_device.append(_LaunchWaits(device, idle, saved_ns))
 
+    # One host launches for all devices, so the one that waits longest stands for them.
     waits = max(waits_by_device, key=lambda waits: waits.total_ns)
     kernels = _find_kernels(ctx, waits.device)
-    if len(kernels) and waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx):
+    if len(kernels) and reaches_share(ctx, waits.total_ns, thresholds.min_idle_share):
         is_low = not is_known or len(kernels) < thresholds.few_kernels_count * len(starts)
         confidence: Confidence = "low" if is_low else "medium" if overhead else "high"
         yield _build_finding(ctx, waits, kernels, overhead, confidence)
@@ -193,7 +207,7 @@ def _suggest_fix(ctx: Context) -> str:
     graph = (
         'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA graph'
     )
-    is_step = rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    is_step = rows_named(ctx.events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."
     return f"{graph}, a larger batch, or `fused=True` for the optimizer."
@@ -205,6 +219,7 @@ def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
     if capture is not None and capture.cost.overhead_ratio is not None:
         return max(0.0, capture.cost.overhead_ratio), True
     events = ctx.events
+    # Only profkit measures its overhead. Other profilers cost much only while they record stacks.
     has_stacks = bool((events.category == Category.PYTHON).any()) or len(events.call_stack.rows) > 0
     return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)
 

@@ -50,18 +50,28 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.runtime_calls import HIP, rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="KER006",
@@ -87,6 +97,7 @@ class Thresholds:
     warning_share: float = 0.01
 
 
+# Kernels of cuDNN, then of MIOpen.
 _TRANSPOSE: Final = regex(
     r"nchwToNhwc|nhwcToNchw|^batched_transpose_\d|transpose_(NCHW2CNHW|CNHW2NCHW)"
 )
@@ -100,6 +111,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     op = launches.op
     is_transpose = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
     is_transpose &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
+    # By the operator, since a kernel may run in a later step than the one that launched it.
     is_transpose[is_transpose] = in_windows(ctx, op[is_transpose].astype(np.intp))
     work, op = launches.work[is_transpose], op[is_transpose]
 
@@ -110,8 +122,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = ProgramChange(scaled=((work, 0.0),))
     cost = ctx.time_cost(change)
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
     locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, events.dur_ns[work]))
+    # PyTorch asks MIOpen for NHWC by default only from ROCm 7 on.
     is_amd = len(HIP.rows(events)) > 0
     variable = ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1` in the environment before ROCm 7"
 
@@ -119,7 +132,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_warning else "note",
         confidence="high",
         message=(
-            f"Convolutions{at(locations[0]) if locations else ''} convert tensors between NCHW and "
+            f"Convolutions{at_first(locations)} convert tensors between NCHW and "
             f"NHWC, {times_per_step(ctx, len(work))}: {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time)."
         ),

@@ -40,15 +40,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import find_launches_without_work, orphans_with_lost_launch
-from profkit.model.events import Rows
-from profkit.model.finding import Finding
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    Rows,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF004",
@@ -99,6 +102,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "are unknown.",
         )
 
+    # Kineto writes its own log into the trace, by level.
     messages = ctx.trace.notes.messages
     texts = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
     if texts:

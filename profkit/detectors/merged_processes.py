@@ -39,14 +39,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.names import middle_cut
-from profkit.units import format_count
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    RuleInfo,
+    dataclass,
+    format_count,
+    middle_cut,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF012",
@@ -77,6 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if operators of several processes were recorded."""
     events = ctx.events
     ops = events.rows_of(Category.OP)
+    # A lane is one thread: a process is all lanes with its id.
     n_of_lane = np.bincount(events.lane[ops], minlength=len(events.lanes)).tolist()
     n_by_process: Counter[str] = Counter()
     for lane, n in zip(events.lanes, n_of_lane, strict=True):

@@ -48,23 +48,33 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.compute.peaks import PRECISION_OF, peak_of
 from profkit.index.compute.products import LOAD_BYTES, Products, find_misaligned, find_products, pad
 from profkit.index.device.matmul_precision import matmul_precision
 from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
 from profkit.index.distinct import distinct
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category, Float64s, Mask
-from profkit.model.finding import Basis, Finding
-from profkit.patterns import regex
-from profkit.units import format_count
+from profkit.rule import (
+    Basis,
+    Category,
+    Context,
+    Finding,
+    Float64s,
+    Mask,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    dataclass,
+    device_time,
+    event_ids,
+    format_count,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+)
 
 INFO = RuleInfo(
     id="KER009",
@@ -100,12 +110,14 @@ _MAX_LINES: Final = 3
 _LIKE: Final = 1.25
 """An aligned product counts as comparable if it is larger, or has more FLOPs per byte, by no more
 than this factor: padding changes both a little."""
+# Kernels of cuBLAS, CUTLASS and MAGMA for half types that use no tensor cores.
 _HALF_ON_CUDA_CORES: Final = regex(
     r"(?<![a-z])(hgemm|fp16_sgemm|simt_h)|magma_sgemmEx_kernel<float, (__nv_bfloat16|__half)\b"
 )
 _NS: Final = 1e9
 _MOST_LEFT: Final = 0.9
 """Most of its time that a product may keep when aligned, since rates differ by a few percent."""
+# The profiler writes types as C++ spells them.
 _NAMES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 
@@ -145,6 +157,7 @@ def _left_tensor_cores(ctx: Context, matmuls: Products) -> Mask:
     is_half = np.array(
         [_HALF_ON_CUDA_CORES.search(kernel) is not None for kernel in kernels], dtype=np.bool_
     )
+    # Beside TF32 kernels, one in float32 is no setting: the library found no TF32 kernel for it.
     return np.asarray((is_half | (is_float32 & ("tf32" in precisions)))[place])
 
 
@@ -156,6 +169,7 @@ def _measure_aligned(ctx: Context, odd: Products, aligned: Products) -> Float64s
     """
     keys = np.stack((aligned.shapes, ctx.events.name[aligned.rows], aligned.kind))
     _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    # NumPy 2.0 alone returns the inverse with as many dimensions as the keys.
     group = group.reshape(-1)
     spent_ns = np.bincount(group, ctx.events.dur_ns[aligned.kernel])
     per_ns = np.bincount(group, aligned.flops) / np.maximum(spent_ns, 1)
@@ -190,6 +204,7 @@ def _estimate_peaks(ctx: Context, odd: Products) -> Float64s:
         for number in distinct(odd.kind).tolist():
             precision = PRECISION_OF.get(odd.kinds[number], "tf32")
             is_kind = (devices == ordinal) & (odd.kind == number)
+            # The roof: either the arithmetic or the memory is the limit.
             by_memory = peak.bytes_per_s * odd.flops[is_kind] / odd.n_bytes[is_kind]
             per_ns[is_kind] = np.minimum(peak.flops_per_s.get(precision, 0.0), by_memory) / _NS
     return per_ns
@@ -211,6 +226,8 @@ def _build_findings(
     # Padding adds work, which an aligned product has to make up for.
     padding = np.prod(pad(odd.sizes, odd.element_bytes) / odd.sizes, axis=1)
     now_ns = ctx.events.dur_ns[odd.kernel]
+    # Without a known rate the quotient is infinite, and the product is not slow. In hundredths, so
+    # that the replay has few factors.
     with np.errstate(divide="ignore"):
         left = np.ceil(100 * odd.flops * padding / per_ns / now_ns) / 100
     is_slow = left <= _MOST_LEFT
@@ -218,14 +235,13 @@ def _build_findings(
 
     factors = distinct(left).tolist()
     change = ProgramChange(scaled=tuple((slow.kernel[left == share], share) for share in factors))
-    cost, total_ns = ctx.time_cost(change, basis), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, basis)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     gain_ns = np.rint(now_ns * (1 - left)).astype(np.int64)
     locations = known_locations(*ctx.costliest_lines(slow.rows, _MAX_LINES, gain_ns))
-    is_warning = basis == "estimate" and saved_ns >= thresholds.warning_share * total_ns
+    is_warning = basis == "estimate" and reaches_share(ctx, cost.ns, thresholds.warning_share)
     spent = device_time(ctx, slow.kernel)
     flops = float(slow.flops.sum())
     reference = "aligned ones of comparable sizes" if basis == "estimate" else "the device's peaks"
@@ -235,7 +251,7 @@ def _build_findings(
         severity="warning" if is_warning else "note",
         confidence="medium",
         message=(
-            f"Matrix products{at(locations[0]) if locations else ''} with sizes that are no "
+            f"Matrix products{at_first(locations)} with sizes that are no "
             f"multiple of {LOAD_BYTES} bytes take {time_per_step(ctx, spent.total_ns)}, at "
             f"{flops / now_ns.sum() / 1e3:.3g} TFLOP/s where {reference} allow "
             f"{flops / (now_ns * left).sum() / 1e3:.3g}. One multiplies "

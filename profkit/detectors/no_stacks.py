@@ -33,11 +33,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, dataclass, needs
 
 INFO = RuleInfo(
     id="PRF003",
@@ -57,6 +53,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if no source line is known."""
+    # Lines may also come from another step that was recorded with stacks.
     if ctx.has_lines:
         return
     yield INFO.finding(

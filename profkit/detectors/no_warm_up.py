@@ -39,15 +39,9 @@ from functools import reduce
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import compile_times
-from profkit.engine.windows import windows
 from profkit.index.intervals import covered_by, covered_within, unite
-from profkit.model.finding import Finding
-from profkit.units import format_ns
+from profkit.rule import Context, Finding, RuleInfo, dataclass, format_ns, needs, windows
 
 INFO = RuleInfo(
     id="PRF001",

@@ -44,13 +44,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.units import format_ns
+from profkit.rule import Category, Context, Finding, RuleInfo, dataclass, format_ns, needs
 
 INFO = RuleInfo(
     id="PRF008",
@@ -74,6 +68,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     events = ctx.events
+    # A profiler that starts and stops makes some calls itself.
     n_calls = len(events.rows_of(Category.RUNTIME, Category.DRIVER))
     length = f" of {format_ns(ctx.window_ns)}" if ctx.window_ns else ""
     yield INFO.finding(

@@ -41,18 +41,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.model.torch_names import STEP
-from profkit.model.trace import LoadNotes
-from profkit.names import visible
-from profkit.units import format_bytes, format_count, format_share
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    LoadNotes,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    format_bytes,
+    format_count,
+    format_share,
+    needs,
+    torch_names,
+    visible,
+)
 
 INFO = RuleInfo(
     id="PRF006",
@@ -130,7 +134,7 @@ def _report_unfinished(ctx: Context) -> Iterator[Finding]:
         return
 
     # The step that the stop cut off is reported as incomplete, with all events in it.
-    steps = np.flatnonzero(rows_named(events, STEP, Category.UNFINISHED))
+    steps = np.flatnonzero(rows_named(events, torch_names.STEP, Category.UNFINISHED))
     cut_ns = events.ts_ns[steps].min(initial=np.iinfo(np.int64).max)
     rows = rows[events.ts_ns[rows] < cut_ns]
     if not len(rows):

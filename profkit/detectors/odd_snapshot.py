@@ -40,16 +40,22 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
-from profkit.engine.wording import counted
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.model.finding import Finding
-from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
-from profkit.units import format_bytes, format_count, format_share
+from profkit.rule import (
+    NO_STACK,
+    Context,
+    Finding,
+    MemorySnapshot,
+    RuleInfo,
+    State,
+    counted,
+    dataclass,
+    format_bytes,
+    format_count,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF007",

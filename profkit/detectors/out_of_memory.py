@@ -48,18 +48,21 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import site_locations
 from profkit.engine.families.device_memory.oom_messages import describe_oom, suggest_oom_fix
 from profkit.engine.families.device_memory.settings_messages import fitting_setting_evidence
-from profkit.engine.figures.snapshot import allocation_sites
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
-from profkit.model.finding import Cost, Finding
-from profkit.model.location import Location
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    Location,
+    RuleInfo,
+    allocation_sites,
+    dataclass,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM017",
@@ -83,6 +86,7 @@ _LINES_TO_SUM: Final = 1000
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line and device with a failed allocation."""
     for memory in ctx.device_memories:
+        # A program that retries with less fails several times at one line.
         by_line: dict[Location | None, list[AllocationFailure]] = {}
         for failure in memory.allocation_failures:
             line = next(iter(memory.locations([failure.stack])), None)
@@ -97,6 +101,7 @@ def _build_finding(
     worst = max(failures, key=lambda failure: failure.missing_bytes or 0)
     sites = allocation_sites(memory.sites_at(worst.place), memory.lines, _LINES_TO_SUM)
     location = line or Location()
+    # The line that failed, then the lines that filled the memory, where the fix mostly is.
     locations = (*([line] if line else []), *site_locations(sites[:MAX_LINES]))
 
     # A program that continues has caught the error, such as one that searches for a batch size.

@@ -45,16 +45,13 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     OUTPUT,
     PYTHON_CALLS,
     CallThresholds,
     call_findings,
 )
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, needs
 
 INFO = RuleInfo(
     id="CPU001",
@@ -66,6 +63,7 @@ INFO = RuleInfo(
 )
 
 Thresholds = CallThresholds
+# PIL and torchvision encode images, which takes as long as plotting.
 _PLOTS = ("matplotlib", "seaborn", "plotly", "PIL", "torchvision")
 
 

@@ -43,15 +43,19 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.wording import counted
-from profkit.model.capture_info import CpuTime, HostThreads
-from profkit.model.finding import Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    Context,
+    CpuTime,
+    Finding,
+    HostThreads,
+    Need,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_ns,
+    format_share,
+    needs,
+)
 
 CORES: Final = Need(
     name="cores",
@@ -92,6 +96,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     threads, cpu = recorded
+    # Ranks are copies of one program: each has as many threads and workers as this one.
     n_all = threads.n_ranks * (threads.n_threads + threads.n_workers)
     delayed_ns = _delayed_by_program_ns(threads, cpu)
     share = delayed_ns / max(1, cpu.window_ns)
@@ -102,6 +107,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     sharing = f"{counted(threads.n_threads, 'thread')} of operators{workers}"
     if threads.n_ranks > 1:
         sharing = f"{counted(threads.n_ranks, 'rank')} with {sharing} each"
+    # What is left of a rank's cores when each of its workers has one.
     n_fitting = max(1, threads.n_cores // threads.n_ranks - threads.n_workers)
     yield INFO.finding(
         confidence="medium",

@@ -50,19 +50,24 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import blocking_copies, find_copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
-from profkit.engine.windows import WaitThresholds
-from profkit.engine.wording import times_per_step
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, find_creating_ops
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, Int32s, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int32s,
+    Rows,
+    RuleInfo,
+    WaitThresholds,
+    needs,
+    regex,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="DAT002",
@@ -89,6 +94,7 @@ _NON_BLOCKING: Final = (
     "Pass `non_blocking=True` to `.to()`, `.cuda()` or `.copy_()`: from pinned memory the GPU "
     "copies on its own."
 )
+# Accelerate moves batches itself, in its loaders and in `send_to_device`.
 _ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "
@@ -109,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits.select(~are_made(ctx.events, makers, ctx.events.n_bytes.at(waits.copy)))
     in_pageable = is_pageable(ctx.events, waits.copy)
 
+    # Apart, since a copy from pinned memory only lacks the argument.
     for memory, is_copy in (("pageable", in_pageable), ("pinned", ~in_pageable)):
         for site in find_copy_sites(ctx, waits.select(is_copy), thresholds):
             yield site.finding(
@@ -135,6 +142,7 @@ def _suggest_non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
 
 def _suggest_fix(ctx: Context, owners: Rows | Int32s) -> str:
     """Suggest the fix for a copy from pageable memory, by the operator that the program called."""
+    # An operator copies its CPU arguments itself, where no `.to()` can pin them.
     called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]
     if not names:

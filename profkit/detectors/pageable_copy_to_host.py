@@ -41,14 +41,17 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.copies import find_copy_sites, pageable_copies
-from profkit.engine.windows import WaitThresholds
-from profkit.engine.wording import tensor_method, times_per_step
 from profkit.index.device.syncs import SyncKind
-from profkit.model.finding import Finding
+from profkit.rule import (
+    Context,
+    Finding,
+    RuleInfo,
+    WaitThresholds,
+    needs,
+    tensor_method,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="SYN003",
@@ -69,6 +72,7 @@ _LIBRARY_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
     for site in find_copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
+        # Without stacks the usual call stands for all that copy.
         method = tensor_method(ctx, int(site.owners[0])) or "cpu"
 
         yield site.finding(

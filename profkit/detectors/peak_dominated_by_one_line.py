@@ -41,17 +41,21 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
 from profkit.index.snapshot.stack_lines import NO_LINE
-from profkit.model.finding import Cost, Finding
-from profkit.units import format_bytes, format_share
+from profkit.rule import (
+    Context,
+    Cost,
+    Finding,
+    RuleInfo,
+    dataclass,
+    format_bytes,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM015",
@@ -116,6 +120,7 @@ def _find_candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list
     """Find lines with enough bytes at the peak, without permanent blocks."""
     sites, live = _at_peak(memory)
     use = sites.use[sites.of_block]
+    # Blocks of unknown use that are never freed are most likely parameters.
     is_candidate = (
         ~live.is_before_recording & ~np.isin(use, _PERMANENT) & ((use != _UNKNOWN) | live.is_freed)
     )
@@ -138,6 +143,7 @@ def _build_finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Fi
     sites, live = _at_peak(memory)
     is_of_line = (sites.line[sites.of_block] == line) & ~live.is_before_recording
     n_bytes, n = int(live.n_bytes[is_of_line].sum()), int(is_of_line.sum())
+    # A line may allocate for several uses. Sites are ordered by bytes: the first has most of them.
     use = USES[sites.use[sites.of_block[is_of_line].min()]]
     location = memory.lines.location(line)
     used_for = "" if use == "unknown" else f" ({use})"

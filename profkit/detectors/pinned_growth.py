@@ -37,13 +37,9 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM016",

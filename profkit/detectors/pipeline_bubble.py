@@ -43,14 +43,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import counted
 from profkit.index.intervals import union
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import Finding, JobContext, RuleInfo, counted, dataclass, format_share, needs
 
 INFO = RuleInfo(
     id="COM006",
@@ -134,6 +128,8 @@ def _waiting_ns(job: JobContext) -> float:
     total = 0
     for rank in range(len(job.ranks)):
         is_of_rank = is_receive & (calls.member[rows] == rank)
+        # A rank may wait for the next stage and the one before at once.
         begins = matches.start_ns[rows[is_of_rank]]
         total += union(begins, begins + waits[is_of_rank]).total_ns
+    # Ranks may have recorded more steps than the replay has.
     return total / len(job.ranks) * job.replay.n_steps / max(1, _count_steps(job))

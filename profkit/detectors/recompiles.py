@@ -56,10 +56,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile import (
     Compilation,
     CompiledCode,
@@ -74,16 +70,32 @@ from profkit.engine.families.compile import (
     original,
     version_of,
 )
-from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
-from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within, intersect
-from profkit.model.capture_info import CodePlace, Compiled
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Confidence, Finding
-from profkit.model.location import Location
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    CodePlace,
+    Compiled,
+    Confidence,
+    Context,
+    Finding,
+    Location,
+    ProgramChange,
+    RuleInfo,
+    at,
+    counted,
+    dataclass,
+    event_ids,
+    format_share,
+    idle_in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+    windows,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="CMP001",
@@ -119,6 +131,7 @@ _SIZE: Final = regex(
 )
 
 _FIXES: Final = {
+    # The first pattern in a guard decides, so the general ones come last.
     r"size mismatch|rank mismatch|size\(\)|\.size\b|\bs\d+\b|mark_dynamic": (
         "Use `torch.compile(..., dynamic=True)`, or call "
         "`torch._dynamo.mark_dynamic(tensor, dim)` before the function, or pad to a few sizes."
@@ -189,10 +202,11 @@ def _build_finding(
     functions = list(dict.fromkeys(record.code for record in users))
 
     versions = [version_of(compilation.compile_id) for compilation in group]
+    # Versions are numbered from 0.
     n_versions = max((version + 1 for version in versions if version is not None), default=0)
     n_steps = len(distinct(ctx.step_of(rows)))
     is_repeated = n_steps > 1 or n_versions >= thresholds.min_versions_count
-    is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
+    is_long = reaches_share(ctx, total_ns, thresholds.warning_share)
     is_sure = n_steps > 1 or bool(reasons)
     confidence: Confidence = "high" if is_sure else "medium"
 

@@ -52,19 +52,27 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.windows import busy_ns, device_time, event_ids, windows_ns
-from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.distinct import distinct, united
 from profkit.index.host.casts import RoundTrips, find_round_trips
 from profkit.index.runtime_calls import CUDA, HIP
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    Need,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    needs,
+    reaches_share,
+    tensor_method,
+    time_per_step,
+    times_per_step,
+)
 
 CUDA_OR_ROCM: Final = Need(
     name="CUDA or ROCm",
@@ -116,16 +124,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
+    # A cast that is left out is neither launched by the host nor run by the device.
     change = ProgramChange(scaled=((united(trips.work, trips.owner), 0.0),))
     cost = ctx.time_cost(change)
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="high" if locations and locations[0].file else "medium",
         message=(
             f"Tensors are cast to float32 and back to {trips.half}"
-            f"{at(locations[0]) if locations else ''}, {times_per_step(ctx, trips.n)}, and nothing "
+            f"{at_first(locations)}, {times_per_step(ctx, trips.n)}, and nothing "
             f"in between needs float32. The casts take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time)."
         ),
@@ -149,6 +158,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _name_casts(ctx: Context, trips: RoundTrips) -> str:
     """Name the casts as the user wrote them, if a recorded call tells."""
+    # Layers repeat their casts, so the first hundred have all names.
     rows = distinct(trips.owner)[:_MAX_METHODS].tolist()
     methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
     return " and ".join(f"`.{method}()`" for method in methods) or "the casts"

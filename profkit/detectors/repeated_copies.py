@@ -43,18 +43,25 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
-from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import time_per_step, times_per_step
 from profkit.index.device.elementwise import find_layout_copies
 from profkit.index.distinct import are_among, distinct
-from profkit.model.change import ProgramChange
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="KER008",
@@ -91,6 +98,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     inside = in_windows(ctx, called)
     work, called = work[inside], called[inside]
     busy = busy_ns(ctx)
+    # A line that copies less than once per step sets something up.
     n_min = max(thresholds.min_copies_count, len(ctx.steps))
 
     for location, ops in ctx.by_line(distinct(called)):
@@ -102,7 +110,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
         change = ProgramChange(scaled=((copies, 0.0),))
         cost = ctx.time_cost(change)
-        is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
         names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
         methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
         caller = find_library_function(ctx, ops)

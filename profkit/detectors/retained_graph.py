@@ -46,16 +46,11 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
-from profkit.patterns import regex
+from profkit.rule import Context, Finding, Leak, RuleInfo, needs, regex
 
 INFO = RuleInfo(
     id="MEM003",
@@ -86,6 +81,7 @@ def _suggest_fix(leak: Leak) -> str:
 
     name, chain = holder_name(leak), main_chain(leak)
     is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
+    # The state of a recurrent network is needed as a tensor, so its value cannot be read instead.
     if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
 

@@ -44,12 +44,8 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.families.reads import ReadKind, ReadThresholds, read_findings
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, lacks_bfloat16, needs
 
 INFO = RuleInfo(
     id="SYN005",
@@ -69,6 +65,7 @@ _FUSED: Final = (
 
 def detect(ctx: Context, thresholds: ReadThresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose gradient scaler blocks the host."""
+    # NVIDIA GPUs before Ampere have no arithmetic in bfloat16.
     without = "" if lacks_bfloat16(ctx) else ", or bfloat16, which needs no scaler"
     yield from read_findings(
         ctx,

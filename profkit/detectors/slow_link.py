@@ -47,15 +47,17 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import the_group
 from profkit.index.ranks.job_replay import RankChange
-from profkit.model.events import MISSING
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import (
+    MISSING,
+    Finding,
+    JobContext,
+    RuleInfo,
+    dataclass,
+    format_share,
+    needs,
+    the_group,
+)
 
 INFO = RuleInfo(
     id="COM007",
@@ -97,6 +99,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for equals in _group_by_size(job, thresholds.min_moved_bytes).values():
         transfers = {
+            # Medians, since other traffic slows down single transfers.
             link: float(np.median(job.delays.transfer_ns[numbers]))
             for link, numbers in equals.items()
             if len(numbers) >= _MIN_COLLECTIVES
@@ -110,6 +113,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
                 slow[link] += equals[link]
                 ratios[link].append(median_ns / ns)
 
+    # A slow link is slow for collectives of all sizes, and its cost is that of all together.
     for link, numbers in sorted(slow.items()):
         saving_ns = job.what_if.saving_with(RankChange(links=tuple(sorted(numbers))))
         if saving_ns >= thresholds.min_saving_share * job.what_if.actual_ns:
@@ -130,10 +134,13 @@ def _group_by_size(
     is_pair = peers[0] != MISSING
     columns = np.stack(
         [
-            np.where(is_pair, -1, calls.kind[leader]), calls.column("n_in")[leader], sizes,
-            np.where(is_pair, -1, calls.group[leader]), *peers,
+            np.where(is_pair, -1, calls.kind[leader]),
+            calls.column("n_in")[leader],
+            sizes,
+            np.where(is_pair, -1, calls.group[leader]),
+            *peers,
         ]
-    )  # fmt: skip
+    )
 
     is_large = np.nan_to_num(delays.bus_bytes) >= min_bytes
     groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
@@ -153,6 +160,7 @@ def _build_finding(job: JobContext, numbers: list[int], ratio: float, saving_ns:
     rows = matches.members[matches.first[numbers[0]] :][: sizes[numbers[0]]]
     ranks = tuple(calls.ranks[member].rank for member in calls.member[rows].tolist())
 
+    # Bytes per nanosecond are gigabytes per second.
     speed = delays.bus_bytes[numbers].sum() / delays.transfer_ns[numbers].sum()
     pair = f"Sends from rank {source} to rank {target}"
     group = f"Collectives of {the_group(calls.groups[calls.group[leader]], ranks)}"

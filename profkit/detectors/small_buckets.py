@@ -45,22 +45,33 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gradients import reduced_after_backward, reduced_by_hooks
 from profkit.engine.families.collectives.messages import describe_program
 from profkit.engine.families.collectives.waits import CollectiveWaits, find_device_waits
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.ranks.delays import ELEMENT_BYTES
-from profkit.model.change import ProgramChange
-from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_bytes, format_ns
+from profkit.rule import (
+    MISSING,
+    NO_ROW,
+    Context,
+    Finding,
+    Int64s,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_bytes,
+    format_ns,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="COM010",
@@ -116,6 +127,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if n_bytes is None:
         needed, is_small = 1, np.median(dur_ns) <= thresholds.max_small_ns
     else:
+        # DDP's first bucket is smaller, so that it is reduced early: one more than the bytes fill.
         needed = 1 + -(-int(n_bytes.sum()) // len(ctx.steps) // _BUCKET_BYTES)
         is_small = np.median(n_bytes) <= thresholds.max_small_bytes
 
@@ -125,7 +137,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             if n_bytes is None
             else f"most of them are at most {format_bytes(int(np.median(n_bytes)))}"
         )
-        yield _build_finding(ctx, waits, places, needed / n_per_step, typical, thresholds)
+        yield _build_finding(ctx, thresholds, waits, places, needed / n_per_step, typical)
 
 
 def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | None:
@@ -140,14 +152,25 @@ def _find_sizes(ctx: Context, waits: CollectiveWaits, places: Rows) -> Int64s | 
 
 
 def _build_finding(
-    ctx: Context, waits: CollectiveWaits, places: Rows, kept_share: float, typical: str,
+    ctx: Context,
     thresholds: Thresholds,
-) -> Finding:  # fmt: skip
+    waits: CollectiveWaits,
+    places: Rows,
+    kept_share: float,
+    typical: str,
+) -> Finding:
+    """Build the finding of all-reduces that fewer could replace.
+
+    Args:
+        places: The all-reduces, as places in ``waits``.
+        kept_share: Share of their time that as many as are needed would take.
+        typical: Their typical size or time, as a clause.
+    """
     rows, starter = waits.rows[places].astype(np.intp), waits.starter[places]
     ops = distinct(starter[starter != NO_ROW]).astype(np.intp)
     change = ProgramChange(scaled=((np.concatenate((rows, ops)), kept_share),))
     cost = ctx.time_cost(change, "estimate")
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
     lines = ctx.costliest_lines(ops, 1)
     is_ddp = describe_program(ctx).is_ddp
 
@@ -155,7 +178,7 @@ def _build_finding(
         severity="warning" if is_costly else "note",
         confidence="medium",
         message=(
-            f"Gradients are reduced{at(lines[0]) if lines else ''} by "
+            f"Gradients are reduced{at_first(lines)} by "
             f"{times_per_step(ctx, len(rows)).replace('times', 'all-reduces')}; {typical}. They "
             f"take {time_per_step(ctx, covered_by(ctx.events, rows).total_ns)} of the GPU."
         ),

@@ -43,20 +43,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.syncs import COPYING, TO_DEVICE, bytes_of
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.units import format_bytes
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_bytes,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="DAT004",
@@ -103,19 +112,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     needless = np.setdiff1d(united(copies, of_copy), (copies[kept], of_copy[kept]))
     owner = distinct(of_copy).astype(np.intp)
     change = ProgramChange(scaled=((needless.astype(np.intp), 0.0),))
-    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     locations = known_locations(*ctx.costliest_lines(owner, _MAX_LINES, ctx.events.dur_ns[owner]))
     n_bytes = bytes_of(ctx.events, copies)
     on_host = covered_by(ctx.events, owner)
     yield INFO.finding(
-        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
         confidence="high",
         message=(
-            f"Small tensors are copied to the GPU{at(locations[0]) if locations else ''} "
+            f"Small tensors are copied to the GPU{at_first(locations)} "
             f"{times_per_step(ctx, len(copies))}, {format_bytes(n_bytes / len(copies))} each on "
             f"average. The host takes {time_per_step(ctx, on_host.total_ns)} for that."
         ),
@@ -142,6 +150,7 @@ def _find_small_copies(ctx: Context, max_bytes: int) -> tuple[Rows, Rows]:
     to_device = rows_named(events, TO_DEVICE, Category.MEMCPY)[launches.work]
     n_bytes = events.n_bytes.at(launches.work)
     is_small = to_device & (launches.op != NO_ROW) & (n_bytes >= 0) & (n_bytes <= max_bytes)
+    # The wait for a blocking copy costs more than its launch, and has rules of its own.
     is_small &= ~np.isin(launches.work, ctx.syncs.copy)
     work, op = launches.work[is_small], launches.op[is_small].astype(np.intp)
     inside = in_windows(ctx, op)

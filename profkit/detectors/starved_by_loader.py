@@ -51,28 +51,38 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
     find_innermost_callee,
     function_name,
 )
-from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within, intersect
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.model.torch_names import DATA_LOADER
-from profkit.patterns import regex
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    MAX_EVENT_IDS,
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_ns,
+    format_share,
+    idle_in_windows,
+    known_locations,
+    needs,
+    regex,
+    time_per_step,
+    torch_names,
+    windows_ns,
+)
 
 INFO = RuleInfo(
     id="DAT001",
@@ -103,9 +113,10 @@ class Thresholds:
     min_later_share: float = 0.1
 
 
-_LOADER: Final = regex(rf"^{re.escape(DATA_LOADER)}")
+_LOADER: Final = regex(rf"^{re.escape(torch_names.DATA_LOADER)}")
 _IN_PROCESS: Final = "SingleProcess"
 """Part of the name of a wait for a batch that the loop's own process prepares."""
+# Creates the iterator of a loader, and starts its workers.
 _ITERATES: Final = regex(
     r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): _get_iterator$"
 )
@@ -121,6 +132,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
 
     waiting = covered_by(ctx.events, rows)
+    # While a GPU still works, the wait costs nothing.
     starved = intersect(waiting, idle_in_windows(ctx)) if ctx.has_device_work else waiting
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
@@ -129,6 +141,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_starved = starved_ns >= thresholds.min_step_share * length_ns
     if not (is_starved[1:].any() or len(steps) == 1):
         return
+    # Workers that are too slow empty the queue now and then: few steps wait, for long.
     later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
     if is_starved.mean() < thresholds.min_steps_share and later_share < thresholds.min_later_share:
         return

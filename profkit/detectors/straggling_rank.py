@@ -50,17 +50,21 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.extra_time import find_extra_time
-from profkit.engine.job_context import JobContext, PlaceTime
-from profkit.engine.wording import counted
 from profkit.index.ranks.matching import SYNCHRONIZING
-from profkit.model.events import Mask
-from profkit.model.finding import Finding
-from profkit.model.job import Lateness
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    Finding,
+    JobContext,
+    Lateness,
+    Mask,
+    PlaceTime,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_count,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="COM004",
@@ -117,10 +121,12 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # A rank that is a stage of its own has other work than the others.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     for rank in what_if.candidates:
+        # Not at the fastest rank's time: ranks differ a little on the same hardware.
         saving_ns = what_if.saving_at_median_ns(rank)
         if rank in stages or saving_ns < thresholds.min_saving_share * what_if.actual_ns:
             continue
 
+        # The replay tells what the rank costs; being last tells that the others wait for it.
         last = _find_last_started(job, rank)
         n = _count_joined(job, rank)
         if len(last) >= max(1, thresholds.min_last_share * n):
@@ -179,6 +185,7 @@ def _build_finding(
 
 def _explain(job: JobContext, last: list[int]) -> Lateness:
     """Return the cause of most of the time by which the rank is late."""
+    # By time and not by number: one long wait for data outweighs many short launches.
     delay_ns: Counter[Lateness] = Counter()
     for collective in last:
         delay_ns[job.delays.why[collective]] += int(job.delays.delay_ns[collective])
@@ -186,9 +193,14 @@ def _explain(job: JobContext, last: list[int]) -> Lateness:
 
 
 def _build_message(
-    job: JobContext, rank: int, n_last: int, n: int, saving_ns: float, why: Lateness,
+    job: JobContext,
+    rank: int,
+    n_last: int,
+    n: int,
+    saving_ns: float,
+    why: Lateness,
     extra: PlaceTime | None,
-) -> str:  # fmt: skip
+) -> str:
     share = format_share(saving_ns / job.what_if.recorded_ns)
     message = (
         f"Rank {rank} is the last to start {format_count(n_last)} of {counted(n, 'collective')}"

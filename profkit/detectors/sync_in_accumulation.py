@@ -49,29 +49,32 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gradients import reduced_by_hooks
 from profkit.engine.families.collectives.waits import (
     CollectiveWaits,
     find_device_waits,
     find_host_waits,
 )
-from profkit.engine.windows import event_ids, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, intersect
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category, Rows
-from profkit.model.finding import Finding
-from profkit.model.torch_names import (
-    DISTRIBUTED_DATA_PARALLEL_FORWARD,
-    OPTIMIZER_STEP,
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    format_times,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    torch_names,
 )
-from profkit.units import format_times
 
 INFO = RuleInfo(
     id="COM009",
@@ -101,8 +104,8 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for collectives on a device, and one for collectives on host threads."""
-    forwards = _find_annotations(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD)
-    updates = _find_annotations(ctx, OPTIMIZER_STEP)
+    forwards = _find_annotations(ctx, torch_names.DISTRIBUTED_DATA_PARALLEL_FORWARD)
+    updates = _find_annotations(ctx, torch_names.OPTIMIZER_STEP)
     if len(forwards) < 2 or not len(updates):  # noqa: PLR2004  (nothing is accumulated)
         return
     for waits in (find_device_waits(ctx), find_host_waits(ctx)):
@@ -112,6 +115,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _find_annotations(ctx: Context, pattern: re.Pattern[str]) -> Rows:
     """Find annotations by name, in the order of their start."""
+    # torch 1.8 to 1.10 write annotations as operators.
     rows = np.flatnonzero(rows_named(ctx.events, pattern, Category.ANNOTATION, Category.OP))
     return rows[np.argsort(ctx.events.ts_ns[rows], kind="stable")]
 
@@ -149,7 +153,7 @@ def _build_findings(
     else:
         change = ProgramChange(scaled=((rows.astype(np.intp), 0.0),))
     cost = ctx.time_cost(change)
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     location = ctx.location(int(forwards[passes[0]]))
     n_passes = len(passes) / len(updated)

@@ -37,12 +37,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.finding import Finding
-from profkit.units import format_bytes, format_count
+from profkit.rule import Context, Finding, RuleInfo, dataclass, format_bytes, format_count, needs
 
 INFO = RuleInfo(
     id="PRF005",

@@ -42,9 +42,6 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
@@ -53,8 +50,7 @@ from profkit.engine.families.leaks.messages import (
     library_fix,
     quoted,
 )
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, needs
 
 INFO = RuleInfo(
     id="MEM008",
@@ -79,6 +75,7 @@ def _suggest_fix(leak: Leak) -> str:
 
     chain, name = main_chain(leak), holder_name(leak)
     holder = quoted(name) if name else "the cache"
+    # A cached result with its graph holds the activations behind it as well.
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (

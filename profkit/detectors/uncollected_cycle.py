@@ -57,9 +57,6 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     growth_text,
@@ -68,9 +65,7 @@ from profkit.engine.families.leaks.messages import (
     objects_text,
     quoted,
 )
-from profkit.engine.wording import at
-from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.rule import Context, Finding, Leak, RuleInfo, at, needs
 
 INFO = RuleInfo(
     id="MEM006",
@@ -131,6 +126,8 @@ def _suggest_fix(leak: Leak) -> str:
 
 
 def _suggest_autograd_fix(leak: Leak) -> str:
+    # After `backward(create_graph=True)` a parameter and its gradient's graph refer to each other.
+    # Any other cycle goes through the `ctx` of a function.
     if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
             "Compute the gradients with `torch.autograd.grad(loss, parameters, "
@@ -150,6 +147,7 @@ def _is_of_autograd(leak: Leak) -> bool:
 
 def _name_closures(leak: Leak) -> str:
     """Name the functions of a cycle that consists of closures; return "" for any other cycle."""
+    # The first element is repeated at the end of a cycle.
     functions = [name for name in leak.cycle[:-1] if name.startswith(_FUNCTION)]
     n_cells = sum(name.startswith(_CELL) for name in leak.cycle)
     if not functions or len(functions) + n_cells != len(leak.cycle[:-1]):

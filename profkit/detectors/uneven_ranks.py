@@ -47,13 +47,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.detector import RuleInfo
-from profkit.engine.job_context import JobContext
-from profkit.engine.wording import the_ranks
-from profkit.model.finding import Finding
-from profkit.units import format_share
+from profkit.rule import Finding, JobContext, RuleInfo, dataclass, format_share, needs, the_ranks
 
 INFO = RuleInfo(
     id="COM005",
@@ -95,6 +89,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     # reported by straggling-rank.
     stages = {ranks[0] for ranks in what_if.stages if len(ranks) == 1}
     single = [rank for rank in what_if.candidates if rank not in stages]
+    # Replayed, not by its work: a rank with more work need not be the one that others wait for.
     by_one = max((what_if.saving_ns((rank,)) for rank in single), default=0.0)
     if by_one > _MAX_SINGLE_SHARE * saving_ns:
         return
@@ -103,6 +98,7 @@ def detect(job: JobContext, thresholds: Thresholds) -> Iterator[Finding]:
     excess = work_ns / work_ns.mean() - 1
     longest = np.flatnonzero(excess >= thresholds.min_excess_share).tolist()
     numbers = [job.ranks[rank].rank for rank in longest]
+    # The ranks above the mean are a stage only if they are all of its ranks and no others.
     stage = next((i for i, ranks in enumerate(what_if.stages) if {*ranks} == {*longest}), -1)
 
     yield INFO.finding(

@@ -45,11 +45,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.wording import at
 from profkit.index.distinct import are_among, distinct
 from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.trace_memory.live_bytes import (
@@ -58,11 +53,20 @@ from profkit.index.trace_memory.live_bytes import (
     growth_per_step_bytes,
     unfreed_in_steps,
 )
-from profkit.model.events import NO_ROW, Rows
-from profkit.model.finding import Finding
-from profkit.model.growth import growth
-from profkit.model.location import Location
-from profkit.units import format_bytes, format_count
+from profkit.rule import (
+    NO_ROW,
+    Context,
+    Finding,
+    Location,
+    Rows,
+    RuleInfo,
+    at,
+    dataclass,
+    format_bytes,
+    format_count,
+    growth,
+    needs,
+)
 
 INFO = RuleInfo(
     id="MEM001",
@@ -121,6 +125,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         on_device = [line for line in growths if line.device == device]
         if sum(line.step_bytes for line in on_device) < thresholds.min_step_bytes:
             continue
+        # The operators of a retained graph grow together, and have one cause.
         if len(on_device) > thresholds.max_lines_apart_count:
             yield _build_finding(ctx, thresholds, on_device)
             continue

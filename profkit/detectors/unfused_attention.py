@@ -50,19 +50,30 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import busy_ns, device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.attention import find_attentions
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    busy_ns,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="KER005",
@@ -90,7 +101,9 @@ class Thresholds:
     warning_share: float = 0.05
 
 
+# What scaled_dot_product_attention falls back to: operators of its own, each with a kernel.
 _MATH: Final = regex(r"^aten::_scaled_dot_product_attention_math")
+# The fast path of nn.MultiheadAttention in inference, fused unless it returns the weights.
 _MODULE: Final = regex(r"^aten::_native_multi_head_attention$")
 _MAX_LINES: Final = 3
 
@@ -99,6 +112,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all attention that is not fused."""
     attention = find_attentions(ctx.events, ctx.tree, ctx.launches)
     attention = attention.select(in_windows(ctx, attention.softmax))
+    # With the products, to tell whether attention matters at all. The cost is without them.
     spent = device_time(ctx, np.append(attention.products, attention.between))
     share = spent.total_ns / busy_ns(ctx)
     if not len(attention.softmax) or share < thresholds.min_busy_share:
@@ -106,19 +120,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # A fused kernel still computes the products, and keeps what is between in registers.
     change = ProgramChange(scaled=((attention.between, 0.0),))
-    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     between_ns = ctx.events.dur_ns[attention.between]
     softmax_rows = attention.softmax[attention.of_between]
     locations = known_locations(*ctx.costliest_lines(softmax_rows, _MAX_LINES, between_ns))
     yield INFO.finding(
-        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
         confidence="high",
         message=(
-            f"Attention{at(locations[0]) if locations else ''} runs as separate kernels, "
+            f"Attention{at_first(locations)} runs as separate kernels, "
             f"{times_per_step(ctx, len(attention.softmax))}: its products, softmax and what is "
             f"between take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the "
             f"GPU's busy time), {time_per_step(ctx, int(between_ns.sum()))} of it without the "

@@ -51,22 +51,35 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, in_windows, uses_device, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.torch_names import BACKWARD, OPTIMIZER_STEP
-from profkit.patterns import regex
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Int64s,
+    Mask,
+    Need,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+    uses_device,
+    windows_ns,
+)
 
 OPTIMIZER_STEPS: Final = Need(
     name="optimizer steps",
@@ -116,7 +129,9 @@ _KEPT_ON_CPU: Final = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.65, "SGD": 0.85
 """The same on a CPU, at most. Measured with torch 2.13 for 10 to 161 parameters of 1.3 to 4 million
 elements: Adam and AdamW 0.16 to 0.31, SGD with momentum 0.34 to 0.84, Adagrad 0.32 to 0.41, and
 0.37 to 0.61 in its pull request."""
+# The versions of torch that brought `fused=True` for CUDA.
 _FUSED_ON_GPU: Final = {"Adam": "1.13", "AdamW": "2.0", "SGD": "2.3"}
+# Optimizers that have a foreach implementation and, on GPUs, no fused one.
 _FOREACH: Final = frozenset(
     {"ASGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"}
 )
@@ -145,13 +160,12 @@ def _build_findings(
     Args:
         name: The annotation's name, as in ``Optimizer.step#SGD.step``.
     """
-    optimizer = OPTIMIZER_STEP.sub("", name).removesuffix(".step")
+    optimizer = torch_names.OPTIMIZER_STEP.sub("", name).removesuffix(".step")
     work, _ = ctx.launched_by(ops)
     kept = _KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
     change = ProgramChange(scaled=((ops, kept),))
-    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     locations = known_locations(*ctx.costliest_lines(calls, _MAX_LINES, ctx.events.dur_ns[calls]))
@@ -160,12 +174,12 @@ def _build_findings(
     n_ops_per_call = round(len(ops) / len(calls))
     for_kernels = f" on the host for {time_per_step(ctx, device_ns)} of kernels"
     yield INFO.finding(
-        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
         confidence="high" if len(work) else "medium",
         message=(
-            f"`{optimizer}.step()`{at(locations[0]) if locations else ''} updates one parameter "
+            f"`{optimizer}.step()`{at_first(locations)} updates one parameter "
             f"after the other with {format_count(n_ops_per_call)} operators in all. It takes "
-            f"{time_per_step(ctx, step_ns)} ({format_share(step_ns / total_ns)})"
+            f"{time_per_step(ctx, step_ns)} ({format_share(step_ns / windows_ns(ctx))})"
             f"{for_kernels if len(work) else ''}."
         ),
         fix=_suggest_fix(optimizer, on_gpu=bool(len(work))),
@@ -186,7 +200,7 @@ def _build_findings(
 
 def _is_optimizer_step(ctx: Context) -> Mask:
     """Return which rows are calls of ``Optimizer.step``."""
-    return rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    return rows_named(ctx.events, torch_names.OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
 
 
 def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
@@ -199,6 +213,7 @@ def _find_loops(ctx: Context, calls: Rows) -> tuple[Rows, Rows]:
     is_call = np.zeros(len(events), dtype=np.bool_)
     is_call[calls] = True
     ops = np.flatnonzero(rows_named(events, _ELEMENTWISE, Category.OP))
+    # Operators within operators, as of a closure's layers, are not the optimizer's own.
     caller = tree.enclosing(is_call | (events.category == Category.OP))[ops]
     is_direct = (caller != NO_ROW) & is_call[caller]
     caller, ops = caller[is_direct], ops[is_direct]
@@ -216,7 +231,7 @@ def _updates_begin_ns(ctx: Context, calls: Rows) -> Int64s:
     A closure runs forward and backward within ``step()``, the backward on any thread.
     """
     events = ctx.events
-    backward = np.flatnonzero(rows_named(events, BACKWARD, Category.OP))
+    backward = np.flatnonzero(rows_named(events, torch_names.BACKWARD, Category.OP))
     backward = backward[np.argsort(events.ts_ns[backward], kind="stable")]
     ends_ns = np.maximum.accumulate(np.append(-1, events.end_ns[backward]))
     n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[calls])

@@ -48,20 +48,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.device.elementwise import elementwise_kernels, find_fusible_chains
 from profkit.index.runtime_calls import names_matching
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category, Mask, Rows
-from profkit.model.finding import Finding
-from profkit.model.torch_names import COMPILED_REGION
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    Mask,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    torch_names,
+)
 
 INFO = RuleInfo(
     id="KER007",
@@ -89,13 +98,16 @@ class Thresholds:
     warning_share: float = 0.05
 
 
-_COMPILED: Final = regex(rf"^triton_|{COMPILED_REGION.pattern}|^CompiledFunction|TorchScript")
+_COMPILED: Final = regex(
+    rf"^triton_|{torch_names.COMPILED_REGION.pattern}|^CompiledFunction|TorchScript"
+)
 _MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all chains of elementwise kernels of a program that is not compiled."""
     events = ctx.events
+    # What a compiler has left unfused it will not fuse at the second attempt.
     if names_matching(events, _COMPILED).any():
         return
     elementwise = device_time(ctx, np.flatnonzero(elementwise_kernels(events)))
@@ -107,19 +119,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # A compiled chain is one kernel, which takes about as long as the longest of them.
     work, op, needless = _find_chains(ctx)
     change = ProgramChange(scaled=((work[needless], 0.0),))
-    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change, "estimate")
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     needless_ns = events.dur_ns[work[needless]]
     locations = known_locations(*ctx.costliest_lines(op[needless], _MAX_LINES, needless_ns))
     yield INFO.finding(
-        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
         confidence="medium",
         message=(
             f"Elementwise kernels take {format_share(share)} of the kernel time, and nothing is "
-            f"compiled. Chains of them{at(locations[0]) if locations else ''} take "
+            f"compiled. Chains of them{at_first(locations)} take "
             f"{time_per_step(ctx, int(events.dur_ns[work].sum()))}, "
             f"{time_per_step(ctx, int(needless_ns.sum()))} of it beyond the longest kernel of each."
         ),
@@ -148,6 +159,7 @@ def _find_chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
     inside = in_windows(ctx, op)
     work, chain, op = work[inside], chain[inside], op[inside]
 
+    # By chain, then by duration: the last kernel of each chain is its longest.
     order = np.lexsort((ctx.events.dur_ns[work], chain))
     needless = np.ones(len(work), dtype=np.bool_)
     is_longest = np.append(np.diff(chain[order]) != 0, True)[: len(order)]

@@ -37,16 +37,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids
-from profkit.model.events import Category, Rows
-from profkit.model.finding import Finding
-from profkit.names import middle_cut
-from profkit.readers.kineto.interning import WITHOUT_WORK
-from profkit.units import format_count, format_share
+from profkit.rule import (
+    WITHOUT_WORK,
+    Category,
+    Context,
+    Finding,
+    Rows,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    format_count,
+    format_share,
+    middle_cut,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF011",
@@ -77,6 +81,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     events = ctx.events
     rows = events.rows_of(Category.OTHER)
     counts = ctx.trace.notes.categories
+    # Kineto describes some work a second time, in categories of their own.
     n = len(rows) - sum(count for text, count in counts.items() if text.lower() in WITHOUT_WORK)
     if n <= 0 or n < thresholds.min_unknown_share * len(events):
         return

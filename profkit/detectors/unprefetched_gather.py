@@ -58,10 +58,6 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.gathers import (
     LateGathers,
     Sharding,
@@ -73,14 +69,23 @@ from profkit.engine.families.collectives.waits import (
     find_collective_sites,
     find_device_waits,
 )
-from profkit.engine.windows import event_ids, windows_ns
-from profkit.engine.wording import known_locations, time_per_step, times_per_step
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.model.torch_names import RATE_LIMITER
-from profkit.names import visible
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    RuleInfo,
+    dataclass,
+    event_ids,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    torch_names,
+    visible,
+)
 
 INFO = RuleInfo(
     id="COM011",
@@ -134,7 +139,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     change = earlier(ctx, waits, gathers)
     cost = ctx.time_cost(change, "upper-bound")
-    if (cost.ns or 0) < max(1, thresholds.min_saving_share * windows_ns(ctx)):
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saving_share):
         return
 
     # The lines are ordered by the time that could overlap, not by the whole wait.
@@ -182,13 +187,14 @@ def _suggest_fix(ctx: Context, gathers: LateGathers) -> str:
         return _IN_ZERO
 
     in_forward, in_backward = _FIXES[gathers.sharding]
+    # Only a pass with late gathers needs an argument: prefetching takes memory.
     arguments = [] if gathers.in_backward.all() else [in_forward]
     if gathers.in_backward.any():
         arguments.append(in_backward)
     if gathers.sharding == "fsdp2":
         return f"Issue them one module earlier: {' and '.join(arguments)}, for each module."
 
-    is_limiter = rows_named(ctx.events, RATE_LIMITER, Category.OP, Category.ANNOTATION)
+    is_limiter = rows_named(ctx.events, torch_names.RATE_LIMITER, Category.OP, Category.ANNOTATION)
     limited_ns = covered_by(ctx.events, np.flatnonzero(is_limiter)).total_ns
     if limited_ns >= _MIN_LIMITED_SHARE * gathers.hidden_ns.sum():
         arguments.append("`limit_all_gathers=False` if memory allows")

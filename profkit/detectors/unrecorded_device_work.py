@@ -42,14 +42,17 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.wording import counted
 from profkit.index.ranks.collectives import device_collectives
-from profkit.model.finding import Finding
-from profkit.units import format_ns, format_share
+from profkit.rule import (
+    Context,
+    Finding,
+    RuleInfo,
+    counted,
+    dataclass,
+    format_ns,
+    format_share,
+    needs,
+)
 
 INFO = RuleInfo(
     id="PRF009",
@@ -105,4 +108,5 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _count_missing_collectives(ctx: Context) -> int:
     """Count the collectives issued to a device beyond the recorded communication kernels."""
     issued = len(device_collectives(ctx.events))
+    # One collective may run as several kernels, so at least as many are missing.
     return max(0, issued - int(ctx.is_communication.sum()))

@@ -42,18 +42,25 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import Category
-from profkit.model.finding import Finding
-from profkit.patterns import regex
+from profkit.rule import (
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    at,
+    dataclass,
+    event_ids,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+)
 
 INFO = RuleInfo(
     id="COM008",
@@ -65,6 +72,7 @@ INFO = RuleInfo(
     no_example="It takes several processes with DistributedDataParallel.",
 )
 
+# Earlier versions of torch wrote `torch::distributed::reducer::`.
 _SEARCH: Final = regex(
     r"^torch(\.distributed\.ddp\.|::distributed::)reducer::search_unused_parameters$"
 )
@@ -95,7 +103,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     cost = ctx.time_cost(change)
     location = ctx.location(int(rows[0]))
     spent_ns = int(ctx.events.dur_ns[rows].sum())
-    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    is_costly = reaches_share(ctx, cost.ns, thresholds.warning_share)
 
     yield INFO.finding(
         severity="warning" if is_costly else "note",

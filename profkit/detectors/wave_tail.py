@@ -47,21 +47,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.needs import Need
-from profkit.engine.windows import device_time, event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.distinct import distinct
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category
-from profkit.model.finding import Finding
-from profkit.names import short_kernel
-from profkit.patterns import regex
-from profkit.units import format_share
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    Need,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    dataclass,
+    device_time,
+    event_ids,
+    format_share,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    short_kernel,
+    time_per_step,
+)
 
 BLOCKS: Final = Need(
     name="blocks of kernels",
@@ -98,6 +106,7 @@ class Thresholds:
     min_lost_share: float = 0.05
 
 
+# Blocks of attention take different times, so that they have no common last round.
 _PRODUCT: Final = regex(
     r"^(?!.*(fmha|flash|attention)).*(gemm|conv(?!ert)|[fdw](prop|grad)|cutlass|xmma|nvjet)",
     re.IGNORECASE,
@@ -128,9 +137,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     factors = distinct(used_share)
     change = ProgramChange(scaled=tuple((rows[used_share == share], share) for share in factors))
     cost = ctx.time_cost(change, "upper-bound")
-    if (cost.ns or 0) < max(1, thresholds.min_lost_share / 10 * windows_ns(ctx)):
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_lost_share / 10):
         return
 
+    # A table by event: launches are listed by work, of which these kernels are a part.
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[ctx.launches.work] = ctx.launches.op
     is_launched = op[rows] != NO_ROW
@@ -142,7 +152,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     yield INFO.finding(
         confidence="medium",
         message=(
-            f"Products and convolutions{at(locations[0]) if locations else ''} have slightly more "
+            f"Products and convolutions{at_first(locations)} have slightly more "
             "blocks than a multiple of the multiprocessors, such as "
             f"`{short_kernel(events.name_of(int(rows[worst])))}` with {blocks[worst]:.2f} for each."
             f" They take {time_per_step(ctx, spent.total_ns)}; multiprocessors wait for the last "

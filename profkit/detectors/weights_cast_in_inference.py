@@ -47,20 +47,27 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import united
 from profkit.index.host.cast_parameters import find_cast_parameters
 from profkit.index.intervals import covered_by, unite
 from profkit.index.runtime_calls import names_matching
-from profkit.model.change import ProgramChange
-from profkit.model.events import MISSING
-from profkit.model.finding import Finding
-from profkit.model.torch_names import TRAINING
+from profkit.rule import (
+    MISSING,
+    Context,
+    Finding,
+    ProgramChange,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    time_per_step,
+    times_per_step,
+    torch_names,
+)
 
 INFO = RuleInfo(
     id="KER012",
@@ -93,23 +100,24 @@ _MAX_LINES: Final = 3
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all casts of parameters in a recording of inference."""
-    if names_matching(ctx.events, TRAINING)[ctx.events.name].any():
+    # Training needs float32 weights to add small updates to.
+    if names_matching(ctx.events, torch_names.TRAINING)[ctx.events.name].any():
         return
     casts = find_cast_parameters(ctx.events, ctx.tree)
     casts = casts[in_windows(ctx, casts)]
     if len(casts) < thresholds.min_casts_count * max(1, len(ctx.steps)):
         return
 
+    # On a CPU a cast launches nothing, and its operator alone is the cost.
     work, _ = ctx.launched_by(casts)
     change = ProgramChange(scaled=((united(casts, work), 0.0),))
-    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+    cost = ctx.time_cost(change)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_saved_share):
         return
 
     # Casts with gradients may belong to a training whose backward passes were not recorded.
     has_gradients = bool((ctx.events.sequence.at(casts) != MISSING).any())
-    is_warning = saved_ns >= thresholds.warning_share * total_ns and not has_gradients
+    is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share) and not has_gradients
     locations = known_locations(*ctx.costliest_lines(casts, _MAX_LINES, ctx.events.dur_ns[casts]))
     on_host, on_device = covered_by(ctx.events, casts), covered_by(ctx.events, work)
     on_gpu = f", and the GPU {time_per_step(ctx, on_device.total_ns)}" if len(work) else ""
@@ -118,7 +126,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning" if is_warning else "note",
         confidence="low" if has_gradients else "medium",
         message=(
-            f"Float32 weights and biases are cast{at(locations[0]) if locations else ''} "
+            f"Float32 weights and biases are cast{at_first(locations)} "
             f"{times_per_step(ctx, len(casts))}, though nothing trains them. This takes the host "
             f"{time_per_step(ctx, on_host.total_ns)}{on_gpu}."
         ),

@@ -47,20 +47,29 @@ from typing import Final
 
 import numpy as np
 
-from profkit.dataclass import dataclass
-from profkit.engine import needs
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import event_ids, in_windows, windows_ns
-from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
-from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Rows
-from profkit.model.finding import Finding
-from profkit.model.torch_names import ACCUMULATE_GRAD, OPTIMIZER_ZERO_GRAD
-from profkit.patterns import regex
+from profkit.rule import (
+    NO_ROW,
+    Category,
+    Context,
+    Finding,
+    ProgramChange,
+    Rows,
+    RuleInfo,
+    at_first,
+    dataclass,
+    event_ids,
+    in_windows,
+    known_locations,
+    needs,
+    reaches_share,
+    regex,
+    time_per_step,
+    times_per_step,
+    torch_names,
+)
 
 INFO = RuleInfo(
     id="MEM014",
@@ -86,6 +95,7 @@ class Thresholds:
     warning_share: float = 0.02
 
 
+# Optimizers fill all gradients of one device and type by a single `_foreach_zero_`.
 _FILL: Final = regex(r"^aten::(zero_|_foreach_zero_)$")
 _FILL_OF_TENSOR: Final = regex(r"^aten::zero_$")
 _ADD: Final = regex(r"^aten::add_$")
@@ -103,9 +113,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     ops = np.concatenate((fills, adds))
     work, _ = ctx.launched_by(ops)
     change = ProgramChange(scaled=((distinct(np.concatenate((ops, work))), 0.0),))
-    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
-    saved_ns = cost.ns or 0
-    if not saved_ns or saved_ns < thresholds.min_time_share * total_ns:
+    cost = ctx.time_cost(change)
+    if not cost.ns or not reaches_share(ctx, cost.ns, thresholds.min_time_share):
         return
 
     locations = known_locations(*ctx.costliest_lines(fills, MAX_LINES, ctx.events.dur_ns[fills]))
@@ -116,10 +125,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     added = "; the backward pass adds to the zeros. Both take" if len(adds) else ", which takes"
 
     yield INFO.finding(
-        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        severity="warning" if reaches_share(ctx, cost.ns, thresholds.warning_share) else "note",
         confidence="high",
         message=(
-            f"Gradients are filled with zeros{at(locations[0]) if locations else ''}, "
+            f"Gradients are filled with zeros{at_first(locations)}, "
             f"{times_per_step(ctx, len(fills))}{added} {' and '.join(times)}."
         ),
         fix=(
@@ -138,7 +147,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _find_fills(ctx: Context) -> Rows:
     """Find the operators that fill with zeros within an optimizer's ``zero_grad``."""
     events = ctx.events
-    is_zero_grad = rows_named(events, OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP)
+    is_zero_grad = rows_named(
+        events, torch_names.OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP
+    )
     is_fill = rows_named(events, _FILL, Category.OP)
     is_inside = ctx.tree.nearest(is_zero_grad) != NO_ROW
 
@@ -151,7 +162,7 @@ def _find_adds(ctx: Context, fills: Rows) -> Rows:
     """Find the additions of a gradient to one that was filled with zeros."""
     events = ctx.events
     fills = fills[rows_named(events, _FILL_OF_TENSOR, Category.OP)[fills]]
-    nodes = rows_named(events, ACCUMULATE_GRAD, Category.OP)
+    nodes = rows_named(events, torch_names.ACCUMULATE_GRAD, Category.OP)
     adds = np.flatnonzero(
         rows_named(events, _ADD, Category.OP) & (ctx.tree.nearest(nodes) != NO_ROW)
     )

@@ -66,6 +66,11 @@ def windows_ns(ctx: Context) -> int:
     return int(np.maximum(ends - starts, 1).sum())
 
 
+def reaches_share(ctx: Context, ns: int | None, share: float) -> bool:
+    """Return whether a time is at least a share of the windows; an unknown time is none."""
+    return (ns or 0) >= share * windows_ns(ctx)
+
+
 def in_windows(ctx: Context, rows: Rows) -> Mask:
     """Return which rows begin in a window. Shape of ``rows``."""
     if not len(ctx.steps):
@@ -191,10 +196,10 @@ def find_costly_waits(
         changes: For each source line the calls, and the operators that a fix removes with them.
     """
     starts, ends = windows(ctx)
-    window, total_ns = union(starts, ends), windows_ns(ctx)
+    window = union(starts, ends)
 
     blocked = [intersect(covered_by(ctx.events, change.calls), window) for change in changes]
-    least_ns = max(1, thresholds.min_wait_share * total_ns)
+    least_ns = max(1, thresholds.min_wait_share * windows_ns(ctx))
 
     # Each replay is a pass over the graph: only waits that are long enough are replayed.
     long_enough = [i for i, time in enumerate(blocked) if time.total_ns >= least_ns]
@@ -204,7 +209,7 @@ def find_costly_waits(
     waits: list[CostlyWait | None] = [None] * len(changes)
     for i, cost in zip(long_enough, costs, strict=True):
         n_windows = np.count_nonzero(covered_within(blocked[i], starts, ends))
-        is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
+        is_warning = reaches_share(ctx, cost.ns, thresholds.warning_share)
         waits[i] = CostlyWait(
             blocked=blocked[i],
             busy_ns=intersect(blocked[i], unite(ctx.busy, ctx.unrecorded)).total_ns,

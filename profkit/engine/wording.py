@@ -51,6 +51,11 @@ def at(location: Location) -> str:
     return f" {'in' if location.precision == 'function' else 'at'} {location.place}"
 
 
+def at_first(locations: Sequence[Location]) -> str:
+    """Return the words of :func:`at` for the first, costliest location; empty without locations."""
+    return at(locations[0]) if locations else ""
+
+
 def known_locations(*locations: Location) -> tuple[Location, ...]:
     """Return the locations that have a line, an operator or a module."""
     return tuple(

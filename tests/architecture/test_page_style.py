@@ -11,7 +11,7 @@ AIM = PageStyle(dense=0.25, pronouns=0.01, comments=14.5, nouns=0.25, verbless=0
 """What every package is to reach. One that has reached it needs no row in the table below."""
 NOW = {
     "capture": PageStyle(0.59, 0.068, 9.7, 0.36, 0.42, 6),
-    "detectors": AIM._replace(comments=7.5),  # a rule is half docstring, which tells its reasons
+    "detectors": PageStyle(0.00, 0.000, 19.6, 0.00, 0.01, 0),
     "engine": AIM._replace(comments=12),
     "index": PageStyle(0.00, 0.000, 17, 0.00, 0.04, 0),
     "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe

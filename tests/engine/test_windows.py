@@ -55,6 +55,16 @@ def test_an_empty_recording_has_no_windows(tmp_path: Path) -> None:
     assert len(windows.idle_in_windows(ctx)) == 0
 
 
+@pytest.mark.parametrize(
+    ("ns", "reaches"), [(42_000, True), (41_999, False), (0, False), (None, False)]
+)
+def test_a_time_reaches_a_share_of_the_windows(
+    ns: int | None, *, reaches: bool, tmp_path: Path
+) -> None:
+    ctx = context(waiting(steps=3), tmp_path)
+    assert windows.reaches_share(ctx, ns, 0.1) is reaches
+
+
 def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
     assert windows.idle_in_windows(ctx).pairs() == (
