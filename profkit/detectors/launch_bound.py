@@ -41,8 +41,8 @@ When to ignore this:
 
 Source:
     "Accelerating PyTorch with CUDA Graphs" on PyTorch's blog; ``torch.compile`` (``mode``) and
-    ``torch.cuda.CUDAGraph`` in PyTorch's documentation; the overhead of stacks was measured: a
-    small transformer's step took 4.6 ms without and 10 ms with them.
+    ``torch.cuda.CUDAGraph`` in PyTorch's documentation; the overhead of stacks was measured with
+    torch 2.13: 0.2 to 0.35 µs for each Python call in steps of small networks on one machine.
 """
 
 from collections.abc import Iterator
@@ -56,6 +56,7 @@ from profkit.index.device.streams import DeviceActivity
 from profkit.index.intervals import (
     Intervals,
     covered_within,
+    inside,
     intersect,
     subtract,
     take_from_start,
@@ -114,14 +115,17 @@ class Thresholds:
             the idle time is where launches are less than half a millisecond apart.
         few_kernels_count: With fewer kernels per step the confidence is low: the program's work
             between a few launches may take longer than the launches.
-        assumed_stretch_share: Assumed overhead of recording stacks where it was not measured: a
-            step of 4.6 ms became 10 ms.
+        assumed_call_ns: Assumed time that recording a Python call takes where it was not measured:
+            0.2 to 0.35 µs on one machine, and others are slower.
+        assumed_overhead_ratio: Assumed overhead of stacks that were recorded once per operator, as
+            torch did before 1.12: by how much they lengthen a step.
     """
 
     min_idle_share: float = 0.15
     max_launch_ns: int = 500_000
     few_kernels_count: int = 20
-    assumed_stretch_share: float = 1.2
+    assumed_call_ns: int = 500
+    assumed_overhead_ratio: float = 1.2
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,15 @@ class _LaunchWaits:
     """When a device waits for launches, and how long without the recording's overhead.
 
     Attributes:
-        saved_ns: The wait in each window without the overhead. Shape of the windows.
+        idle: When it waits, in the windows.
+        overhead_ns: The part of each window's wait that recording may have added. Shape of the
+            windows.
+        saved_ns: The rest of it. Shape of the windows.
     """
 
     device: DeviceActivity
     idle: Intervals
+    overhead_ns: Int64s
     saved_ns: Int64s
 
     @property
@@ -144,7 +152,7 @@ class _LaunchWaits:
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for the device that waits longest for launches."""
     starts, ends = windows(ctx)
-    overhead, is_known = _overhead_ratio(ctx, thresholds)
+    overhead = _Overhead(ctx, thresholds)
     collectives = find_host_waits(ctx)
 
     # A host that waits for a collective cannot launch, which is another rule's.
@@ -155,47 +163,92 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         )
         idle = intersect(idle, union(starts, ends))
         idle = subtract(idle, collectives.waited) if collectives else idle
-        # A step with stacks takes 1 + overhead times as long, so that this part of it is overhead.
-        overhead_ns = ((ends - starts) * overhead / (1 + overhead)).astype(np.int64)
-        saved_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
-        waits_by_device.append(_LaunchWaits(device, idle, saved_ns))
+        idle_ns = covered_within(idle, starts, ends)
+        overhead_ns = np.minimum(overhead.in_windows(idle), idle_ns)
+        waits_by_device.append(_LaunchWaits(device, idle, overhead_ns, idle_ns - overhead_ns))
 
     # One host launches for all devices, so the one that waits longest stands for them.
     waits = max(waits_by_device, key=lambda waits: waits.total_ns)
     kernels = _find_kernels(ctx, waits.device)
     if len(kernels) and reaches_share(ctx, waits.total_ns, thresholds.min_idle_share):
-        is_low = not is_known or len(kernels) < thresholds.few_kernels_count * len(starts)
-        confidence: Confidence = "low" if is_low else "medium" if overhead else "high"
-        yield _build_finding(ctx, waits, kernels, overhead, confidence)
+        is_low = overhead.is_assumed or len(kernels) < thresholds.few_kernels_count * len(starts)
+        has_overhead = bool(waits.overhead_ns.any())
+        confidence: Confidence = "low" if is_low else "medium" if has_overhead else "high"
+        yield _build_finding(ctx, waits, kernels, confidence, is_assumed=overhead.is_assumed)
+
+
+class _Overhead:
+    """How much of a host's time is the recording's own, as far as that is known.
+
+    Attributes:
+        is_assumed: Whether it was not measured, although it may be large.
+    """
+
+    def __init__(self, ctx: Context, thresholds: Thresholds) -> None:
+        self._ctx = ctx
+        self._calls = ctx.events.rows_by_category[Category.PYTHON]
+        self._call_ns, self._ratio = thresholds.assumed_call_ns, 0.0
+
+        # Only profkit measures its overhead. Other profilers cost much only while they record
+        # stacks: as events of Python calls, or before torch 1.12 as a text for each operator.
+        capture = ctx.trace.capture
+        measured = None if capture is None else capture.cost.overhead_ratio
+        has_texts = len(ctx.events.call_stack.rows) > 0 and not len(self._calls)
+        self.is_assumed = measured is None and (has_texts or len(self._calls) > 0)
+        if measured is not None:
+            self._call_ns, self._ratio = 0, max(0.0, measured)
+        elif has_texts:
+            self._ratio = thresholds.assumed_overhead_ratio
+
+    def in_windows(self, idle: Intervals) -> Int64s:
+        """Return its time in each window; of calls only those in which a device waits."""
+        starts, ends = windows(self._ctx)
+        # A step takes 1 + ratio times as long, so that this part of it is overhead.
+        overhead_ns = ((ends - starts) * self._ratio / (1 + self._ratio)).astype(np.int64)
+
+        calls_ns = self._ctx.events.ts_ns[self._calls]
+        called_ns = np.sort(calls_ns[inside(idle, calls_ns)])
+        n_calls = np.searchsorted(called_ns, ends) - np.searchsorted(called_ns, starts)
+        return np.asarray(overhead_ns + n_calls * self._call_ns)
 
 
 def _build_finding(
-    ctx: Context, waits: _LaunchWaits, kernels: Rows, overhead: float, confidence: Confidence
+    ctx: Context,
+    waits: _LaunchWaits,
+    kernels: Rows,
+    confidence: Confidence,
+    *,
+    is_assumed: bool,
 ) -> Finding:
     starts, ends = windows(ctx)
-    saved_ns, n_per_step = waits.total_ns, round(len(kernels) / len(starts))
+    n_per_step, overhead_ns = round(len(kernels) / len(starts)), int(waits.overhead_ns.sum())
     change = ProgramChange(host_time=take_from_start(waits.idle, starts, ends, waits.saved_ns))
     median_ns = float(np.median(ctx.events.dur_ns[kernels]))
+    idle_ns = waits.total_ns + overhead_ns
 
+    of_recording = ""
+    if overhead_ns:
+        comes = "is assumed to come" if is_assumed else "comes"
+        of_recording = f" Of that, {time_per_step(ctx, overhead_ns)} {comes} from the recording."
     return INFO.finding(
         confidence=confidence,
         message=(
-            f"The GPU is idle for {time_per_step(ctx, saved_ns)} "
-            f"({format_share(saved_ns / windows_ns(ctx))}) because the next kernel is not launched "
-            f"yet. It runs {format_count(n_per_step)} kernels"
+            f"The GPU is idle for {time_per_step(ctx, idle_ns)} "
+            f"({format_share(idle_ns / windows_ns(ctx))}) because the next kernel is not launched "
+            f"yet.{of_recording} It runs {format_count(n_per_step)} kernels"
             f"{' per step' if len(ctx.steps) else ''}, half of them shorter than "
             f"{format_ns(median_ns)}."
         ),
         fix=_suggest_fix(ctx),
         locations=_find_busiest_lines(ctx, waits.device),
         n=len(kernels),
-        cost=ctx.time_cost(change, "estimate" if overhead else "replay"),
+        cost=ctx.time_cost(change, "estimate" if overhead_ns else "replay"),
         evidence={
             "device": waits.device.device,
             "n_kernels_per_step": n_per_step,
             "median_kernel_ns": round(median_ns),
             "launch_idle_ns": waits.idle.total_ns,
-            "overhead_ratio": round(overhead, 3),
+            "overhead_ns": overhead_ns,
         },
         spans=change.host_time,
         change=change,
@@ -211,17 +264,6 @@ def _suggest_fix(ctx: Context) -> str:
     if not is_step.any() or rows_named(ctx.events, _FUSED, Category.OP).any():
         return f"{graph}, or a larger batch."
     return f"{graph}, a larger batch, or `fused=True` for the optimizer."
-
-
-def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
-    """Return the recording's overhead on the host as a ratio, and if it was measured."""
-    capture = ctx.trace.capture
-    if capture is not None and capture.cost.overhead_ratio is not None:
-        return max(0.0, capture.cost.overhead_ratio), True
-    events = ctx.events
-    # Only profkit measures its overhead. Other profilers cost much only while they record stacks.
-    has_stacks = bool((events.category == Category.PYTHON).any()) or len(events.call_stack.rows) > 0
-    return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)
 
 
 def _find_kernels(ctx: Context, device: DeviceActivity) -> Rows:

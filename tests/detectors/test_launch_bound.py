@@ -156,31 +156,51 @@ def test_without_kernels_nothing_is_launch_bound(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_idle_time_that_stacks_can_explain_is_not_claimed(found: Found) -> None:
-    b = training(host_ns=20_000, device_ns=10_000)
-    assert len(found(b, RULE)) == 1
-    with b.frame("train.py", 1, "main"):
-        pass
-    assert found(b, RULE) == ()
+def with_calls(n_calls: int) -> TraceBuilder:
+    """Launches 20 µs apart, and Python calls in the 15 µs in which the GPU waits for each."""
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(50):
+                b.launch("aten::add", kernel="add", host_ns=10_000, device_ns=5_000)
+                b.advance(9_000)
+                for _ in range(n_calls):
+                    with b.frame("train.py", 1, "main"):
+                        b.advance(1_000 // n_calls)
+    return b
+
+
+def test_idle_time_that_recording_the_calls_can_explain_is_not_claimed(found: Found) -> None:
+    assert len(found(with_calls(1), RULE)) == 1
+    assert found(with_calls(50), RULE) == ()
 
 
 def test_from_a_recording_with_stacks_only_the_rest_is_claimed(found: Found) -> None:
-    b = training(host_ns=20_000, device_ns=1_000)
-    with b.frame("train.py", 1, "main"):
-        pass
-    (finding,) = found(b, RULE)
+    (finding,) = found(with_calls(10), RULE)
     assert finding.confidence == "low"
     assert finding.cost.basis == "estimate"
-    # Of each step's 1,000 µs a stretch of 1.2 explains 545.45; 19 of every 20 µs are idle, without
+    # Of each gap of 15 µs ten calls explain 5; 149 gaps lie between the kernels of the recording.
+    assert finding.evidence["overhead_ns"] == 149 * 10 * 500
+    assert finding.cost.ns == 149 * 10_000
+    assert "Of that, 248 µs per step is assumed to come from the recording." in finding.message
+
+
+def test_stacks_that_each_operator_has_lengthen_a_step_by_an_assumed_ratio(found: Found) -> None:
+    b = training(host_ns=20_000, device_ns=1_000)
+    args = next(event.args for event in b.events if event.cat == "cpu_op")
+    assert args is not None
+    args["Call stack"] = "train.py(1): <module>"
+    (finding,) = found(b, RULE)
+    # A ratio of 1.2 explains 545.45 of each step's 1,000 µs; 19 of every 20 µs are idle, without
     # the first launch of the recording and the end of the last step.
     idle = [949_000, 950_000, 950_000]
     assert finding.cost.ns == pytest.approx(sum(idle) - 3 * 545_454, abs=40_000)
 
 
-def test_a_stretch_that_was_measured_is_taken_off_exactly(found: Found) -> None:
+def test_an_overhead_that_was_measured_is_taken_off_exactly(found: Found) -> None:
     capture = CaptureInfo(version="1", name="step", cost=CaptureCost(overhead_ratio=0.25))
-    plain, stretched = training(), training(capture=capture)
-    (bare,), (finding,) = found(plain, RULE), found(stretched, RULE)
+    plain, slowed = training(), training(capture=capture)
+    (bare,), (finding,) = found(plain, RULE), found(slowed, RULE)
     assert bare.cost.ns is not None
     # A quarter longer means that a fifth of the 3,000 µs is the recording's.
     # What remains of the gaps is more than the 1 µs between kernels.
