@@ -146,7 +146,8 @@ def _build_finding(memory: DeviceMemory, rows: Rows, thresholds: Thresholds) -> 
         ),
         locations=locations,
         n=n,
-        cost=Cost(bytes=reallocated_bytes),
+        # The same memory each time: the sum would exceed what the device has.
+        cost=Cost(bytes=reallocated_bytes // n),
         evidence={
             "device": memory.label,
             "freed_bytes": freed_bytes,
