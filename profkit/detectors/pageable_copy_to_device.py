@@ -50,7 +50,7 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.families.copies import blocking_copies, find_copy_sites
+from profkit.engine.families.copies import CopySite, blocking_copies, find_copy_sites
 from profkit.engine.families.python_calls import TRANSFORMERS_TRAINER, are_within
 from profkit.index.device.syncs import COPYING, SyncKind, is_pageable
 from profkit.index.host.host_made_tensors import are_made, find_creating_ops
@@ -96,6 +96,12 @@ _NON_BLOCKING: Final = (
 )
 # Accelerate moves batches itself, in its loaders and in `send_to_device`.
 _ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
+_MAX_VALUE_BYTES: Final = 256
+"""A copy of this size takes as long as an empty one: pinned memory would gain nothing."""
+_VALUE_ON_GPU: Final = (
+    "For a few numbers the wait costs more than the copy: create them on the GPU, as in "
+    "`torch.full((), value, device=x.device)`, or pass a number of Python."
+)
 _INDEX_ON_GPU: Final = (
     "The index is on the CPU, and each call copies it: create it on the GPU, as in "
     "`torch.arange(n, device=x.device)`, or move it there once."
@@ -122,10 +128,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 ctx,
                 INFO,
                 message=(
-                    f"The copy of {site.mean_bytes} from {memory} memory to the GPU"
+                    f"The copy of {site.sizes} from {memory} memory to the GPU"
                     f"{site.place} runs {times_per_step(ctx, len(site.owners))}"
                 ),
-                fix=_suggest_fix(ctx, site.owners)
+                fix=_suggest_fix(ctx, site)
                 if memory == "pageable"
                 else _suggest_non_blocking(ctx, site.owners),
             )
@@ -140,13 +146,13 @@ def _suggest_non_blocking(ctx: Context, owners: Rows | Int32s) -> str:
     return "Pass `dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`."
 
 
-def _suggest_fix(ctx: Context, owners: Rows | Int32s) -> str:
+def _suggest_fix(ctx: Context, site: CopySite) -> str:
     """Suggest the fix for a copy from pageable memory, by the operator that the program called."""
     # An operator copies its CPU arguments itself, where no `.to()` can pin them.
-    called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
+    called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[site.owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]
-    if not names:
-        return _PIN
-    if all(_INDEXING.search(name) for name in names):
+    if names and all(_INDEXING.search(name) for name in names):
         return _INDEX_ON_GPU
-    return _PIN if any(COPYING.search(name) for name in names) else _ON_GPU
+    if names and not any(COPYING.search(name) for name in names):
+        return _ON_GPU
+    return _VALUE_ON_GPU if 0 < site.sizes_bytes.max() <= _MAX_VALUE_BYTES else _PIN

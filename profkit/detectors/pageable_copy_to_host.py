@@ -79,7 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ctx,
             INFO,
             message=(
-                f"`.{method}()`{site.place} copies {site.mean_bytes} to the host "
+                f"`.{method}()`{site.place} copies {site.sizes} to the host "
                 f"{times_per_step(ctx, len(site.owners))}"
             ),
             fix=_LIBRARY_FIX

@@ -49,6 +49,20 @@ def test_a_copy_from_pinned_memory_is_the_fix(found: Found) -> None:
     assert found(training(pinned=True), RULE) == ()
 
 
+def test_a_few_numbers_are_to_be_made_on_the_gpu(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 8, "main"):
+            for n_bytes in (4, 8):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+                b.to_device(n_bytes, 1_000)
+                b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith("The copy of 4 B to 8 B from pageable memory to the GPU")
+    assert "`torch.full((), value, device=x.device)`" in finding.fix
+    assert "pin_memory" not in finding.fix
+
+
 def test_a_small_tensor_made_just_before_is_left_to_another_rule(found: Found) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(3):

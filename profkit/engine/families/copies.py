@@ -9,10 +9,10 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import CostlyWait, WaitThresholds, find_costly_waits, in_windows
-from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
+from profkit.index.device.syncs import SyncKind, Syncs, is_pageable
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
-from profkit.model.events import Int32s, Rows
+from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.units import format_bytes
@@ -27,7 +27,7 @@ class CopySite:
         caller: The function of a library that the line calls and that copies, or empty.
         owners: The operators that copy.
         copies: The copies. Shape ``(k,)``.
-        n_bytes: Bytes of all copies.
+        sizes_bytes: Bytes of each copy, 0 where they are not known. Shape ``(k,)``.
         wait: The time that they block the host, and what it costs.
     """
 
@@ -35,13 +35,15 @@ class CopySite:
     caller: str
     owners: Rows | Int32s
     copies: Int32s
-    n_bytes: int
+    sizes_bytes: Int64s
     wait: CostlyWait
 
     @property
-    def mean_bytes(self) -> str:
-        """Mean size of a copy, such as ``18.4 MiB``."""
-        return format_bytes(self.n_bytes / len(self.copies))
+    def sizes(self) -> str:
+        """Size of a copy, such as ``18.4 MiB``, or from the smallest to the largest."""
+        smallest = format_bytes(int(self.sizes_bytes.min()))
+        largest = format_bytes(int(self.sizes_bytes.max()))
+        return largest if smallest == largest else f"{smallest} to {largest}"
 
     @property
     def place(self) -> str:
@@ -58,7 +60,7 @@ class CopySite:
             locations=(self.location,),
             n=len(self.owners),
             rows=self.copies,
-            evidence={"bytes": self.n_bytes},
+            evidence={"bytes": int(self.sizes_bytes.sum())},
         )
 
 
@@ -88,4 +90,5 @@ def find_copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> I
             caller = find_library_function(ctx, owners)
             # The program calls a function of torch itself.
             caller = "" if may_be_torchs(caller) else caller
-            yield CopySite(location, caller, owners, copies, bytes_of(ctx.events, copies), wait)
+            sizes_bytes = np.maximum(0, ctx.events.n_bytes.at(copies))
+            yield CopySite(location, caller, owners, copies, sizes_bytes, wait)
