@@ -4,22 +4,28 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
-from profkit.analysis.several import AnalysisRequest, Scale, analyze_all, find_job, read_or_analyze
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions, Peaks, check_options
+from profkit.analysis.several import (
+    LOCAL,
+    AnalysisRequest,
+    Scale,
+    analyze_all,
+    find_job,
+    read_or_analyze,
+)
 from profkit.analysis.study import (
-    ANALYZE,
-    COMMON,
+    ONE_BY_ONE,
     Path,
-    Peaks,
     Study,
-    chosen_rules,
+    build_report,
     load_context,
     no_stage,
     paths_in,
-    plain,
-    report_of,
+    select_rules,
     study,
 )
 from profkit.arguments import (
+    CALLABLE,
     FLAG,
     ITERABLE,
     MAPPING,
@@ -79,13 +85,18 @@ __all__ = [
 ]  # fmt: skip
 
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
-_COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **COMMON)
+_WORKERS: Final = optional(whole(1))
+_CALLBACK: Final = optional(CALLABLE)
+_ANALYZE: Final = Arguments("profkit.analyze", on_stage=_CALLBACK, workers=_WORKERS)
+_COMPARE: Final = Arguments(
+    "profkit.compare", before=_RECORDING, after=_RECORDING, on_progress=_CALLBACK
+)
 _WHAT_IF: Final = Arguments(
     "profkit.what_if", recording=either(PATH, instance_of((Trace,), "a trace")),
-    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **COMMON,
+    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, on_progress=_CALLBACK,
 )  # fmt: skip
 _WHAT_IF_RANKS: Final = Arguments(
-    "profkit.what_if_ranks", even=FLAG, waiting=FLAG, workers=optional(whole(1)), **COMMON
+    "profkit.what_if_ranks", even=FLAG, waiting=FLAG, workers=_WORKERS
 )
 _RENDER: Final = Arguments(
     "profkit.render",
@@ -95,8 +106,8 @@ _RENDER: Final = Arguments(
     ),
     format=NAME,
 )  # fmt: skip
-_HISTORY: Final = Arguments("profkit.history", workers=optional(whole(1)), **COMMON)
-_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **COMMON)
+_HISTORY: Final = Arguments("profkit.history", workers=_WORKERS)
+_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH))
 
 
 def analyze(  # noqa: PLR0913  (options, by name)
@@ -144,26 +155,30 @@ def analyze(  # noqa: PLR0913  (options, by name)
             programs.
         PluginError: A rule of another package cannot be used.
     """
-    ANALYZE.check(
-        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
-        peaks=peaks, tokens_per_step=tokens_per_step, parameters=parameters, workers=workers,
+    _ANALYZE.check(on_stage=on_stage, workers=workers)
+    options = check_options(
+        "profkit.analyze", select=select, ignore=ignore, thresholds=thresholds, strict=strict,
+        limit_bytes=limit_bytes, peaks=peaks, tokens_per_step=tokens_per_step,
+        parameters=parameters,
     )  # fmt: skip
-    options = {
-        "select": names_in(select, "profkit.analyze: select"),
-        "ignore": names_in(ignore, "profkit.analyze: ignore"),
-        "thresholds": plain(thresholds),
-        "strict": strict,
-        "limit_bytes": limit_bytes,
-        "peaks": plain(peaks),
-        "tokens_per_step": tokens_per_step,
-        "parameters": parameters,
-    }
+    return analyze_with(path, options, Scale(workers, client), on_stage or no_stage)
+
+
+def analyze_with(
+    path: Path | Iterable[Path],
+    options: AnalysisOptions,
+    scale: Scale = LOCAL,
+    on_stage: OnStage = no_stage,
+) -> Report:
+    """Report on a recording or a job as :func:`analyze` does, with options that are checked.
+
+    Raises:
+        LoadError: As for :func:`analyze`.
+        UsageError: As for :func:`analyze`.
+    """
     paths = paths_in(path)
     recordings = _join_kinds(paths) or find_recordings(paths)
-    scale = Scale(workers, client)
-    results = analyze_all(
-        recordings, AnalysisRequest(options), scale, _Stages(on_stage or no_stage)
-    )
+    results = analyze_all(recordings, AnalysisRequest(options), scale, _Stages(on_stage))
 
     # The report on a job lists its unread files. Without a job, each file must be read.
     reports = results.reports
@@ -174,27 +189,28 @@ def analyze(  # noqa: PLR0913  (options, by name)
 
     files = [result.paths[0] for result in reports]
     message = f"{files[0]} and {files[1]} are recordings of several programs."
-    hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
     if len(paths) > 1:
-        raise UsageError(message, hint)
-    raise SeveralTracesError(message, hint, files)
+        raise UsageError(message, ONE_BY_ONE)
+    raise SeveralTracesError(message, ONE_BY_ONE, files)
 
 
 def report_on_ranks(
-    files: Iterable[Iterable[str]], chosen: Mapping[str, Any], of: str | None = None
+    files: Iterable[Iterable[str]],
+    options: AnalysisOptions = DEFAULT_OPTIONS,
+    of: str | None = None,
 ) -> Report | None:
     """Report on the ranks of a job; None if fewer than two have recorded at the same time.
 
     Args:
         files: The files of each rank: its trace, its memory record, its dumps.
-        chosen: Rules, thresholds and peaks, as for :func:`analyze`.
+        options: Rules, thresholds and peaks.
         of: A file that the job has to have; by default it is the one with the most ranks.
 
     Raises:
         LoadError: No file can be read.
     """
     recordings = [Recording(tuple(rank_files), is_member=True) for rank_files in files]
-    results = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
+    results = analyze_all(recordings, AnalysisRequest(options), LOCAL, _Stages(no_stage))
     jobs = [result for result in results.reports if result.is_job]
     reports = [job.report for job in jobs if of is None or of in job.paths]
     return max(reports, key=lambda report: len(report.ranks), default=None)
@@ -258,44 +274,58 @@ def compare(
         LoadError: A file cannot be read, or is none of these.
         UsageError: They are of two kinds, or there is no such rule or threshold.
     """
-    _COMPARE.check(
-        before=before, after=after, thresholds=thresholds, limit_bytes=limit_bytes,
-        on_progress=on_progress,
+    _COMPARE.check(before=before, after=after, on_progress=on_progress)
+    options = check_options(
+        "profkit.compare", select=select, ignore=ignore, thresholds=thresholds,
+        limit_bytes=limit_bytes,
     )  # fmt: skip
-    compared_rules = chosen_rules("profkit.compare", select, ignore)
+    return compare_with(before, after, options, on_progress)
+
+
+def compare_with(
+    before: Path | Report,
+    after: Path | Report,
+    options: AnalysisOptions,
+    on_progress: OnProgress | None = None,
+) -> Difference:
+    """Compare two recordings as :func:`compare` does, with options that are checked.
+
+    Raises:
+        LoadError: As for :func:`compare`.
+        UsageError: As for :func:`compare`.
+    """
+    rules_to_run = select_rules(options)
 
     def read_side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
             return Side(recording)
-        saved = read_report(place_of(recording), limit_bytes)
+        saved = read_report(place_of(recording), options.limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
 
         recordings = find_recordings([os.fspath(recording)])
         try:
             files = recordings[0].paths if len(recordings) == 1 else [recording]
-            ctx = load_context(files, limit_bytes, no_stage, on_progress)
+            ctx = load_context(files, options, no_stage, on_progress)
         except SeveralTracesError:
             # The ranks of a job have a report, but no snapshot to compare by stack.
-            report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
-                             limit_bytes=limit_bytes)  # fmt: skip
-            return Side(report, path=str(recording))
+            return Side(analyze_with(recording, options), path=str(recording))
 
-        report = report_of(ctx, compared_rules, thresholds or {}, strict=False, on_stage=no_stage)
+        report = build_report(ctx, rules_to_run, options, no_stage)
         return Side(report, ctx.snapshot, str(recording))
 
     return differ(read_side(before), read_side(after))
 
 
 def compared_flames(
-    before: Path, after: Path, *, limit_bytes: int | None = None
+    before: Path, after: Path, options: AnalysisOptions
 ) -> tuple[FlameDifference, ...]:
     """Return the flame graphs that both recordings have, as differences per step.
 
     Args:
         before: A file with a recording, or the folder of one.
         after: Another file or folder.
-        limit_bytes: As for :func:`profkit.load`.
+        options: The maximum size of a file; rules are not run.
 
     Returns:
         Nothing for reports and for the ranks of a job, which have no single recording.
@@ -309,7 +339,7 @@ def compared_flames(
         if len(recordings) != 1 or is_report(place_of(path)):
             return ()
         try:
-            contexts.append(load_context(recordings[0].paths, limit_bytes, no_stage, None))
+            contexts.append(load_context(recordings[0].paths, options, no_stage, None))
         except SeveralTracesError:
             return ()
     return flame_differences(*contexts)
@@ -353,9 +383,9 @@ def what_if(
             matches nothing, or a factor is not a number of 0 or more.
     """
     _WHAT_IF.check(
-        recording=recording, scale=scale, graph=graph, data_wait=data_wait, thresholds=thresholds,
-        limit_bytes=limit_bytes, on_progress=on_progress,
-    )  # fmt: skip
+        recording=recording, scale=scale, graph=graph, data_wait=data_wait, on_progress=on_progress
+    )
+    options = check_options("profkit.what_if", thresholds=thresholds, limit_bytes=limit_bytes)
     factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
@@ -366,13 +396,13 @@ def what_if(
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
-        ctx = load_context([recording], limit_bytes, no_stage, on_progress)
+        ctx = load_context([recording], options, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
 
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
     for word, word_rules in rules_by_word:
-        results = run_rules(ctx, word_rules, thresholds or {}, on_stage=no_stage)
+        results = run_rules(ctx, word_rules, options.thresholds, on_stage=no_stage)
         skipped = results.unchecked[0] if len(results.unchecked) == len(word_rules) else None
         changes.append(remove_findings(ctx, word, results.findings, skipped))
     changes += [use_graphs(ctx)] if graph else []
@@ -419,7 +449,8 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         UsageError: The files are not of one job, too few of its collectives could be matched, there
             is no such rank or stage, a pattern matches nothing, or a factor is no number above 0.
     """
-    _WHAT_IF_RANKS.check(even=even, waiting=waiting, limit_bytes=limit_bytes, workers=workers)
+    _WHAT_IF_RANKS.check(even=even, waiting=waiting, workers=workers)
+    options = check_options("profkit.what_if_ranks", limit_bytes=limit_bytes)
     choice = RanksChoice(
         ranks=numbers_in(ranks, "profkit.what_if_ranks: ranks"),
         stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
@@ -428,8 +459,8 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         bandwidth=check_bandwidth(bandwidth),
     )
     recordings = find_recordings(paths_in(path))
-    scale = Scale(workers, client)
-    return predict_job(find_job(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
+    scale, listener = Scale(workers, client), _Stages(no_stage)
+    return predict_job(find_job(recordings, options.limit_bytes, scale, listener), choice)
 
 
 def check(
@@ -456,7 +487,8 @@ def check(
         LoadError: A file cannot be read, or is neither a recording nor a report.
         UsageError: A budget is not valid.
     """
-    _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
+    _CHECK.check(budgets=budgets, baseline=baseline)
+    options = check_options("profkit.check", thresholds=thresholds, limit_bytes=limit_bytes)
     limits = budgets_of(budgets, "profkit.check: budgets")
     reference = read_baseline(os.fspath(baseline)) if baseline is not None else None
     recordings = _reports_or_paths(paths, "profkit.check: paths")
@@ -464,8 +496,8 @@ def check(
     def report_on(recording: Path | Report) -> Report:
         if isinstance(recording, Report):
             return recording
-        saved = read_report(place_of(recording), limit_bytes)
-        return saved or analyze(recording, thresholds=thresholds, limit_bytes=limit_bytes)
+        saved = read_report(place_of(recording), options.limit_bytes)
+        return saved or analyze_with(recording, options)
 
     return checked(list(map(report_on, recordings)), limits, reference)
 
@@ -490,14 +522,15 @@ def history(
         LoadError: Nothing could be read, or a path that was given does not exist or is neither.
         UsageError: A threshold is not valid.
     """
-    _HISTORY.check(thresholds=thresholds, limit_bytes=limit_bytes, workers=workers)
+    _HISTORY.check(workers=workers)
+    options = check_options("profkit.history", thresholds=thresholds, limit_bytes=limit_bytes)
     sources = _reports_or_paths(paths, "profkit.history: paths")
     reports = [source for source in sources if isinstance(source, Report)]
     files = [os.fspath(source) for source in sources if not isinstance(source, Report)]
     if files:
-        order = AnalysisRequest({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
+        request = AnalysisRequest(options)
         recordings = find_recordings(files)
-        results = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
+        results = read_or_analyze(recordings, request, Scale(workers), _Stages(no_stage))
         reports += [result.report for result in results.reports]
     return build_history(reports)
 

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from profkit._version import __version__
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
 from profkit.analysis.study import Study, study
 from profkit.dataclass import dataclass
 from profkit.engine.job_context import JobContext, RankReport
@@ -80,14 +81,15 @@ class AnalysisRequest:
     """What to do with each recording. It is sent to other processes.
 
     Attributes:
-        chosen: Arguments of :func:`~profkit.analysis.study.study`.
-        format: Recordings outside a job are rendered in this format with these ``options`` as long
-            as they are loaded; empty for none.
+        options: Options of the analysis.
+        format: Recordings outside a job are rendered in this format as long as they are loaded;
+            empty for none.
+        format_options: Options of the renderer, by name.
     """
 
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    options: AnalysisOptions = DEFAULT_OPTIONS
     format: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    format_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class Scale:
 
     workers: int | None = None
     client: Any = None
+
+
+LOCAL: Final = Scale()
+"""Processes of this machine, as many as it has cores and memory for."""
 
 
 @dataclass(frozen=True)
@@ -224,9 +230,7 @@ def read_or_analyze(
         if len(recording.paths) == 1:
             # Files that cannot be read as a report are left to the analysis, which says why.
             with suppress(MissingFileError, UnreadableFileError, NotATraceError):
-                report = read_report(
-                    place_of(recording.paths[0]), request.chosen.get("limit_bytes")
-                )
+                report = read_report(place_of(recording.paths[0]), request.options.limit_bytes)
 
         if report is None:
             unsaved.append(recording)
@@ -260,7 +264,7 @@ def find_job(
     """
     from profkit.engine.job import group_by_job
 
-    request = AnalysisRequest({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
+    request = AnalysisRequest(AnalysisOptions(select=(_OVER_RANKS,), limit_bytes=limit_bytes))
     results = [result for _, result in _iterate_results(recordings, request, scale, listener)]
     ranks = (
         result.rank for result in results if isinstance(result, _Result) and result.rank is not None
@@ -308,7 +312,7 @@ def _raise_if_of_all(recording: Recording, error: ProfkitError, request: Analysi
     # The user did not name the members of an archive: their faults are reported, not raised.
     if is_path and not is_of_member:
         raise error
-    if not isinstance(error, LoadError) and (not is_bug or request.chosen.get("strict")):
+    if not isinstance(error, LoadError) and (not is_bug or request.options.strict):
         raise error
 
 
@@ -437,7 +441,10 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
 
     try:
         result = study(
-            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.request.chosen
+            places,
+            item.request.options,
+            on_stage=stages.on_stage,
+            on_progress=stages.on_progress,
         )
     except LoadError as error:
         # The file was read by its absolute path: name it as it was given.
@@ -477,7 +484,7 @@ def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
 
 def _render(result: Study, request: AnalysisRequest) -> bytes:
     module = renderer(request.format)
-    options = {**request.options, "recording": result.recording}
+    options = {**request.format_options, "recording": result.recording}
     return module.render(result.report, module.Options(**accepted(module, options)))
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,7 @@ from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import AnalysisRequest, Analyzed
     from profkit.present.renderer import Renderer
 
@@ -56,7 +57,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
     tokens_per_step: int | None,
     parameters: int | None,
@@ -85,20 +86,17 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
-    options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
-    options |= {"budget_bytes": budget_bytes, "cursor": cursor}
-    chosen = {
-        **chosen,
-        "strict": strict,
-        "tokens_per_step": tokens_per_step,
-        "parameters": parameters,
-    }
+    format_options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
+    format_options |= {"budget_bytes": budget_bytes, "cursor": cursor}
+    options = replace(
+        options, strict=strict, tokens_per_step=tokens_per_step, parameters=parameters
+    )
     # A format that draws the recording is rendered by the process that reads it.
-    order = AnalysisRequest(chosen, format_ if _draws(module) else "", options)
+    request = AnalysisRequest(options, format_ if _draws(module) else "", format_options)
     with place.scale() as scale, progress() as shown:
-        analyses = analyze_paths(paths, order, scale, shown)
+        analyses = analyze_paths(paths, request, scale, shown)
         product = together(
-            module, list(_render_all(analyses.reports, module, format_, order, shown))
+            module, list(_render_all(analyses.reports, module, format_, request, shown))
         )
 
     deliver(product, output, force=force)
@@ -126,7 +124,7 @@ def _render_all(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
-    order: "AnalysisRequest",
+    request: "AnalysisRequest",
     shown: Progress,
 ) -> Iterator[bytes]:
     """Render the reports, unless the process that read the recording has rendered it."""
@@ -137,11 +135,11 @@ def _render_all(
         shown.writing(format_)
         product = analysis.product
         if product is None:
-            options = dict(order.options)
-            if order.format:
+            format_options = dict(request.format_options)
+            if request.format:
                 files = analysis.paths[:1] if analysis.is_job else analysis.paths
-                options["recording"] = run_study(files, order.chosen, shown).recording
-            accepted_options = module.Options(**accepted(module, options))
+                format_options["recording"] = run_study(files, request.options, shown).recording
+            accepted_options = module.Options(**accepted(module, format_options))
             product = module.render(analysis.report, accepted_options)
         shown.took["render"] += time.perf_counter_ns() - began
         yield product

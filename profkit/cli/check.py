@@ -1,13 +1,15 @@
 """``profkit check``: whether a program keeps its budgets, for CI."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from profkit.cli._options import output_options, reading_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
 
@@ -34,7 +36,7 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
 ) -> int:
     """Compare a program's figures with its budgets, and exit with 1 if one is exceeded.
 
@@ -72,7 +74,7 @@ def command(
         read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
     )
     with progress() as shown:
-        reports = [read.report for read in read_all(paths, chosen, shown)]
+        reports = [read.report for read in read_all(paths, options, shown)]
     if update_baseline:
         new = build_baseline(reports)
         deliver(baseline_text(new), str(baseline), force=True)

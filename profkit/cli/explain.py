@@ -1,12 +1,14 @@
 """``profkit explain``: explains one finding."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from profkit.cli._options import output_options, reading_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
@@ -28,7 +30,7 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
 ) -> int:
     """Explain one finding: its lines, events, calls and evidence, and the page of its rule.
 
@@ -44,7 +46,7 @@ def command(
 
     check_target(output, force=force)
     with progress() as shown:
-        read = read_one(paths, chosen, shown)
+        read = read_one(paths, options, shown)
         explanation = explain(read.report, read.recording, finding, str(working_folder()))
     deliver(render(explanation, format_, **layout(output)), output, force=force)
     return 0

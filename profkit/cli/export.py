@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,6 +19,7 @@ from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
@@ -75,7 +76,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     weight: str | None,
     base: str | None,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Export a recording or its report for other programs.
@@ -88,7 +89,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     remarks: list[str] = []
     with progress() as shown:
         if format_ in _INTO_FOLDERS:
-            written = _write_folder(format_, read_all(paths, chosen, shown), output)
+            written = _write_folder(format_, read_all(paths, options, shown), output)
             opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
@@ -98,9 +99,9 @@ def command(  # noqa: PLR0913  (one argument per option)
             # The report of a job is one product, while recordings of ranks usually stay apart.
             joins_ranks = info.joins_ranks or info.shows == "report"
             reads = (
-                read_jobs(paths, chosen, place, shown)
+                read_jobs(paths, options, place, shown)
                 if joins_ranks
-                else read_all(paths, chosen, shown)
+                else read_all(paths, options, shown)
             )
             written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks

@@ -5,19 +5,20 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from profkit.cli._exit_codes import echo, flush, print_bug, print_error
-from profkit.cli._options import choose_rules
+from profkit.cli._options import read_options
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.capture.run.job import RankOfJob, RankState
     from profkit.capture.run.plan import Plan
     from profkit.capture.run.run import ProgramTarget, RunResult
@@ -78,7 +79,7 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     if json_file is not None:
         json_file = _resolve_json(json_file)
-    chosen = choose_rules()
+    analysis_options = read_options()
     target = ProgramTarget(program, args, kind or "script")
     flags = {"--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python}
     own = _option_words(wait, warmup, active, folder, json_file)
@@ -98,7 +99,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     workers = _Workers(plan)
 
     def report(outcome: "RunResult", *, is_killed: bool) -> None:
-        _report(outcome, json_file, chosen, rank, workers.end(), is_killed=is_killed)
+        _report(outcome, json_file, analysis_options, rank, workers.end(), is_killed=is_killed)
 
     endings: list[BaseException | None] = []
     with ExitStack() as held:
@@ -226,7 +227,7 @@ def _resolve_json(json_file: str) -> str:
 def _report(
     outcome: "RunResult",
     json_file: str | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     rank: "RankOfJob | None",
     workers: "Sequence[tuple[str, ...]]",
     *,
@@ -243,12 +244,12 @@ def _report(
     """
     try:
         if rank is not None:
-            _report_of_rank(outcome, json_file, chosen, rank, is_killed=is_killed)
+            _report_of_rank(outcome, json_file, options, rank, is_killed=is_killed)
         elif outcome.files or workers:
             from profkit.readers.process_memory import garbage_collection_paused
 
             with garbage_collection_paused():  # the program's objects are hundreds of thousands
-                _print_report(outcome, json_file, chosen, workers=workers)
+                _print_report(outcome, json_file, options, workers=workers)
         else:
             echo(f"profkit: {outcome.why_not}")
     except KeyboardInterrupt:
@@ -272,7 +273,7 @@ def _print_failure(error: Exception) -> None:
 def _report_of_rank(
     outcome: "RunResult",
     json_file: str | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     rank: "RankOfJob",
     *,
     is_killed: bool,
@@ -283,13 +284,13 @@ def _report_of_rank(
     recorded = (*outcome.files, *outcome.flights)
     states = end_rank(rank, recorded, outcome.why_not, is_killed=is_killed)
     if any(state.files for state in states):
-        _print_report(outcome, json_file, chosen, states)
+        _print_report(outcome, json_file, options, states)
 
 
 def _print_report(
     outcome: "RunResult",
     json_file: str | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     states: "Sequence[RankState]" = (),
     workers: "Sequence[tuple[str, ...]]" = (),
 ) -> None:
@@ -306,11 +307,11 @@ def _print_report(
     from profkit.present.renderer import options_of, renderer
 
     files = tuple(outcome.files)
-    report = _report_job(states, chosen) if states else None
+    report = _report_job(states, options) if states else None
     if report is None and workers:
-        files, report = _report_training(files, workers, chosen)
+        files, report = _report_training(files, workers, options)
     if report is None and files:
-        report = _report_process(files, chosen)
+        report = _report_process(files, options)
     if report is None:
         return
     # A worker's report has no cost: it would be a share of another process.
@@ -328,27 +329,27 @@ def _print_report(
     after_run(report, files)
 
 
-def _report_process(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
+def _report_process(files: "Sequence[str]", options: "AnalysisOptions") -> "Report":
     """Make the report on one process."""
-    from profkit.analysis.study import study
+    from profkit.cli._inputs import run_study
     from profkit.cli._progress import progress
 
     with progress() as shown:
         shown.reading(files[0])
-        return study(files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen).report
+        return run_study(files, options, shown).report
 
 
-def _report_job(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
+def _report_job(states: "Sequence[RankState]", options: "AnalysisOptions") -> "Report | None":
     """Make the report on all ranks; None if fewer than two have recorded at the same time."""
     from profkit.api import report_on_ranks
     from profkit.capture.run.job_end import files_of
 
     files = files_of(states)
-    return report_on_ranks(files, chosen) if files else None
+    return report_on_ranks(files, options) if files else None
 
 
 def _report_training(
-    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", chosen: Mapping[str, Any]
+    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", options: "AnalysisOptions"
 ) -> "tuple[tuple[str, ...], Report]":
     """Make the report on the training processes: all workers if they are ranks, or one process.
 
@@ -367,13 +368,13 @@ def _report_training(
     if all(may_be_ranks([Recording(worker, is_member=True) for worker in workers])):
         from profkit.api import report_on_ranks
 
-        job = report_on_ranks(workers, chosen)
+        job = report_on_ranks(workers, options)
         if job is not None:
             return workers[0], job
 
-    report = _report_process(files, chosen) if files else None
+    report = _report_process(files, options) if files else None
     if report is None or not report.summary.steps:
-        return workers[0], _report_process(workers[0], chosen)
+        return workers[0], _report_process(workers[0], options)
     cpu = report.source.cpu
     if cpu is not None:  # its child processes are recorded
         source = replace(report.source, cpu=replace(cpu, children_ns=None))

@@ -3,9 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +14,9 @@ from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, scale_options
 from profkit.folders import cache_folder, working_folder
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -39,7 +41,7 @@ def command(
     output: str | None,
     force: bool,
     opens: bool | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Write the report as one HTML page, print its path, and open it in a browser.
@@ -53,7 +55,7 @@ def command(
         check_target(output, force=force)
     with progress() as shown:
         products, names = [], []
-        for read in read_jobs(paths, chosen, place, shown):
+        for read in read_jobs(paths, options, place, shown):
             shown.writing(_FORMAT)
             products.append(_page(read))
             names.append(read.name)

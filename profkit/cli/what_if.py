@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._options import Size, choose_rules, no_cache_option, output_options
+from profkit.cli._options import Size, no_cache_option, output_options, read_options
 from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, scale_options
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.engine.what_if_ranks import RanksChoice
     from profkit.model.what_if import JobPrediction, Prediction
     from profkit.readers.recordings import Recording
@@ -125,7 +126,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
-    thresholds = choose_rules(no_cache=no_cache)["thresholds"]
+    options = read_options(max_bytes=max_bytes, no_cache=no_cache)
     of_job = RanksChoice(
         ranks, stages, even, not no_waiting, check_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
@@ -143,7 +144,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     if not is_job and not of_job.is_any:
         try:
             result: Prediction | JobPrediction = _predict_trace(
-                recordings[0].paths[0], {**changes, "thresholds": thresholds}, max_bytes
+                recordings[0].paths[0], changes, options
             )
         except SeveralTracesError:
             is_job = True
@@ -154,7 +155,7 @@ def command(  # noqa: PLR0913  (one argument per option)
                 "--remove, --scale, --graph and --no-data-wait change a single trace.",
                 "Give the trace of one rank, or an option of a job, such as --rank.",
             )
-        result = _predict_job(recordings, of_job, place, max_bytes)
+        result = _predict_job(recordings, of_job, place, options)
 
     deliver(_render(result, format_, output), output, force=force)
     return 0
@@ -176,7 +177,7 @@ def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str
     return dict(factors)
 
 
-def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
+def _predict_trace(path: str, changes: dict[str, Any], options: "AnalysisOptions") -> "Prediction":
     from profkit.api import what_if
     from profkit.cli._progress import progress
 
@@ -185,20 +186,24 @@ def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) 
         return what_if(
             path,
             **changes,
-            limit_bytes=limit_bytes,
+            thresholds=options.thresholds,
+            limit_bytes=options.limit_bytes,
             on_progress=shown.on_progress,
         )
 
 
 def _predict_job(
-    recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
+    recordings: "list[Recording]",
+    choice: "RanksChoice",
+    place: Place,
+    options: "AnalysisOptions",
 ) -> "JobPrediction":
     from profkit.analysis.several import find_job
     from profkit.cli._progress import progress
     from profkit.engine.what_if_ranks import predict_job
 
     with place.scale() as scale, progress() as shown:
-        return predict_job(find_job(recordings, limit_bytes, scale, shown), choice)
+        return predict_job(find_job(recordings, options.limit_bytes, scale, shown), choice)
 
 
 def _render(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:

@@ -120,7 +120,7 @@ def _new_recorder(item: pytest.Item) -> "Recorder":
     earlier = item.stash.get(_recorder, None)
     if earlier is not None:  # the test runs again: the traces of the last run are those that count
         earlier.remove_files()
-    return Recorder(item.nodeid, _folder(item.config), item.config.stash[_plugin].suite.chosen)
+    return Recorder(item.nodeid, _folder(item.config), item.config.stash[_plugin].suite.options)
 
 
 def _folder(config: pytest.Config) -> Path:

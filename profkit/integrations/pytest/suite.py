@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from profkit.analysis.config import read_config
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
 from profkit.budgets.baseline import Baseline, SuiteBaseline, baseline_text, read_suite
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, Measured
 from profkit.budgets.limits import BudgetLimit, budgets_of
@@ -37,14 +38,14 @@ class Suite:
         baseline: The figures of an earlier run, by test.
         save: The file for the figures of this run, or None.
         top: Number of tests in the summary.
-        chosen: Arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+        options: Rules, thresholds and peaks, with which the tests are analyzed.
     """
 
     limits: tuple[BudgetLimit, ...] = ()
     baseline: Mapping[str, Baseline] = field(default_factory=dict)
     save: Path | None = None
     top: int = 10
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    options: AnalysisOptions = DEFAULT_OPTIONS
 
     def limits_of(self, item: pytest.Item) -> tuple[BudgetLimit, ...]:
         """Return the limits of a test: from its marks, then for all tests."""
@@ -170,8 +171,8 @@ def build_suite(
         # A first run may compare with the file that it is about to save.
         is_new = baseline is not None and baseline == save and not baseline.exists()
         tests = read_suite(str(baseline)).tests if baseline is not None and not is_new else {}
-        chosen = read_config(rootdir).chosen()
-        return Suite(_parse_relative(limits), tests, save, _parse_whole(top), chosen)
+        options = read_config(rootdir).options
+        return Suite(_parse_relative(limits), tests, save, _parse_whole(top), options)
     except ProfkitError as error:
         raise pytest.UsageError(f"profkit: {error}") from error
 

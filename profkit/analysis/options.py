@@ -1,0 +1,98 @@
+"""The options of an analysis: which rules run, with which thresholds, and what is known besides.
+
+Every function from :func:`profkit.analyze` down to the reading of a file takes them as one value.
+Calls in Python build it with :func:`check_options`, commands from ``pyproject.toml`` and their own
+options.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import Any, Final, Self
+
+from profkit.arguments import FLAG, MAPPING, names_in, optional, require, whole
+from profkit.dataclass import dataclass
+
+Peaks = Mapping[str, Mapping[str, float]]
+"""By device name, its peaks, by :data:`~profkit.index.compute.peaks.PEAK_FIGURES`."""
+
+_KINDS: Final = {
+    "thresholds": optional(MAPPING),
+    "strict": FLAG,
+    "limit_bytes": optional(whole()),
+    "peaks": optional(MAPPING),
+    "tokens_per_step": optional(whole(1)),
+    "parameters": optional(whole(1)),
+}
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """Options of an analysis, as plain data that can be sent to other processes.
+
+    Attributes:
+        select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
+        ignore: Rules not to run, in the same form.
+        thresholds: By rule name, thresholds that differ from the default.
+        strict: Whether a rule that crashes raises, instead of being reported as a skipped check.
+        limit_bytes: Maximum decompressed size of a file; None for the default.
+        peaks: By device name, what it computes and moves at most, for devices that profkit does not
+            know.
+        tokens_per_step: Tokens that a step processes in all, for model FLOP utilization, or None.
+        parameters: Parameters of the model that each token uses, for the same, or None.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    strict: bool = False
+    limit_bytes: int | None = None
+    peaks: Peaks = field(default_factory=dict)
+    tokens_per_step: int | None = None
+    parameters: int | None = None
+
+    def with_rules(self, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Self:
+        """Return the options with the rules of a command line, if it names any.
+
+        Args:
+            select: Rules that replace both lists.
+            ignore: Rules that replace the list of the same name.
+        """
+        # A list of ignored rules in pyproject.toml is not meant for rules selected by hand.
+        kept = () if select else self.ignore
+        return replace(self, select=select or self.select, ignore=ignore or kept)
+
+
+DEFAULT_OPTIONS: Final = AnalysisOptions()
+
+
+def check_options(
+    function: str,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    **others: Any,  # noqa: ANN401  (by name)
+) -> AnalysisOptions:
+    """Check the options that a public function was called with.
+
+    Args:
+        function: Its public name, such as ``profkit.analyze``, for the error.
+        others: More attributes of :class:`AnalysisOptions`; None stands for the default.
+
+    Raises:
+        UsageError: One has the wrong type or value.
+    """
+    for name, value in others.items():
+        require(_KINDS[name], value, f"{function}: {name}")
+
+    return AnalysisOptions(
+        select=names_in(select, f"{function}: select"),
+        ignore=names_in(ignore, f"{function}: ignore"),
+        **{name: _to_plain(value) for name, value in others.items() if value is not None},
+    )
+
+
+def _to_plain(value: Any) -> Any:  # noqa: ANN401  (the value of any option)
+    """Convert mappings to dictionaries, since other mappings may not be sent to a process."""
+    if isinstance(value, Mapping):
+        return {key: _to_plain(inner) for key, inner in value.items()}
+    return value
