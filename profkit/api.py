@@ -72,7 +72,7 @@ from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.flame_difference import FlameDifference, flame_differences
-from profkit.present.renderer import accepted, renderer
+from profkit.present.renderer import options_of, renderer
 from profkit.present.results import Result, render_result
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, detect_kind, find_recordings
@@ -139,18 +139,19 @@ def analyze(  # noqa: PLR0913  (options, by name)
         strict: Raise if a rule crashes, instead of reporting it as a skipped check.
         on_stage: Called after each stage with its name and duration in nanoseconds.
         limit_bytes: Maximum decompressed size of a file, as for :func:`profkit.load`.
-        peaks: By device name, what it computes and moves at most, for devices that profkit does not
-            know: ``{"NVIDIA L4": {"float16_tflops": 121, "bandwidth_gb_per_s": 300}}``; ``"cpu"``
+        peaks: Peak figures by device name, for devices that profkit does not know:
+            ``{"NVIDIA L4": {"float16_tflops": 121, "bandwidth_gb_per_s": 300}}``; ``"cpu"``
             without devices.
-        tokens_per_step: Tokens that a step processes in all, for model FLOP utilization.
-        parameters: Parameters of the model that each token uses, for the same.
-        workers: Number of processes that analyze several recordings; by default as many as there
-            are cores and memory for, and none for a few small files.
+        tokens_per_step: Total tokens of a step, for model FLOP utilization.
+        parameters: Model parameters that each token uses, for model FLOP utilization.
+        workers: Number of processes that analyze several recordings; by default as many as
+            cores and memory allow, and none for a few small files.
         client: A ``distributed.Client`` of a Dask cluster that analyzes several recordings instead
             of processes of this machine. In a task of a cluster it is that cluster's by default.
 
     Raises:
-        LoadError: A file cannot be read, or is not a recording. Of a job, it is in the report.
+        LoadError: A file cannot be read, or is not a recording. The report on a job lists such
+            files instead.
         UsageError: There is no such rule, threshold or peak, or there are recordings of several
             programs.
         PluginError: A rule of another package cannot be used.
@@ -170,14 +171,11 @@ def analyze_with(
     scale: Scale = LOCAL,
     on_stage: OnStage = no_stage,
 ) -> Report:
-    """Report on a recording or a job as :func:`analyze` does, with options that are checked.
-
-    Raises:
-        LoadError: As for :func:`analyze`.
-        UsageError: As for :func:`analyze`.
-    """
+    """Report on a recording or a job as :func:`analyze` does, with options that are checked."""
+    # Files of different kinds belong to one program, whatever their names are.
     paths = paths_in(path)
     recordings = _join_kinds(paths) or find_recordings(paths)
+
     results = analyze_all(recordings, AnalysisRequest(options), scale, _Stages(on_stage))
 
     # The report on a job lists its unread files. Without a job, each file must be read.
@@ -188,7 +186,7 @@ def analyze_with(
         raise results.unread[0][1]
 
     files = [result.paths[0] for result in reports]
-    message = f"{files[0]} and {files[1]} are recordings of several programs."
+    message = f"{files[0]} and {files[1]} were recorded from different programs."
     if len(paths) > 1:
         raise UsageError(message, ONE_BY_ONE)
     raise SeveralTracesError(message, ONE_BY_ONE, files)
@@ -220,6 +218,8 @@ def _join_kinds(paths: list[str]) -> list[Recording]:
     """Join files of different kinds to one recording; empty if two are of one kind."""
     if not 1 < len(paths) <= len(KINDS):
         return []
+
+    # A folder or a missing file has no kind: the search for recordings handles it.
     try:
         kinds = {detect_kind(place_of(path)) for path in paths}
     except LoadError:
@@ -288,17 +288,13 @@ def compare_with(
     options: AnalysisOptions,
     on_progress: OnProgress | None = None,
 ) -> Difference:
-    """Compare two recordings as :func:`compare` does, with options that are checked.
-
-    Raises:
-        LoadError: As for :func:`compare`.
-        UsageError: As for :func:`compare`.
-    """
+    """Compare two recordings as :func:`compare` does, with options that are checked."""
     rules_to_run = select_rules(options)
 
     def read_side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
             return Side(recording)
+        # A saved report keeps the rules and thresholds that it was made with.
         saved = read_report(place_of(recording), options.limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
@@ -364,8 +360,8 @@ def what_if(
     Args:
         recording: A trace, or its path or URL.
         remove: Rules whose findings are fixed: ids, names or families; with ``@train.py`` or
-            ``@train.py:41`` only those in that file or line.
-        scale: What the time is multiplied by, by pattern: ``{"nccl*": 0.5}``. A pattern matches a
+            ``@train.py:41`` only its findings in that file or line.
+        scale: Factors of the time, by pattern: ``{"nccl*": 0.5}``. A pattern matches a
             whole name of kernels, copies, operators, Python functions, regions or runtime calls;
             ``*`` stands for any characters and ``?`` for any one. Operators, regions and functions
             change with the kernels that they launched; if a pattern matches device work, host
@@ -389,8 +385,10 @@ def what_if(
     factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
-        hint = "Give what to remove or to scale, a graph, or no wait for data."
+        hint = "Remove findings, scale times, use a graph, or leave out the waits for data."
         raise UsageError("No change is given.", hint)
+
+    # An unknown rule is reported before the recording is read, which may take a minute.
     rules_by_word = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
 
     if isinstance(recording, Trace):
@@ -401,10 +399,13 @@ def what_if(
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
 
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
+    # Only the rules that are named run: a prediction needs no other finding.
     for word, word_rules in rules_by_word:
         results = run_rules(ctx, word_rules, options.thresholds, on_stage=no_stage)
+        # A family may have found nothing because all of its rules were skipped.
         skipped = results.unchecked[0] if len(results.unchecked) == len(word_rules) else None
         changes.append(remove_findings(ctx, word, results.findings, skipped))
+
     changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
@@ -435,19 +436,19 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         ranks: Ranks that keep up with the median of the other ranks, where that is shorter.
         stages: Stages of the pipeline, from 0, whose ranks take the mean of all ranks.
         even: All ranks take their mean.
-        waiting: Keep that ranks wait for each other; otherwise each goes on at its own pace, and
-            the slowest decides.
-        bandwidth: By what the bandwidth of matched collectives is multiplied: of all, or by a
-            pattern of their kind or process group, such as ``{"all-gather": 2}``. Their transfers
-            take that much less time; waiting for other ranks is none of it.
+        waiting: Keep the waits of ranks for each other; without them each goes on at its own pace,
+            and the slowest decides.
+        bandwidth: Factors of the bandwidth of matched collectives: one of all, or by a pattern of
+            their kind or process group, such as ``{"all-gather": 2}``. Their transfers
+            take that much less time; waiting for other ranks does not change.
         limit_bytes: As for :func:`profkit.load`.
         workers: As for :func:`profkit.analyze`.
         client: As for :func:`profkit.analyze`.
 
     Raises:
-        LoadError: A file cannot be read, or is no recording.
+        LoadError: A file cannot be read, or is not a recording.
         UsageError: The files are not of one job, too few of its collectives could be matched, there
-            is no such rank or stage, a pattern matches nothing, or a factor is no number above 0.
+            is no such rank or stage, a pattern matches nothing, or a factor is not above 0.
     """
     _WHAT_IF_RANKS.check(even=even, waiting=waiting, workers=workers)
     options = check_options("profkit.what_if_ranks", limit_bytes=limit_bytes)
@@ -474,12 +475,12 @@ def check(
     """Compare the figures of a program with its budgets.
 
     Args:
-        paths: A recording or a report, or several: of repeated runs, or the trace and the memory of
-            one run.
-        budgets: By name what a figure may be at most, as in ``[tool.profkit.budgets]``:
+        paths: A recording or a report, or several: from repeated runs, or the trace and the memory
+            record of one run.
+        budgets: The limit of each figure by name, as in ``[tool.profkit.budgets]``:
             ``{"step_ms": 12.5, "syncs": 0, "peak": "2 GiB", "findings": "error"}``, or relative to
             the baseline, ``{"gpu_ms": "+5%"}``.
-        baseline: What ``profkit check --update-baseline`` wrote, or a report saved as JSON.
+        baseline: A file that ``profkit check --update-baseline`` wrote, or a report saved as JSON.
         thresholds: By rule name, thresholds that differ from the default.
         limit_bytes: As for :func:`profkit.load`.
 
@@ -512,14 +513,15 @@ def history(
     """Compare figures and findings of a program over its commits.
 
     Args:
-        paths: Recordings and reports, or folders of them. Those of one commit, on one device and
-            with one version of PyTorch, are repeated runs.
+        paths: Recordings and reports, or folders of them. Recordings of one commit, on one device
+            and with one version of PyTorch, are repeated runs.
         thresholds: By rule name, thresholds that differ from the default.
         limit_bytes: As for :func:`profkit.load`.
         workers: As for :func:`profkit.analyze`.
 
     Raises:
-        LoadError: Nothing could be read, or a path that was given does not exist or is neither.
+        LoadError: Nothing could be read, or a given path does not exist, or is neither a recording
+            nor a report.
         UsageError: A threshold is not valid.
     """
     _HISTORY.check(workers=workers)
@@ -568,4 +570,4 @@ def render(
     if not isinstance(report, Report):
         return render_result(report, format, options)
     module = renderer(format)
-    return module.render(report, module.Options(**accepted(module, options)))
+    return module.render(report, options_of(module, options))

@@ -27,7 +27,7 @@ class Config:
 
     Attributes:
         options: Rules, thresholds and peaks.
-        budgets: For ``profkit check``, by the figure's name what it may be at most.
+        budgets: For ``profkit check``, the limit of each figure by name.
         cache_bytes: Maximum size of the cache of large recordings; None for the default.
         file: The file with the settings; empty without one.
     """
@@ -102,6 +102,7 @@ class _Reader:
         all_rules = rules()
         self._check_keys(_TABLE, table, _KEYS)
 
+        # Names and types come from the rules themselves, so that rules of plugins are checked too.
         thresholds = table.get("thresholds", {})
         key = f"{_TABLE}.thresholds"
         self._check_keys(key, thresholds, [rule.INFO.name for rule in all_rules], "rule")
@@ -141,7 +142,7 @@ class _Reader:
         from profkit.index.compute.peaks import PEAK_FIGURES
 
         if not isinstance(tables, dict):
-            raise self._error(key, "must be a table", f'Write [{key}."NAME OF THE DEVICE"].')
+            raise self._error(key, "must be a table", f'Write [{key}."DEVICE NAME"].')
 
         for device, figures in tables.items():
             self._check_keys(f'{key}."{device}"', figures, PEAK_FIGURES, "figure")

@@ -1,8 +1,8 @@
-"""The options of an analysis: which rules run, with which thresholds, and what is known besides.
+"""The options of an analysis: rules, thresholds, peaks of devices, limits.
 
 Every function from :func:`profkit.analyze` down to the reading of a file takes them as one value.
-Calls in Python build it with :func:`check_options`, commands from ``pyproject.toml`` and their own
-options.
+Public functions build it from their arguments with :func:`check_options`, commands from
+``pyproject.toml`` and the command line.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from profkit.arguments import FLAG, MAPPING, names_in, optional, require, whole
 from profkit.dataclass import dataclass
 
 Peaks = Mapping[str, Mapping[str, float]]
-"""By device name, its peaks, by :data:`~profkit.index.compute.peaks.PEAK_FIGURES`."""
+"""By device name, its peaks by :data:`~profkit.index.compute.peaks.PEAK_FIGURES`."""
 
 _KINDS: Final = {
     "thresholds": optional(MAPPING),
@@ -35,10 +35,9 @@ class AnalysisOptions:
         thresholds: By rule name, thresholds that differ from the default.
         strict: Whether a rule that crashes raises, instead of being reported as a skipped check.
         limit_bytes: Maximum decompressed size of a file; None for the default.
-        peaks: By device name, what it computes and moves at most, for devices that profkit does not
-            know.
-        tokens_per_step: Tokens that a step processes in all, for model FLOP utilization, or None.
-        parameters: Parameters of the model that each token uses, for the same, or None.
+        peaks: Peak figures by device name, for devices that profkit does not know.
+        tokens_per_step: Total tokens of a step, for model FLOP utilization, or None.
+        parameters: Model parameters that each token uses, for model FLOP utilization, or None.
     """
 
     select: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ from profkit.folders import cache_limit, limit_cache
 from profkit.model.job import UnreadFile
 from profkit.model.report import Report
 from profkit.packed import Packed
-from profkit.present.renderer import accepted, renderer
+from profkit.present.renderer import options_of, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
@@ -202,6 +202,7 @@ def analyze_all(
         else:
             analyzed.append((recording, result))
 
+    # A folder may contain anything: a file that is not a recording does not fail.
     unread = [failure for failure in failed if not isinstance(failure[1], NotATraceError)]
     if not analyzed and not failed:
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
@@ -279,9 +280,9 @@ def find_job(
     if error := next((result for result in results if isinstance(result, ProfkitError)), None):
         raise error
 
-    n = f"{len(jobs)} jobs" if jobs else "no job of several ranks"
-    message = f"{recordings[0].paths[0]} and what was given with it are of {n}."
-    raise UsageError(message, "Give the traces of all ranks of one job, recorded at once.")
+    which = f"belong to {len(jobs)} jobs" if jobs else "do not belong to a job of several ranks"
+    message = f"{recordings[0].paths[0]} and the recordings with it {which}."
+    raise UsageError(message, "Give the traces of all ranks of one job, recorded at the same time.")
 
 
 def _iterate_results(
@@ -376,6 +377,7 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     ]
     unique_paths = dict.fromkeys(path for _, path in paths)
 
+    # A server takes a while to answer: it is asked for several sizes at once.
     if any(map(is_url, unique_paths)):
         from concurrent.futures import ThreadPoolExecutor
 
@@ -384,6 +386,7 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     else:
         n_bytes = list(map(_n_bytes, unique_paths))
 
+    # The true size of a compressed file is known only after it was read.
     bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
     sizes = [0] * len(recordings)
     for number, path in paths:
@@ -426,8 +429,8 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         UsageError: This process has another version of profkit.
     """
     if item.version != __version__:
-        message = f"A worker has profkit {__version__}, and this program {item.version}."
-        raise UsageError(message, "Install the same version.")
+        message = f"A worker runs profkit {__version__}, but this program runs {item.version}."
+        raise UsageError(message, "Install the same version on both.")
 
     # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
@@ -485,7 +488,7 @@ def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
 def _render(result: Study, request: AnalysisRequest) -> bytes:
     module = renderer(request.format)
     options = {**request.format_options, "recording": result.recording}
-    return module.render(result.report, module.Options(**accepted(module, options)))
+    return module.render(result.report, options_of(module, options))
 
 
 def _join_ranks(

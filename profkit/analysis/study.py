@@ -35,6 +35,7 @@ Path = str | os.PathLike[str]
 ONE_BY_ONE: Final = "Analyze them one by one: each report covers one program or distributed job."
 _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
 """The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
+_PLURALS: Final = {"trace": "traces", "snapshot": "snapshots", "live": "memory records"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def load_context(
         kind = _KINDS[type(recording)]
 
         if kind in by_kind:
-            message = f"{by_kind[kind][0]} and {path} are both a {kind}."
+            message = f"{by_kind[kind][0]} and {path} are both {_PLURALS[kind]}."
             raise UsageError(message, ONE_BY_ONE)
         by_kind[kind] = (path, recording)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.names import did_you_mean
 from profkit.patterns import regex
 
 if TYPE_CHECKING:
-    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 
@@ -109,7 +109,7 @@ def read_options(
     *,
     max_bytes: int | None = None,
     no_cache: bool = False,
-) -> "AnalysisOptions":
+) -> AnalysisOptions:
     """Read ``pyproject.toml``, and complete its options by those of the command line.
 
     The size of the cache is set for the process.
@@ -127,7 +127,7 @@ def read_options(
     return replace(config.options.with_rules(select, ignore), limit_bytes=max_bytes)
 
 
-def no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
+def add_no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
     """Add ``--no-cache``, for :func:`read_options`."""
     option = click.option(
         "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
@@ -135,7 +135,7 @@ def no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
     return option(command)
 
 
-def output_options(
+def add_output_options(
     formats: "click.ParamType[Any]",
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Add the options of a command that writes one product: its format, its file.
@@ -161,7 +161,7 @@ def output_options(
     return with_options
 
 
-def reading_options(command: Callable[..., int]) -> Callable[..., int]:
+def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that choose the rules, limit the size of files, and turn the cache off.
 
     Args:
@@ -170,6 +170,7 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
             line.
     """
 
+    # Click passes one argument for each option; a command hands all of them on as one value.
     @functools.wraps(command)
     def with_analysis_options(
         *,
@@ -190,7 +191,7 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--max-bytes", metavar="SIZE", type=Size(),
                      help="Maximum decompressed size of a file, such as 20GiB."),
     )  # fmt: skip
-    with_options: Callable[..., int] = no_cache_option(with_analysis_options)
+    with_options: Callable[..., int] = add_no_cache_option(with_analysis_options)
     for option in reversed(click_options):
         with_options = option(with_options)
     return with_options

@@ -1,15 +1,11 @@
 """``profkit diff``: what changed from one recording to another."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-from profkit.cli._options import at_least, reading_options
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.analysis.options import AnalysisOptions
+from profkit.cli._options import add_analysis_options, add_output_options, at_least
+from profkit.cli._output import check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
-
-if TYPE_CHECKING:
-    from profkit.analysis.options import AnalysisOptions
 
 
 @click.command(
@@ -18,12 +14,8 @@ if TYPE_CHECKING:
 )
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@click.option("--format", "format_", type=click.Choice(("html", "json", "md", "text")),
-              default="text", help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
-@reading_options
+@add_output_options(click.Choice(("html", "json", "md", "text")))
+@add_analysis_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="Number of changes of each kind.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
@@ -36,7 +28,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    options: "AnalysisOptions",
+    options: AnalysisOptions,
     top: int,
     fail_on: str | None,
     verbose: bool,
@@ -58,6 +50,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     with progress() as shown:
         shown.reading(before)
         difference = compare_with(before, after, options, shown.on_progress)
+        # Only the page draws flame graphs, which need the recordings besides the reports.
         graphs = compared_flames(before, after, options) if format_ == "html" else ()
         product = render(
             difference, format_, **layout(output), top=top, verbose=verbose, graphs=graphs

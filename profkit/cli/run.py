@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.cli._exit_codes import echo, flush, print_bug, print_error
 from profkit.cli._options import read_options
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.analysis.options import AnalysisOptions
     from profkit.capture.run.job import RankOfJob, RankState
     from profkit.capture.run.plan import Plan
     from profkit.capture.run.run import ProgramTarget, RunResult
@@ -82,8 +82,10 @@ def command(  # noqa: PLR0913  (one argument per option)
     analysis_options = read_options()
     target = ProgramTarget(program, args, kind or "script")
     flags = {"--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python}
-    own = _option_words(wait, warmup, active, folder, json_file)
-    _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)], folder)
+    option_words = _option_words(wait, warmup, active, folder, json_file)
+    option_words += [name for name, is_set in flags.items() if is_set]
+    _run_if_torchrun(target, option_words, folder)
+
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -227,7 +229,7 @@ def _resolve_json(json_file: str) -> str:
 def _report(
     outcome: "RunResult",
     json_file: str | None,
-    options: "AnalysisOptions",
+    options: AnalysisOptions,
     rank: "RankOfJob | None",
     workers: "Sequence[tuple[str, ...]]",
     *,
@@ -273,7 +275,7 @@ def _print_failure(error: Exception) -> None:
 def _report_of_rank(
     outcome: "RunResult",
     json_file: str | None,
-    options: "AnalysisOptions",
+    options: AnalysisOptions,
     rank: "RankOfJob",
     *,
     is_killed: bool,
@@ -290,7 +292,7 @@ def _report_of_rank(
 def _print_report(
     outcome: "RunResult",
     json_file: str | None,
-    options: "AnalysisOptions",
+    options: AnalysisOptions,
     states: "Sequence[RankState]" = (),
     workers: "Sequence[tuple[str, ...]]" = (),
 ) -> None:
@@ -329,7 +331,7 @@ def _print_report(
     after_run(report, files)
 
 
-def _report_process(files: "Sequence[str]", options: "AnalysisOptions") -> "Report":
+def _report_process(files: "Sequence[str]", options: AnalysisOptions) -> "Report":
     """Make the report on one process."""
     from profkit.cli._inputs import run_study
     from profkit.cli._progress import progress
@@ -339,7 +341,7 @@ def _report_process(files: "Sequence[str]", options: "AnalysisOptions") -> "Repo
         return run_study(files, options, shown).report
 
 
-def _report_job(states: "Sequence[RankState]", options: "AnalysisOptions") -> "Report | None":
+def _report_job(states: "Sequence[RankState]", options: AnalysisOptions) -> "Report | None":
     """Make the report on all ranks; None if fewer than two have recorded at the same time."""
     from profkit.api import report_on_ranks
     from profkit.capture.run.job_end import files_of
@@ -349,7 +351,7 @@ def _report_job(states: "Sequence[RankState]", options: "AnalysisOptions") -> "R
 
 
 def _report_training(
-    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", options: "AnalysisOptions"
+    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", options: AnalysisOptions
 ) -> "tuple[tuple[str, ...], Report]":
     """Make the report on the training processes: all workers if they are ranks, or one process.
 

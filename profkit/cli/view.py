@@ -4,19 +4,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.cli._inputs import Input, read_jobs
-from profkit.cli._options import reading_options
+from profkit.cli._options import add_analysis_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
-from profkit.cli._scale import Place, scale_options
+from profkit.cli._scale import Place, add_scale_options
 from profkit.folders import cache_folder, working_folder
-
-if TYPE_CHECKING:
-    from profkit.analysis.options import AnalysisOptions
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -33,15 +31,15 @@ _MAX_PAGES: Final = 20
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--open/--no-open", "opens", default=None,
               help="Open a browser.  [default: if there is a screen]")  # fmt: skip
-@reading_options
-@scale_options
+@add_analysis_options
+@add_scale_options
 def command(
     *,
     paths: tuple[str, ...],
     output: str | None,
     force: bool,
     opens: bool | None,
-    options: "AnalysisOptions",
+    options: AnalysisOptions,
     place: Place,
 ) -> int:
     """Write the report as one HTML page, print its path, and open it in a browser.
@@ -61,11 +59,14 @@ def command(
             names.append(read.name)
         product = together(renderer(_FORMAT), products)
 
+    # One page has all recordings, and the name of the first.
     target = Path(output) if output is not None else _choose_page(names[0], paths)
 
     deliver(product, str(target), force=force or output is None)
     page = target.absolute()
     click.echo(str(page))
+
+    # Over ssh a browser would start on the wrong machine: say how to copy the page instead.
     if opens if opens is not None else has_screen():
         _open(page)
     elif opens is None and sys.stderr.isatty():

@@ -303,7 +303,7 @@ def test_another_version_of_profkit_is_refused(job: Path) -> None:
         n_readers=None,
         version="0.0.0",
     )
-    with pytest.raises(Exception, match=r"and this program 0\.0\.0"):
+    with pytest.raises(Exception, match=r"but this program runs 0\.0\.0"):
         several.analyze_item(item)
 
 

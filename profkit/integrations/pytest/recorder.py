@@ -197,8 +197,8 @@ class Recorder:
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
             # The test has passed: that it cannot be called twice is not a failure.
             self._no_growth_reason = (
-                f"To monitor it, the test was called again, and that raised {type(error).__name__}:"
-                " write it so that it can be repeated, or loop over "
+                "The test was called again to monitor its memory, and raised "
+                f"{type(error).__name__}: make it repeatable, or loop over "
                 "`profkit_trace.steps(range(50))` in it."
             )
 
@@ -214,8 +214,8 @@ class Recorder:
         """
         if limits and not (self._recorded or self._monitored):
             return (
-                "The test has limits and records nothing: use profkit_trace() or "
-                "profkit_trace.steps(), or do without the fixture."
+                "The test has limits, but records nothing: use profkit_trace() or "
+                "profkit_trace.steps(), or drop the fixture."
             )
 
         try:

@@ -126,8 +126,8 @@ class Suite:
         if n_open and self.save is None:
             n_tests = sum(result.not_compared > 0 for result in results.values())
             yield (
-                f"{counted(n_open, 'limit')} of {counted(n_tests, 'test')} not compared: the "
-                "baseline does not have them. Write one with --profkit-save FILE, and give it with "
+                f"{counted(n_open, 'limit')} of {counted(n_tests, 'test')} not compared: they are "
+                "not in the baseline. Write a baseline with --profkit-save FILE, and give it with "
                 "--profkit-compare FILE."
             )
 
@@ -200,8 +200,8 @@ def _read_limits(item: pytest.Item) -> tuple[BudgetLimit, ...]:
     table: dict[str, Any] = {}
     for mark in item.iter_markers("profkit"):
         if mark.args:
-            hint = "Write its limits by name, such as syncs=0."
-            raise UsageError(f"{where} has no name for {mark.args[0]!r}.", hint)
+            hint = "Write for example syncs=0."
+            raise UsageError(f"{where} takes limits by name, not {mark.args[0]!r}.", hint)
         table = {**mark.kwargs, **table}
     return budgets_of(table, where)
 
@@ -212,7 +212,7 @@ def _parse_relative(limits: Iterable[str]) -> tuple[BudgetLimit, ...]:
     for text in limits:
         name, colon, more = text.strip().rpartition(":")
         if not colon:
-            hint = "Write a figure and by how much it may exceed the baseline's: gpu_ms:5%."
+            hint = "Write FIGURE:MORE, such as gpu_ms:5%."
             raise UsageError(f"--profkit-fail={text} is not valid.", hint)
 
         value: object = f"+{more.strip().removeprefix('+')}"
