@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
-from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions, Peaks, check_options
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions, Peaks
 from profkit.analysis.several import (
     LOCAL,
     AnalysisRequest,
@@ -108,6 +108,15 @@ _RENDER: Final = Arguments(
 )  # fmt: skip
 _HISTORY: Final = Arguments("profkit.history", workers=_WORKERS)
 _CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH))
+_OPTIONS: Final = {
+    "thresholds": optional(MAPPING),
+    "strict": FLAG,
+    "limit_bytes": optional(whole()),
+    "peaks": optional(MAPPING),
+    "tokens_per_step": optional(whole(1)),
+    "parameters": optional(whole(1)),
+}
+"""Options of the analysis, which several functions have."""
 
 
 def analyze(  # noqa: PLR0913  (options, by name)
@@ -157,12 +166,45 @@ def analyze(  # noqa: PLR0913  (options, by name)
         PluginError: A rule of another package cannot be used.
     """
     _ANALYZE.check(on_stage=on_stage, workers=workers)
-    options = check_options(
+    options = _check_options(
         "profkit.analyze", select=select, ignore=ignore, thresholds=thresholds, strict=strict,
         limit_bytes=limit_bytes, peaks=peaks, tokens_per_step=tokens_per_step,
         parameters=parameters,
     )  # fmt: skip
     return analyze_with(path, options, Scale(workers, client), on_stage or no_stage)
+
+
+def _check_options(
+    function: str,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    **values: Any,  # noqa: ANN401  (by name)
+) -> AnalysisOptions:
+    """Check the options that a public function was called with.
+
+    Args:
+        function: Its public name, such as ``profkit.analyze``, for the error.
+        values: More attributes of :class:`AnalysisOptions`; None stands for the default.
+
+    Raises:
+        UsageError: One has the wrong type or value.
+    """
+    for name, value in values.items():
+        require(_OPTIONS[name], value, f"{function}: {name}")
+
+    return AnalysisOptions(
+        select=names_in(select, f"{function}: select"),
+        ignore=names_in(ignore, f"{function}: ignore"),
+        **{name: _to_plain(value) for name, value in values.items() if value is not None},
+    )
+
+
+def _to_plain(value: Any) -> Any:  # noqa: ANN401  (the value of any option)
+    """Convert mappings to dictionaries, since other mappings may not be sent to a process."""
+    if isinstance(value, Mapping):
+        return {key: _to_plain(inner) for key, inner in value.items()}
+    return value
 
 
 def analyze_with(
@@ -275,7 +317,7 @@ def compare(
         UsageError: They are of two kinds, or there is no such rule or threshold.
     """
     _COMPARE.check(before=before, after=after, on_progress=on_progress)
-    options = check_options(
+    options = _check_options(
         "profkit.compare", select=select, ignore=ignore, thresholds=thresholds,
         limit_bytes=limit_bytes,
     )  # fmt: skip
@@ -381,7 +423,7 @@ def what_if(
     _WHAT_IF.check(
         recording=recording, scale=scale, graph=graph, data_wait=data_wait, on_progress=on_progress
     )
-    options = check_options("profkit.what_if", thresholds=thresholds, limit_bytes=limit_bytes)
+    options = _check_options("profkit.what_if", thresholds=thresholds, limit_bytes=limit_bytes)
     factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
@@ -451,7 +493,7 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
             is no such rank or stage, a pattern matches nothing, or a factor is not above 0.
     """
     _WHAT_IF_RANKS.check(even=even, waiting=waiting, workers=workers)
-    options = check_options("profkit.what_if_ranks", limit_bytes=limit_bytes)
+    options = _check_options("profkit.what_if_ranks", limit_bytes=limit_bytes)
     choice = RanksChoice(
         ranks=numbers_in(ranks, "profkit.what_if_ranks: ranks"),
         stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
@@ -489,7 +531,7 @@ def check(
         UsageError: A budget is not valid.
     """
     _CHECK.check(budgets=budgets, baseline=baseline)
-    options = check_options("profkit.check", thresholds=thresholds, limit_bytes=limit_bytes)
+    options = _check_options("profkit.check", thresholds=thresholds, limit_bytes=limit_bytes)
     limits = budgets_of(budgets, "profkit.check: budgets")
     reference = read_baseline(os.fspath(baseline)) if baseline is not None else None
     recordings = _reports_or_paths(paths, "profkit.check: paths")
@@ -525,7 +567,7 @@ def history(
         UsageError: A threshold is not valid.
     """
     _HISTORY.check(workers=workers)
-    options = check_options("profkit.history", thresholds=thresholds, limit_bytes=limit_bytes)
+    options = _check_options("profkit.history", thresholds=thresholds, limit_bytes=limit_bytes)
     sources = _reports_or_paths(paths, "profkit.history: paths")
     reports = [source for source in sources if isinstance(source, Report)]
     files = [os.fspath(source) for source in sources if not isinstance(source, Report)]

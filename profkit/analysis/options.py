@@ -1,28 +1,18 @@
 """The options of an analysis: rules, thresholds, peaks of devices, limits.
 
 Every function from :func:`profkit.analyze` down to the reading of a file takes them as one value.
-Public functions build it from their arguments with :func:`check_options`, commands from
-``pyproject.toml`` and the command line.
+Public functions build it from their arguments, commands from ``pyproject.toml`` and the command
+line.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, Final, Self
 
-from profkit.arguments import FLAG, MAPPING, names_in, optional, require, whole
 from profkit.dataclass import dataclass
 
 Peaks = Mapping[str, Mapping[str, float]]
 """By device name, its peaks by :data:`~profkit.index.compute.peaks.PEAK_FIGURES`."""
-
-_KINDS: Final = {
-    "thresholds": optional(MAPPING),
-    "strict": FLAG,
-    "limit_bytes": optional(whole()),
-    "peaks": optional(MAPPING),
-    "tokens_per_step": optional(whole(1)),
-    "parameters": optional(whole(1)),
-}
 
 
 @dataclass(frozen=True)
@@ -62,36 +52,3 @@ class AnalysisOptions:
 
 
 DEFAULT_OPTIONS: Final = AnalysisOptions()
-
-
-def check_options(
-    function: str,
-    *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    **others: Any,  # noqa: ANN401  (by name)
-) -> AnalysisOptions:
-    """Check the options that a public function was called with.
-
-    Args:
-        function: Its public name, such as ``profkit.analyze``, for the error.
-        others: More attributes of :class:`AnalysisOptions`; None stands for the default.
-
-    Raises:
-        UsageError: One has the wrong type or value.
-    """
-    for name, value in others.items():
-        require(_KINDS[name], value, f"{function}: {name}")
-
-    return AnalysisOptions(
-        select=names_in(select, f"{function}: select"),
-        ignore=names_in(ignore, f"{function}: ignore"),
-        **{name: _to_plain(value) for name, value in others.items() if value is not None},
-    )
-
-
-def _to_plain(value: Any) -> Any:  # noqa: ANN401  (the value of any option)
-    """Convert mappings to dictionaries, since other mappings may not be sent to a process."""
-    if isinstance(value, Mapping):
-        return {key: _to_plain(inner) for key, inner in value.items()}
-    return value

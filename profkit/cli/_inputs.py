@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._progress import Progress
 from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import Analyses, AnalysisRequest, Scale
     from profkit.api import Study
     from profkit.errors import NotATraceError
@@ -64,7 +64,7 @@ def plain_name(path: str) -> str:
     return name.replace("\0", "") or "recording"
 
 
-def read_all(paths: Sequence[str], options: AnalysisOptions, shown: Progress) -> Iterator[Input]:
+def read_all(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Iterator[Input]:
     """Read and analyze every recording of some paths, one at a time.
 
     Args:
@@ -77,7 +77,7 @@ def read_all(paths: Sequence[str], options: AnalysisOptions, shown: Progress) ->
 
 
 def read_jobs(
-    paths: Sequence[str], options: AnalysisOptions, place: Place, shown: Progress
+    paths: Sequence[str], options: "AnalysisOptions", place: Place, shown: Progress
 ) -> Iterator[Input]:
     """Read and analyze the recordings of some paths; the ranks of a job become one input.
 
@@ -116,7 +116,7 @@ def read_jobs(
     yield from _read_recordings(singles, options, shown)
 
 
-def read_one(paths: Sequence[str], options: AnalysisOptions, shown: Progress) -> Input:
+def read_one(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
     """Read the one recording, or the ranks of the one job, that some paths have.
 
     Raises:
@@ -149,7 +149,7 @@ def is_archive(path: str) -> bool:
 
 
 def _read_recordings(
-    recordings: "Sequence[Recording]", options: AnalysisOptions, shown: Progress
+    recordings: "Sequence[Recording]", options: "AnalysisOptions", shown: Progress
 ) -> Iterator[Input]:
     """Read and analyze recordings, and the members of archives.
 
@@ -195,7 +195,9 @@ def _say_skipped(skipped: "Sequence[NotATraceError]") -> None:
         click.echo(f"profkit: skipped {files}.", err=True)
 
 
-def read_reports(paths: Sequence[str], options: AnalysisOptions, shown: Progress) -> list["Report"]:
+def read_reports(
+    paths: Sequence[str], options: "AnalysisOptions", shown: Progress
+) -> list["Report"]:
     """Read the saved reports of some paths, and analyze their recordings, a job as one.
 
     Args:
@@ -229,14 +231,14 @@ def _with_notes(analyses: "Analyses") -> "Analyses":
     return analyses
 
 
-def run_study(paths: Sequence[str], options: AnalysisOptions, shown: Progress) -> "Study":
+def run_study(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> "Study":
     """Read and analyze the files of one recording, and show the progress."""
     from profkit.analysis.study import study
 
     return study(paths, options, on_stage=shown.on_stage, on_progress=shown.on_progress)
 
 
-def _read(paths: Sequence[str], options: AnalysisOptions, shown: Progress) -> Input:
+def _read(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
     from profkit.readers.report import read_report
     from profkit.readers.stream import place_of
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.names import did_you_mean
 from profkit.patterns import regex
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 
@@ -109,7 +109,7 @@ def read_options(
     *,
     max_bytes: int | None = None,
     no_cache: bool = False,
-) -> AnalysisOptions:
+) -> "AnalysisOptions":
     """Read ``pyproject.toml``, and complete its options by those of the command line.
 
     The size of the cache is set for the process.

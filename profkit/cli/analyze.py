@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._inputs import analyze_recordings, run_study
 from profkit.cli._next_command import after_report
 from profkit.cli._options import (
@@ -25,6 +24,7 @@ from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import AnalysisRequest, Analyzed
     from profkit.present.renderer import Renderer
 
@@ -63,7 +63,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
     place: Place,
     tokens_per_step: int | None,
     parameters: int | None,

@@ -1,13 +1,15 @@
 """``profkit check``: whether a program keeps its budgets, for CI."""
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
 
@@ -34,7 +36,7 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
 ) -> int:
     """Compare a program's figures with its budgets, and exit with 1 if one is exceeded.
 

@@ -1,11 +1,15 @@
 """``profkit diff``: what changed from one recording to another."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._options import add_analysis_options, add_output_options, at_least
 from profkit.cli._output import check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 
 @click.command(
@@ -28,7 +32,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
     top: int,
     fail_on: str | None,
     verbose: bool,

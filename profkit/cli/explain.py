@@ -1,12 +1,14 @@
 """``profkit explain``: explains one finding."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
@@ -28,7 +30,7 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
 ) -> int:
     """Explain one finding: its lines, events, calls and evidence, and the page of its rule.
 

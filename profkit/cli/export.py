@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
 from profkit.cli._options import FormatChoice, add_analysis_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
@@ -20,6 +19,7 @@ from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
@@ -76,7 +76,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     weight: str | None,
     base: str | None,
     force: bool,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Export a recording or its report for other programs.

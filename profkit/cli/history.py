@@ -1,13 +1,15 @@
 """``profkit history``: figures and findings over commits."""
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("csv", "html", "json", "md", "text")
 
@@ -31,7 +33,7 @@ def command(
     output: str,
     force: bool,
     logdir: Path | None,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
     top: int,
     verbose: bool,
 ) -> int:

@@ -13,7 +13,6 @@ import click
 
 from profkit.cli._exit_codes import echo, flush
 from profkit.cli._options import read_options
-from profkit.cli._run_report import RunReporter
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
@@ -73,6 +72,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.recording.schedule import Schedule
     from profkit.capture.run.plan import Plan
     from profkit.capture.run.run import ProgramTarget, RunResult, run
+    from profkit.cli._run_report import RunReporter
 
     if json_file is not None:
         json_file = _resolve_json(json_file)

@@ -4,17 +4,19 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._inputs import Input, read_jobs
 from profkit.cli._options import add_analysis_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._scale import Place, add_scale_options
 from profkit.folders import cache_folder, working_folder
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -39,7 +41,7 @@ def command(
     output: str | None,
     force: bool,
     opens: bool | None,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Write the report as one HTML page, print its path, and open it in a browser.

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.analysis.options import AnalysisOptions
 from profkit.cli._options import Size, add_no_cache_option, add_output_options, read_options
 from profkit.cli._output import check_target, deliver, layout
 from profkit.cli._scale import Place, add_scale_options
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.engine.what_if_ranks import RanksChoice
     from profkit.model.what_if import JobPrediction, Prediction
     from profkit.readers.recordings import Recording
@@ -178,7 +178,7 @@ def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str
     return dict(factors)
 
 
-def _predict_trace(path: str, changes: dict[str, Any], options: AnalysisOptions) -> "Prediction":
+def _predict_trace(path: str, changes: dict[str, Any], options: "AnalysisOptions") -> "Prediction":
     from profkit.api import what_if
     from profkit.cli._progress import progress
 
@@ -197,7 +197,7 @@ def _predict_job(
     recordings: "list[Recording]",
     choice: "RanksChoice",
     place: Place,
-    options: AnalysisOptions,
+    options: "AnalysisOptions",
 ) -> "JobPrediction":
     from profkit.analysis.several import find_job
     from profkit.cli._progress import progress
