@@ -377,7 +377,7 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     ]
     unique_paths = dict.fromkeys(path for _, path in paths)
 
-    # A server takes a while to answer: it is asked for several sizes at once.
+    # A server takes a while to answer, so several sizes are requested at once.
     if any(map(is_url, unique_paths)):
         from concurrent.futures import ThreadPoolExecutor
 

@@ -12,7 +12,7 @@ AIM = PageStyle(dense=0.25, pronouns=0.01, comments=14.5, nouns=0.25, verbless=0
 BEYOND = PageStyle(dense=0, pronouns=0, comments=15, nouns=0, verbless=0, elliptic=0)
 """What some packages have reached beyond that, and keep."""
 NOW = {
-    "analysis": BEYOND._replace(comments=19, verbless=0.08),  # the public name `study`
+    "analysis": BEYOND._replace(comments=20, verbless=0.08),  # the public name `study`
     "budgets": BEYOND._replace(comments=16.5),
     "capture": PageStyle(0.59, 0.068, 9.7, 0.36, 0.42, 6),
     "cli": BEYOND._replace(comments=17, verbless=0.03),  # `main`
