@@ -4,22 +4,28 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
-from profkit.analysis.several import AnalysisRequest, Scale, analyze_all, find_job, read_or_analyze
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions, Peaks
+from profkit.analysis.several import (
+    LOCAL,
+    AnalysisRequest,
+    Scale,
+    analyze_all,
+    find_job,
+    read_or_analyze,
+)
 from profkit.analysis.study import (
-    ANALYZE,
-    COMMON,
+    ONE_BY_ONE,
     Path,
-    Peaks,
     Study,
-    chosen_rules,
+    build_report,
     load_context,
     no_stage,
     paths_in,
-    plain,
-    report_of,
+    select_rules,
     study,
 )
 from profkit.arguments import (
+    CALLABLE,
     FLAG,
     ITERABLE,
     MAPPING,
@@ -66,7 +72,7 @@ from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.model.what_if import JobPrediction, Prediction
 from profkit.present.flame_difference import FlameDifference, flame_differences
-from profkit.present.renderer import accepted, renderer
+from profkit.present.renderer import options_of, renderer
 from profkit.present.results import Result, render_result
 from profkit.readers.progress import OnProgress
 from profkit.readers.recordings import KINDS, Recording, detect_kind, find_recordings
@@ -79,13 +85,18 @@ __all__ = [
 ]  # fmt: skip
 
 _RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
-_COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **COMMON)
+_WORKERS: Final = optional(whole(1))
+_CALLBACK: Final = optional(CALLABLE)
+_ANALYZE: Final = Arguments("profkit.analyze", on_stage=_CALLBACK, workers=_WORKERS)
+_COMPARE: Final = Arguments(
+    "profkit.compare", before=_RECORDING, after=_RECORDING, on_progress=_CALLBACK
+)
 _WHAT_IF: Final = Arguments(
     "profkit.what_if", recording=either(PATH, instance_of((Trace,), "a trace")),
-    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **COMMON,
+    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, on_progress=_CALLBACK,
 )  # fmt: skip
 _WHAT_IF_RANKS: Final = Arguments(
-    "profkit.what_if_ranks", even=FLAG, waiting=FLAG, workers=optional(whole(1)), **COMMON
+    "profkit.what_if_ranks", even=FLAG, waiting=FLAG, workers=_WORKERS
 )
 _RENDER: Final = Arguments(
     "profkit.render",
@@ -95,8 +106,17 @@ _RENDER: Final = Arguments(
     ),
     format=NAME,
 )  # fmt: skip
-_HISTORY: Final = Arguments("profkit.history", workers=optional(whole(1)), **COMMON)
-_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH), **COMMON)
+_HISTORY: Final = Arguments("profkit.history", workers=_WORKERS)
+_CHECK: Final = Arguments("profkit.check", budgets=MAPPING, baseline=optional(PATH))
+_OPTIONS: Final = {
+    "thresholds": optional(MAPPING),
+    "strict": FLAG,
+    "limit_bytes": optional(whole()),
+    "peaks": optional(MAPPING),
+    "tokens_per_step": optional(whole(1)),
+    "parameters": optional(whole(1)),
+}
+"""Options of the analysis, which several functions have."""
 
 
 def analyze(  # noqa: PLR0913  (options, by name)
@@ -128,42 +148,77 @@ def analyze(  # noqa: PLR0913  (options, by name)
         strict: Raise if a rule crashes, instead of reporting it as a skipped check.
         on_stage: Called after each stage with its name and duration in nanoseconds.
         limit_bytes: Maximum decompressed size of a file, as for :func:`profkit.load`.
-        peaks: By device name, what it computes and moves at most, for devices that profkit does not
-            know: ``{"NVIDIA L4": {"float16_tflops": 121, "bandwidth_gb_per_s": 300}}``; ``"cpu"``
+        peaks: Peak figures by device name, for devices that profkit does not know:
+            ``{"NVIDIA L4": {"float16_tflops": 121, "bandwidth_gb_per_s": 300}}``; ``"cpu"``
             without devices.
-        tokens_per_step: Tokens that a step processes in all, for model FLOP utilization.
-        parameters: Parameters of the model that each token uses, for the same.
-        workers: Number of processes that analyze several recordings; by default as many as there
-            are cores and memory for, and none for a few small files.
+        tokens_per_step: Total tokens of a step, for model FLOP utilization.
+        parameters: Model parameters that each token uses, for model FLOP utilization.
+        workers: Number of processes that analyze several recordings; by default as many as
+            cores and memory allow, and none for a few small files.
         client: A ``distributed.Client`` of a Dask cluster that analyzes several recordings instead
             of processes of this machine. In a task of a cluster it is that cluster's by default.
 
     Raises:
-        LoadError: A file cannot be read, or is not a recording. Of a job, it is in the report.
+        LoadError: A file cannot be read, or is not a recording. The report on a job lists such
+            files instead.
         UsageError: There is no such rule, threshold or peak, or there are recordings of several
             programs.
         PluginError: A rule of another package cannot be used.
     """
-    ANALYZE.check(
-        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
-        peaks=peaks, tokens_per_step=tokens_per_step, parameters=parameters, workers=workers,
+    _ANALYZE.check(on_stage=on_stage, workers=workers)
+    options = _check_options(
+        "profkit.analyze", select=select, ignore=ignore, thresholds=thresholds, strict=strict,
+        limit_bytes=limit_bytes, peaks=peaks, tokens_per_step=tokens_per_step,
+        parameters=parameters,
     )  # fmt: skip
-    options = {
-        "select": names_in(select, "profkit.analyze: select"),
-        "ignore": names_in(ignore, "profkit.analyze: ignore"),
-        "thresholds": plain(thresholds),
-        "strict": strict,
-        "limit_bytes": limit_bytes,
-        "peaks": plain(peaks),
-        "tokens_per_step": tokens_per_step,
-        "parameters": parameters,
-    }
+    return analyze_with(path, options, Scale(workers, client), on_stage or no_stage)
+
+
+def _check_options(
+    function: str,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    **values: Any,  # noqa: ANN401  (by name)
+) -> AnalysisOptions:
+    """Check the options that a public function was called with.
+
+    Args:
+        function: Its public name, such as ``profkit.analyze``, for the error.
+        values: More attributes of :class:`AnalysisOptions`; None stands for the default.
+
+    Raises:
+        UsageError: One has the wrong type or value.
+    """
+    for name, value in values.items():
+        require(_OPTIONS[name], value, f"{function}: {name}")
+
+    return AnalysisOptions(
+        select=names_in(select, f"{function}: select"),
+        ignore=names_in(ignore, f"{function}: ignore"),
+        **{name: _to_plain(value) for name, value in values.items() if value is not None},
+    )
+
+
+def _to_plain(value: Any) -> Any:  # noqa: ANN401  (the value of any option)
+    """Convert mappings to dictionaries, since other mappings may not be sent to a process."""
+    if isinstance(value, Mapping):
+        return {key: _to_plain(inner) for key, inner in value.items()}
+    return value
+
+
+def analyze_with(
+    path: Path | Iterable[Path],
+    options: AnalysisOptions,
+    scale: Scale = LOCAL,
+    on_stage: OnStage = no_stage,
+) -> Report:
+    """Report on a recording or a job as :func:`analyze` does, with options that are checked."""
+    # Files of different kinds belong to one program, whatever their names are.
     paths = paths_in(path)
     recordings = _join_kinds(paths) or find_recordings(paths)
-    scale = Scale(workers, client)
-    results = analyze_all(
-        recordings, AnalysisRequest(options), scale, _Stages(on_stage or no_stage)
-    )
+
+    results = analyze_all(recordings, AnalysisRequest(options), scale, _Stages(on_stage))
 
     # The report on a job lists its unread files. Without a job, each file must be read.
     reports = results.reports
@@ -173,28 +228,29 @@ def analyze(  # noqa: PLR0913  (options, by name)
         raise results.unread[0][1]
 
     files = [result.paths[0] for result in reports]
-    message = f"{files[0]} and {files[1]} are recordings of several programs."
-    hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
+    message = f"{files[0]} and {files[1]} were recorded from different programs."
     if len(paths) > 1:
-        raise UsageError(message, hint)
-    raise SeveralTracesError(message, hint, files)
+        raise UsageError(message, ONE_BY_ONE)
+    raise SeveralTracesError(message, ONE_BY_ONE, files)
 
 
 def report_on_ranks(
-    files: Iterable[Iterable[str]], chosen: Mapping[str, Any], of: str | None = None
+    files: Iterable[Iterable[str]],
+    options: AnalysisOptions = DEFAULT_OPTIONS,
+    of: str | None = None,
 ) -> Report | None:
     """Report on the ranks of a job; None if fewer than two have recorded at the same time.
 
     Args:
         files: The files of each rank: its trace, its memory record, its dumps.
-        chosen: Rules, thresholds and peaks, as for :func:`analyze`.
+        options: Rules, thresholds and peaks.
         of: A file that the job has to have; by default it is the one with the most ranks.
 
     Raises:
         LoadError: No file can be read.
     """
     recordings = [Recording(tuple(rank_files), is_member=True) for rank_files in files]
-    results = analyze_all(recordings, AnalysisRequest(chosen), Scale(), _Stages(no_stage))
+    results = analyze_all(recordings, AnalysisRequest(options), LOCAL, _Stages(no_stage))
     jobs = [result for result in results.reports if result.is_job]
     reports = [job.report for job in jobs if of is None or of in job.paths]
     return max(reports, key=lambda report: len(report.ranks), default=None)
@@ -204,6 +260,8 @@ def _join_kinds(paths: list[str]) -> list[Recording]:
     """Join files of different kinds to one recording; empty if two are of one kind."""
     if not 1 < len(paths) <= len(KINDS):
         return []
+
+    # A folder or a missing file has no kind: the search for recordings handles it.
     try:
         kinds = {detect_kind(place_of(path)) for path in paths}
     except LoadError:
@@ -258,44 +316,54 @@ def compare(
         LoadError: A file cannot be read, or is none of these.
         UsageError: They are of two kinds, or there is no such rule or threshold.
     """
-    _COMPARE.check(
-        before=before, after=after, thresholds=thresholds, limit_bytes=limit_bytes,
-        on_progress=on_progress,
+    _COMPARE.check(before=before, after=after, on_progress=on_progress)
+    options = _check_options(
+        "profkit.compare", select=select, ignore=ignore, thresholds=thresholds,
+        limit_bytes=limit_bytes,
     )  # fmt: skip
-    compared_rules = chosen_rules("profkit.compare", select, ignore)
+    return compare_with(before, after, options, on_progress)
+
+
+def compare_with(
+    before: Path | Report,
+    after: Path | Report,
+    options: AnalysisOptions,
+    on_progress: OnProgress | None = None,
+) -> Difference:
+    """Compare two recordings as :func:`compare` does, with options that are checked."""
+    rules_to_run = select_rules(options)
 
     def read_side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
             return Side(recording)
-        saved = read_report(place_of(recording), limit_bytes)
+        # A saved report keeps the rules and thresholds that it was made with.
+        saved = read_report(place_of(recording), options.limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
 
         recordings = find_recordings([os.fspath(recording)])
         try:
             files = recordings[0].paths if len(recordings) == 1 else [recording]
-            ctx = load_context(files, limit_bytes, no_stage, on_progress)
+            ctx = load_context(files, options, no_stage, on_progress)
         except SeveralTracesError:
             # The ranks of a job have a report, but no snapshot to compare by stack.
-            report = analyze(recording, select=select, ignore=ignore, thresholds=thresholds,
-                             limit_bytes=limit_bytes)  # fmt: skip
-            return Side(report, path=str(recording))
+            return Side(analyze_with(recording, options), path=str(recording))
 
-        report = report_of(ctx, compared_rules, thresholds or {}, strict=False, on_stage=no_stage)
+        report = build_report(ctx, rules_to_run, options, no_stage)
         return Side(report, ctx.snapshot, str(recording))
 
     return differ(read_side(before), read_side(after))
 
 
 def compared_flames(
-    before: Path, after: Path, *, limit_bytes: int | None = None
+    before: Path, after: Path, options: AnalysisOptions
 ) -> tuple[FlameDifference, ...]:
     """Return the flame graphs that both recordings have, as differences per step.
 
     Args:
         before: A file with a recording, or the folder of one.
         after: Another file or folder.
-        limit_bytes: As for :func:`profkit.load`.
+        options: The maximum size of a file; rules are not run.
 
     Returns:
         Nothing for reports and for the ranks of a job, which have no single recording.
@@ -309,7 +377,7 @@ def compared_flames(
         if len(recordings) != 1 or is_report(place_of(path)):
             return ()
         try:
-            contexts.append(load_context(recordings[0].paths, limit_bytes, no_stage, None))
+            contexts.append(load_context(recordings[0].paths, options, no_stage, None))
         except SeveralTracesError:
             return ()
     return flame_differences(*contexts)
@@ -334,8 +402,8 @@ def what_if(
     Args:
         recording: A trace, or its path or URL.
         remove: Rules whose findings are fixed: ids, names or families; with ``@train.py`` or
-            ``@train.py:41`` only those in that file or line.
-        scale: What the time is multiplied by, by pattern: ``{"nccl*": 0.5}``. A pattern matches a
+            ``@train.py:41`` only its findings in that file or line.
+        scale: Factors of the time, by pattern: ``{"nccl*": 0.5}``. A pattern matches a
             whole name of kernels, copies, operators, Python functions, regions or runtime calls;
             ``*`` stands for any characters and ``?`` for any one. Operators, regions and functions
             change with the kernels that they launched; if a pattern matches device work, host
@@ -353,28 +421,33 @@ def what_if(
             matches nothing, or a factor is not a number of 0 or more.
     """
     _WHAT_IF.check(
-        recording=recording, scale=scale, graph=graph, data_wait=data_wait, thresholds=thresholds,
-        limit_bytes=limit_bytes, on_progress=on_progress,
-    )  # fmt: skip
+        recording=recording, scale=scale, graph=graph, data_wait=data_wait, on_progress=on_progress
+    )
+    options = _check_options("profkit.what_if", thresholds=thresholds, limit_bytes=limit_bytes)
     factors = tuple(check_factors(scale or {}))
     words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
-        hint = "Give what to remove or to scale, a graph, or no wait for data."
+        hint = "Remove findings, scale times, use a graph, or leave out the waits for data."
         raise UsageError("No change is given.", hint)
+
+    # An unknown rule is reported before the recording is read, which may take a minute.
     rules_by_word = [(word, choose_rules(rules(), [word.partition("@")[0]], ())) for word in words]
 
     if isinstance(recording, Trace):
         ctx = Context(trace=recording)
     else:
-        ctx = load_context([recording], limit_bytes, no_stage, on_progress)
+        ctx = load_context([recording], options, no_stage, on_progress)
     if not ctx.has_trace:
         raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
 
     changes = [*(scale_matches(ctx, pattern, factor) for pattern, factor in factors)]
+    # Only the rules that are named run: a prediction needs no other finding.
     for word, word_rules in rules_by_word:
-        results = run_rules(ctx, word_rules, thresholds or {}, on_stage=no_stage)
+        results = run_rules(ctx, word_rules, options.thresholds, on_stage=no_stage)
+        # A family may have found nothing because all of its rules were skipped.
         skipped = results.unchecked[0] if len(results.unchecked) == len(word_rules) else None
         changes.append(remove_findings(ctx, word, results.findings, skipped))
+
     changes += [use_graphs(ctx)] if graph else []
     changes += [] if data_wait else [without_data_waits(ctx)]
     return predict(ctx, changes)
@@ -405,21 +478,22 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         ranks: Ranks that keep up with the median of the other ranks, where that is shorter.
         stages: Stages of the pipeline, from 0, whose ranks take the mean of all ranks.
         even: All ranks take their mean.
-        waiting: Keep that ranks wait for each other; otherwise each goes on at its own pace, and
-            the slowest decides.
-        bandwidth: By what the bandwidth of matched collectives is multiplied: of all, or by a
-            pattern of their kind or process group, such as ``{"all-gather": 2}``. Their transfers
-            take that much less time; waiting for other ranks is none of it.
+        waiting: Keep the waits of ranks for each other; without them each goes on at its own pace,
+            and the slowest decides.
+        bandwidth: Factors of the bandwidth of matched collectives: one of all, or by a pattern of
+            their kind or process group, such as ``{"all-gather": 2}``. Their transfers
+            take that much less time; waiting for other ranks does not change.
         limit_bytes: As for :func:`profkit.load`.
         workers: As for :func:`profkit.analyze`.
         client: As for :func:`profkit.analyze`.
 
     Raises:
-        LoadError: A file cannot be read, or is no recording.
+        LoadError: A file cannot be read, or is not a recording.
         UsageError: The files are not of one job, too few of its collectives could be matched, there
-            is no such rank or stage, a pattern matches nothing, or a factor is no number above 0.
+            is no such rank or stage, a pattern matches nothing, or a factor is not above 0.
     """
-    _WHAT_IF_RANKS.check(even=even, waiting=waiting, limit_bytes=limit_bytes, workers=workers)
+    _WHAT_IF_RANKS.check(even=even, waiting=waiting, workers=workers)
+    options = _check_options("profkit.what_if_ranks", limit_bytes=limit_bytes)
     choice = RanksChoice(
         ranks=numbers_in(ranks, "profkit.what_if_ranks: ranks"),
         stages=numbers_in(stages, "profkit.what_if_ranks: stages"),
@@ -428,8 +502,8 @@ def what_if_ranks(  # noqa: PLR0913  (options, by name)
         bandwidth=check_bandwidth(bandwidth),
     )
     recordings = find_recordings(paths_in(path))
-    scale = Scale(workers, client)
-    return predict_job(find_job(recordings, limit_bytes, scale, _Stages(no_stage)), choice)
+    scale, listener = Scale(workers, client), _Stages(no_stage)
+    return predict_job(find_job(recordings, options.limit_bytes, scale, listener), choice)
 
 
 def check(
@@ -443,12 +517,12 @@ def check(
     """Compare the figures of a program with its budgets.
 
     Args:
-        paths: A recording or a report, or several: of repeated runs, or the trace and the memory of
-            one run.
-        budgets: By name what a figure may be at most, as in ``[tool.profkit.budgets]``:
+        paths: A recording or a report, or several: from repeated runs, or the trace and the memory
+            record of one run.
+        budgets: The limit of each figure by name, as in ``[tool.profkit.budgets]``:
             ``{"step_ms": 12.5, "syncs": 0, "peak": "2 GiB", "findings": "error"}``, or relative to
             the baseline, ``{"gpu_ms": "+5%"}``.
-        baseline: What ``profkit check --update-baseline`` wrote, or a report saved as JSON.
+        baseline: A file that ``profkit check --update-baseline`` wrote, or a report saved as JSON.
         thresholds: By rule name, thresholds that differ from the default.
         limit_bytes: As for :func:`profkit.load`.
 
@@ -456,7 +530,8 @@ def check(
         LoadError: A file cannot be read, or is neither a recording nor a report.
         UsageError: A budget is not valid.
     """
-    _CHECK.check(budgets=budgets, baseline=baseline, thresholds=thresholds, limit_bytes=limit_bytes)
+    _CHECK.check(budgets=budgets, baseline=baseline)
+    options = _check_options("profkit.check", thresholds=thresholds, limit_bytes=limit_bytes)
     limits = budgets_of(budgets, "profkit.check: budgets")
     reference = read_baseline(os.fspath(baseline)) if baseline is not None else None
     recordings = _reports_or_paths(paths, "profkit.check: paths")
@@ -464,8 +539,8 @@ def check(
     def report_on(recording: Path | Report) -> Report:
         if isinstance(recording, Report):
             return recording
-        saved = read_report(place_of(recording), limit_bytes)
-        return saved or analyze(recording, thresholds=thresholds, limit_bytes=limit_bytes)
+        saved = read_report(place_of(recording), options.limit_bytes)
+        return saved or analyze_with(recording, options)
 
     return checked(list(map(report_on, recordings)), limits, reference)
 
@@ -480,24 +555,26 @@ def history(
     """Compare figures and findings of a program over its commits.
 
     Args:
-        paths: Recordings and reports, or folders of them. Those of one commit, on one device and
-            with one version of PyTorch, are repeated runs.
+        paths: Recordings and reports, or folders of them. Recordings of one commit, on one device
+            and with one version of PyTorch, are repeated runs.
         thresholds: By rule name, thresholds that differ from the default.
         limit_bytes: As for :func:`profkit.load`.
         workers: As for :func:`profkit.analyze`.
 
     Raises:
-        LoadError: Nothing could be read, or a path that was given does not exist or is neither.
+        LoadError: Nothing could be read, or a given path does not exist, or is neither a recording
+            nor a report.
         UsageError: A threshold is not valid.
     """
-    _HISTORY.check(thresholds=thresholds, limit_bytes=limit_bytes, workers=workers)
+    _HISTORY.check(workers=workers)
+    options = _check_options("profkit.history", thresholds=thresholds, limit_bytes=limit_bytes)
     sources = _reports_or_paths(paths, "profkit.history: paths")
     reports = [source for source in sources if isinstance(source, Report)]
     files = [os.fspath(source) for source in sources if not isinstance(source, Report)]
     if files:
-        order = AnalysisRequest({"thresholds": plain(thresholds), "limit_bytes": limit_bytes})
+        request = AnalysisRequest(options)
         recordings = find_recordings(files)
-        results = read_or_analyze(recordings, order, Scale(workers), _Stages(no_stage))
+        results = read_or_analyze(recordings, request, Scale(workers), _Stages(no_stage))
         reports += [result.report for result in results.reports]
     return build_history(reports)
 
@@ -535,4 +612,4 @@ def render(
     if not isinstance(report, Report):
         return render_result(report, format, options)
     module = renderer(format)
-    return module.render(report, module.Options(**accepted(module, options)))
+    return module.render(report, options_of(module, options))

@@ -8,13 +8,10 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from profkit.errors import UsageError
 from profkit.names import middle_cut, visible
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _MAX_SHOWN: Final = 60
 """Characters of a value in an error's message."""
@@ -136,10 +133,11 @@ def require_names(function: str, given: Iterable[str], known: Collection[str]) -
 
     from difflib import get_close_matches  # noqa: PLC0415  (only for this error)
 
+    # The likely names come first, since a long list of names is skimmed.
     likely = [match for name in unknown for match in get_close_matches(name, known, n=1)]
     names = list(dict.fromkeys([*likely, *known]))
     question = f"Did you mean {' and '.join(dict.fromkeys(likely))}? " if likely else ""
-    takes = f"It takes {', '.join(names)}." if names else "It takes none by name."
+    takes = f"It takes {', '.join(names)}." if names else "It takes no arguments by name."
     shown = ", ".join(middle_cut(visible(name), _MAX_SHOWN) for name in unknown)
     raise UsageError(f"{function} has no argument {shown}.", question + takes)
 
@@ -160,10 +158,11 @@ def numbers_in(numbers: Iterable[int], what: str) -> tuple[int, ...]:
     Raises:
         UsageError: It is not an iterable, or has other values.
     """
+    # A generator can be read only once: its values are checked and kept together.
     require(ITERABLE, numbers, what)
     values = tuple(numbers)
     for value in values:
-        require(whole(), value, f"Each of {what}")
+        require(whole(), value, f"{what}: each value")
     return values
 
 
@@ -173,17 +172,19 @@ def names_in(names: Iterable[str], what: str) -> tuple[str, ...]:
     Raises:
         UsageError: It is not an iterable, or has other values.
     """
+    # A string is an iterable of strings too, but nobody means its letters.
     if isinstance(names, str):
         return (names,)
     require(ITERABLE, names, what)
     values = tuple(names)
     for value in values:
-        require(NAME, value, f"Each of {what}")
+        require(NAME, value, f"{what}: each value")
     return values
 
 
 def shown(value: object) -> str:
     """Return a built-in value as its literal, others by their type, since ``repr`` is user code."""
+    # Subclasses may define their own ``__repr__``: only exact types are shown.
     if type(value) in {str, bytes}:
         return middle_cut(visible(repr(value[: _MAX_SHOWN + 1])), _MAX_SHOWN)  # type: ignore[index]
     if type(value) in {int, float, bool, type(None)}:
@@ -267,6 +268,7 @@ def _with_checked_names(function: Callable[..., Any], name: str) -> Callable[...
     """Wrap a function to check the names of arguments, unless the function does that itself."""
     import inspect  # noqa: PLC0415  (slow, and the command line does not need it)
 
+    # A function that takes any name checks the names itself.
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return function
@@ -280,6 +282,7 @@ def _with_checked_names(function: Callable[..., Any], name: str) -> Callable[...
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        # One comparison of sets on the usual path: it is called at each step of a program.
         if not name_set.issuperset(kwargs):
             require_positional(name, kwargs, positional)
             require_names(name, kwargs, names)

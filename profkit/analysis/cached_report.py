@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
@@ -109,14 +110,14 @@ def _state_of(rule: Rule) -> tuple[object, ...]:
     return rule.__name__, file, status and (status.st_size, status.st_mtime_ns)
 
 
-def results_key(cache: Cache, paths: Sequence[str], options: Sequence[object]) -> Key | None:
-    """Return the key of the results on some files; None if they are not to be cached.
-
-    Args:
-        options: All that the results depend on besides the files, as plain data.
-    """
+def results_key(cache: Cache, paths: Sequence[str], options: AnalysisOptions) -> Key | None:
+    """Return the key of the results on some files; None if they are not to be cached."""
+    # Rules and thresholds are not part of it: the results of each rule have a key of their own.
+    figures_options = (
+        options.limit_bytes, options.peaks, options.tokens_per_step, options.parameters
+    )  # fmt: skip
     try:
-        given = msgspec.msgpack.encode((paths, options))
+        given = msgspec.msgpack.encode((paths, figures_options))
     except (TypeError, ValueError, OverflowError):
         # Options that are not plain data: reading the recording reports them.
         return None

@@ -5,6 +5,7 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.folders import working_folder
@@ -22,40 +23,19 @@ _KEYS: Final = ("select", "ignore", "thresholds", "peaks", CACHE_BYTES, BUDGETS)
 
 @dataclass(frozen=True)
 class Config:
-    """The user's choice of rules; the defaults apply without a file.
+    """The settings of a user; the defaults apply without a file.
 
     Attributes:
-        select: Rules to run: ids, names or families. Empty means all.
-        ignore: Rules not to run.
-        thresholds: By rule name, thresholds that differ from the default.
-        peaks: By device name, what it computes and moves at most, by
-            :data:`~profkit.index.compute.peaks.PEAK_FIGURES`.
-        budgets: For ``profkit check``, by the figure's name what it may be at most.
+        options: Rules, thresholds and peaks.
+        budgets: For ``profkit check``, the limit of each figure by name.
         cache_bytes: Maximum size of the cache of large recordings; None for the default.
         file: The file with the settings; empty without one.
     """
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    options: AnalysisOptions = DEFAULT_OPTIONS
     budgets: Mapping[str, Any] = field(default_factory=dict)
     cache_bytes: int | None = None
     file: str = ""
-
-    def chosen(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the arguments of :func:`~profkit.analysis.study.study` that choose rules.
-
-        Args:
-            select: Rules that replace both lists of the file; empty for the file's own.
-            ignore: Rules that replace the file's list of the same name, in the same way.
-        """
-        return {
-            "select": select or self.select,
-            "ignore": ignore or (() if select else self.ignore),
-            "thresholds": self.thresholds,
-            "peaks": self.peaks,
-        }
 
 
 def read_config(folder: Path | None = None) -> Config:
@@ -122,19 +102,23 @@ class _Reader:
         all_rules = rules()
         self._check_keys(_TABLE, table, _KEYS)
 
+        # Names and types come from the rules themselves, so that rules of plugins are checked too.
         thresholds = table.get("thresholds", {})
         key = f"{_TABLE}.thresholds"
         self._check_keys(key, thresholds, [rule.INFO.name for rule in all_rules], "rule")
 
-        return Config(
-            self._check_names(f"{_TABLE}.select", table.get("select", []), all_rules),
-            self._check_names(f"{_TABLE}.ignore", table.get("ignore", []), all_rules),
-            {
+        options = AnalysisOptions(
+            select=self._check_names(f"{_TABLE}.select", table.get("select", []), all_rules),
+            ignore=self._check_names(f"{_TABLE}.ignore", table.get("ignore", []), all_rules),
+            thresholds={
                 rule.INFO.name: self._check_thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
                 for rule in all_rules
                 if rule.INFO.name in thresholds
             },
-            self._check_peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
+            peaks=self._check_peaks(f"{_TABLE}.peaks", table.get("peaks", {})),
+        )
+        return Config(
+            options,
             self._check_budgets(f"{_TABLE}.{BUDGETS}", table.get(BUDGETS, {})),
             self._check_bytes(f"{_TABLE}.{CACHE_BYTES}", table.get(CACHE_BYTES)),
             str(self._file),
@@ -158,7 +142,7 @@ class _Reader:
         from profkit.index.compute.peaks import PEAK_FIGURES
 
         if not isinstance(tables, dict):
-            raise self._error(key, "must be a table", f'Write [{key}."NAME OF THE DEVICE"].')
+            raise self._error(key, "must be a table", f'Write [{key}."DEVICE NAME"].')
 
         for device, figures in tables.items():
             self._check_keys(f'{key}."{device}"', figures, PEAK_FIGURES, "figure")

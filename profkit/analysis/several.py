@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from profkit._version import __version__
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
 from profkit.analysis.study import Study, study
 from profkit.dataclass import dataclass
 from profkit.engine.job_context import JobContext, RankReport
@@ -29,7 +30,7 @@ from profkit.folders import cache_limit, limit_cache
 from profkit.model.job import UnreadFile
 from profkit.model.report import Report
 from profkit.packed import Packed
-from profkit.present.renderer import accepted, renderer
+from profkit.present.renderer import options_of, renderer
 from profkit.readers.archives import MEMBER
 from profkit.readers.kineto import parallel
 from profkit.readers.progress import OnProgress
@@ -80,14 +81,15 @@ class AnalysisRequest:
     """What to do with each recording. It is sent to other processes.
 
     Attributes:
-        chosen: Arguments of :func:`~profkit.analysis.study.study`.
-        format: Recordings outside a job are rendered in this format with these ``options`` as long
-            as they are loaded; empty for none.
+        options: Options of the analysis.
+        format: Recordings outside a job are rendered in this format as long as they are loaded;
+            empty for none.
+        format_options: Options of the renderer, by name.
     """
 
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    options: AnalysisOptions = DEFAULT_OPTIONS
     format: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    format_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class Scale:
 
     workers: int | None = None
     client: Any = None
+
+
+LOCAL: Final = Scale()
+"""Processes of this machine, as many as it has cores and memory for."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +202,7 @@ def analyze_all(
         else:
             analyzed.append((recording, result))
 
+    # A folder may contain anything: a file that is not a recording does not fail.
     unread = [failure for failure in failed if not isinstance(failure[1], NotATraceError)]
     if not analyzed and not failed:
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
@@ -224,9 +231,7 @@ def read_or_analyze(
         if len(recording.paths) == 1:
             # Files that cannot be read as a report are left to the analysis, which says why.
             with suppress(MissingFileError, UnreadableFileError, NotATraceError):
-                report = read_report(
-                    place_of(recording.paths[0]), request.chosen.get("limit_bytes")
-                )
+                report = read_report(place_of(recording.paths[0]), request.options.limit_bytes)
 
         if report is None:
             unsaved.append(recording)
@@ -260,7 +265,7 @@ def find_job(
     """
     from profkit.engine.job import group_by_job
 
-    request = AnalysisRequest({"select": (_OVER_RANKS,), "limit_bytes": limit_bytes})
+    request = AnalysisRequest(AnalysisOptions(select=(_OVER_RANKS,), limit_bytes=limit_bytes))
     results = [result for _, result in _iterate_results(recordings, request, scale, listener)]
     ranks = (
         result.rank for result in results if isinstance(result, _Result) and result.rank is not None
@@ -275,9 +280,9 @@ def find_job(
     if error := next((result for result in results if isinstance(result, ProfkitError)), None):
         raise error
 
-    n = f"{len(jobs)} jobs" if jobs else "no job of several ranks"
-    message = f"{recordings[0].paths[0]} and what was given with it are of {n}."
-    raise UsageError(message, "Give the traces of all ranks of one job, recorded at once.")
+    which = f"belong to {len(jobs)} jobs" if jobs else "do not belong to a job of several ranks"
+    message = f"{recordings[0].paths[0]} and the recordings with it {which}."
+    raise UsageError(message, "Give the traces of all ranks of one job, recorded at the same time.")
 
 
 def _iterate_results(
@@ -308,7 +313,7 @@ def _raise_if_of_all(recording: Recording, error: ProfkitError, request: Analysi
     # The user did not name the members of an archive: their faults are reported, not raised.
     if is_path and not is_of_member:
         raise error
-    if not isinstance(error, LoadError) and (not is_bug or request.chosen.get("strict")):
+    if not isinstance(error, LoadError) and (not is_bug or request.options.strict):
         raise error
 
 
@@ -372,6 +377,7 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     ]
     unique_paths = dict.fromkeys(path for _, path in paths)
 
+    # A server takes a while to answer, so several sizes are requested at once.
     if any(map(is_url, unique_paths)):
         from concurrent.futures import ThreadPoolExecutor
 
@@ -380,6 +386,7 @@ def _estimate_text_bytes(recordings: Sequence[Recording]) -> list[int]:
     else:
         n_bytes = list(map(_n_bytes, unique_paths))
 
+    # The true size of a compressed file is known only after it was read.
     bytes_of = dict(zip(unique_paths, n_bytes, strict=True))
     sizes = [0] * len(recordings)
     for number, path in paths:
@@ -422,8 +429,8 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
         UsageError: This process has another version of profkit.
     """
     if item.version != __version__:
-        message = f"A worker has profkit {__version__}, and this program {item.version}."
-        raise UsageError(message, "Install the same version.")
+        message = f"A worker runs profkit {__version__}, but this program runs {item.version}."
+        raise UsageError(message, "Install the same version on both.")
 
     # Another process does not have these limits: they come with the item.
     parallel.limit_processes(item.n_readers)
@@ -437,7 +444,10 @@ def analyze_item(item: _Item, listener: Listener | None = None) -> _Result:
 
     try:
         result = study(
-            places, on_stage=stages.on_stage, on_progress=stages.on_progress, **item.request.chosen
+            places,
+            item.request.options,
+            on_stage=stages.on_stage,
+            on_progress=stages.on_progress,
         )
     except LoadError as error:
         # The file was read by its absolute path: name it as it was given.
@@ -477,8 +487,8 @@ def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
 
 def _render(result: Study, request: AnalysisRequest) -> bytes:
     module = renderer(request.format)
-    options = {**request.options, "recording": result.recording}
-    return module.render(result.report, module.Options(**accepted(module, options)))
+    options = {**request.format_options, "recording": result.recording}
+    return module.render(result.report, options_of(module, options))
 
 
 def _join_ranks(

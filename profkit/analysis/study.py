@@ -2,31 +2,20 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
 from profkit.analysis.cached_report import Results, find_results, results_key, rule_keys
-from profkit.arguments import (
-    CALLABLE,
-    FLAG,
-    ITERABLE,
-    MAPPING,
-    PATH,
-    Arguments,
-    names_in,
-    optional,
-    require,
-    whole,
-)
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
+from profkit.arguments import ITERABLE, PATH, require
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.job_context import RankReport, RuleChoice
 from profkit.engine.registry import choose_rules, rules
 from profkit.engine.relation_cache import RelationCache
-from profkit.engine.runner import OnStage, Overrides, run_rules
+from profkit.engine.runner import OnStage, run_rules
 from profkit.errors import UsageError
 from profkit.index.compute.peaks import given_peak
 from profkit.model.flight_record import FlightRecord
@@ -42,21 +31,11 @@ from profkit.readers.stored_value import entry_of
 from profkit.readers.stream import place_of
 
 Path = str | os.PathLike[str]
-Peaks = Mapping[str, Mapping[str, float]]
 
-COMMON: Final = {
-    "thresholds": optional(MAPPING),
-    "limit_bytes": optional(whole()),
-    "on_progress": optional(CALLABLE),
-}
-"""Arguments of several public functions."""
-ANALYZE: Final = Arguments(
-    "profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), peaks=optional(MAPPING),
-    tokens_per_step=optional(whole(1)), parameters=optional(whole(1)), workers=optional(whole(1)),
-    **COMMON,
-)  # fmt: skip
+ONE_BY_ONE: Final = "Analyze them one by one: each report covers one program or distributed job."
 _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
 """The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
+_PLURALS: Final = {"trace": "traces", "snapshot": "snapshots", "live": "memory records"}
 
 
 @dataclass(frozen=True)
@@ -79,52 +58,40 @@ class Study:
         return build_rank_report(self.recording.context, self.report, self.choice)
 
 
-def study(  # noqa: PLR0913  (options, by name)
+def study(
     path: Path | Iterable[Path],
+    options: AnalysisOptions = DEFAULT_OPTIONS,
     *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    thresholds: Overrides | None = None,
-    strict: bool = False,
     on_stage: OnStage | None = None,
     on_progress: OnProgress | None = None,
-    limit_bytes: int | None = None,
-    peaks: Peaks | None = None,
-    tokens_per_step: int | None = None,
-    parameters: int | None = None,
 ) -> Study:
     """Analyze one recording as :func:`profkit.analyze` does, and keep the recording.
 
-    Arguments and errors are as there.
-
     Args:
+        path: A file, or several of one process.
+        options: Rules, thresholds, peaks and limits.
+        on_stage: As for :func:`profkit.analyze`.
         on_progress: As for :func:`profkit.load`.
-    """
-    ANALYZE.check(
-        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
-        on_progress=on_progress, peaks=peaks, tokens_per_step=tokens_per_step,
-        parameters=parameters,
-    )  # fmt: skip
-    rules_to_run = chosen_rules("profkit.analyze", select, ignore)
 
+    Raises:
+        LoadError: A file cannot be read, or is not a recording.
+        UsageError: There is no such rule, threshold or peak.
+    """
+    rules_to_run = select_rules(options)
     on_stage = on_stage or no_stage
     paths = paths_in(path)
-    choice = RuleChoice(tuple(rule.INFO.id for rule in rules_to_run), thresholds or {}, strict)
+    choice = RuleChoice(
+        tuple(rule.INFO.id for rule in rules_to_run), options.thresholds, options.strict
+    )
 
     def read() -> Context:
-        return replace(
-            load_context(paths, limit_bytes, on_stage, on_progress),
-            peaks={device: given_peak(figures) for device, figures in (peaks or {}).items()},
-            tokens_per_step=tokens_per_step,
-            parameters=parameters,
-        )
+        return load_context(paths, options, on_stage, on_progress)
 
     cache, stages = users_cache(), Stages()
-    options = (limit_bytes, plain(peaks or {}), tokens_per_step, parameters)
     with stages.stage(STAGE):
         key = results_key(cache, paths, options)
         results = (None if key is None else find_results(cache, key)) or Results()
-        report = results.report(rule_keys(rules_to_run, choice.thresholds))
+        report = results.report(rule_keys(rules_to_run, options.thresholds))
 
     # The cached report is complete: the recording itself is read only if a format displays it.
     if report is not None:
@@ -133,9 +100,7 @@ def study(  # noqa: PLR0913  (options, by name)
 
     ctx = read()
     results = results if results.n_rows == len(ctx.events) else Results()
-    report = report_of(
-        ctx, rules_to_run, choice.thresholds, strict=strict, on_stage=on_stage, results=results
-    )
+    report = build_report(ctx, rules_to_run, options, on_stage, results)
 
     if report.source.kind == "flight-recorder":
         from profkit.engine.job import build_rank_report, merge_reports
@@ -151,14 +116,14 @@ def study(  # noqa: PLR0913  (options, by name)
 
 def load_context(
     paths: Iterable[Path],
-    limit_bytes: int | None,
+    options: AnalysisOptions,
     on_stage: OnStage,
     on_progress: OnProgress | None,
 ) -> Context:
     """Load files of one program.
 
     Raises:
-        UsageError: There are two of one kind, or none.
+        UsageError: There are two of one kind, or none, or a peak is not valid.
     """
     paths = tuple(paths)
     kept = RelationCache.of(users_cache(), map(place_of, paths))
@@ -166,16 +131,15 @@ def load_context(
     flights: list[FlightRecord] = []
 
     for path in paths:
-        recording = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
+        recording = load(path, limit_bytes=options.limit_bytes, on_progress=on_progress)
         if isinstance(recording, FlightRecord):
             flights.append(recording)
             continue
         kind = _KINDS[type(recording)]
 
         if kind in by_kind:
-            message = f"{by_kind[kind][0]} and {path} are both a {kind}."
-            hint = "Analyze them one by one; a report is of one program, or of the ranks of a job."
-            raise UsageError(message, hint)
+            message = f"{by_kind[kind][0]} and {path} are both {_PLURALS[kind]}."
+            raise UsageError(message, ONE_BY_ONE)
         by_kind[kind] = (path, recording)
 
         if isinstance(recording, Trace | MemorySnapshot):
@@ -190,29 +154,34 @@ def load_context(
         kept = None
 
     recordings = {kind: recording for kind, (_, recording) in by_kind.items()}
-    return Context(flights=tuple(flights), kept=kept, **recordings)
+    return Context(
+        flights=tuple(flights),
+        kept=kept,
+        peaks={device: given_peak(figures) for device, figures in options.peaks.items()},
+        tokens_per_step=options.tokens_per_step,
+        parameters=options.parameters,
+        **recordings,
+    )
 
 
 def no_stage(stage: str, ns: int) -> None:
     """Do nothing after a stage."""
 
 
-def report_of(
+def build_report(
     ctx: Context,
     rules_to_run: tuple[Rule, ...],
-    thresholds: Overrides,
-    *,
-    strict: bool,
+    options: AnalysisOptions,
     on_stage: OnStage,
     results: Results | None = None,
 ) -> Report:
-    """Run some rules on a recording.
+    """Run some rules on a recording, and build its report.
 
     Args:
         results: Results of earlier runs on the recording. Missing ones are computed and added.
     """
     results = results or Results()
-    keys = rule_keys(rules_to_run, thresholds)
+    keys = rule_keys(rules_to_run, options.thresholds)
 
     # If all results are cached, no relation is needed.
     if results.figures is None or not results.of_rules.keys() >= set(keys):
@@ -222,7 +191,7 @@ def report_of(
 
     rule_results = [
         results.of_rules.get(key)
-        or run_rules(ctx, [rule], thresholds, strict=strict, on_stage=on_stage)
+        or run_rules(ctx, [rule], options.thresholds, strict=options.strict, on_stage=on_stage)
         for key, rule in zip(keys, rules_to_run, strict=True)
     ]
 
@@ -232,15 +201,13 @@ def report_of(
     return report
 
 
-def chosen_rules(function: str, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
+def select_rules(options: AnalysisOptions) -> tuple[Rule, ...]:
     """Return the rules that are selected and not ignored.
 
     Raises:
-        UsageError: A word selects no rule, or is not a string.
+        UsageError: A word selects no rule.
     """
-    return choose_rules(
-        rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
-    )
+    return choose_rules(rules(), options.select, options.ignore)
 
 
 def paths_in(paths: Path | Iterable[Path]) -> list[str]:
@@ -256,12 +223,3 @@ def paths_in(paths: Path | Iterable[Path]) -> list[str]:
     for path in listed:
         require(PATH, path, "profkit.analyze: path")
     return [os.fspath(path) for path in listed]
-
-
-def plain(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return settings by name as dictionaries, which can be sent to another process."""
-    if values is None:
-        return None
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
-    }

@@ -121,9 +121,7 @@ def read_baseline(path: str) -> Baseline:
     # A saved report has all figures of a baseline.
     if report is not None:
         return build_baseline([report])
-    return _read(
-        path, Baseline, SCHEMA, "baseline and no report", "profkit check --update-baseline"
-    )
+    return _read(path, Baseline, SCHEMA, "baseline or report", "profkit check --update-baseline")
 
 
 def read_suite(path: str) -> SuiteBaseline:
@@ -141,9 +139,9 @@ def _read(path: str, kind: type[Kept], schema: str, what: str, writer: str) -> K
     try:
         baseline = msgspec.convert(decode_plain(read_whole(place_of(path), _MAX_BYTES)), kind)
     except UNREADABLE as error:
-        raise DamagedFileError(f"{path} is no {what}: {error}.", hint) from error
+        raise DamagedFileError(f"{path} is not a {what}: {error}.", hint) from error
     if baseline.schema != schema:
-        message = f"{path} is a baseline of the layout {baseline.schema}, not {schema}."
+        message = f"{path} has the layout {baseline.schema}, not {schema}."
         raise DamagedFileError(message, hint)
     return baseline
 

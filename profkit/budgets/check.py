@@ -26,14 +26,12 @@ from profkit.model.report import Report, SyncLine
 
 _MAX_CAUSES: Final = 3
 _MIN_SITE_SHARE: Final = 0.1
-_NO_BASELINE: Final = "It is relative to a baseline, and none is given: --baseline FILE."
-_NOT_IN_BASELINE: Final = "The baseline does not have it: write it anew with --update-baseline."
-_NOISY: Final = (
-    "It is over the limit, but not by more than it may vary: measure more steps or runs."
-)
+_NO_BASELINE: Final = "It is relative to a baseline: give one with --baseline FILE."
+_NOT_IN_BASELINE: Final = "The baseline does not have it: update it with --update-baseline."
+_NOISY: Final = "It is over the limit, but within its noise: record more steps or runs."
 _DELAYED: Final = (
-    "It is over the limit, but may be within it on an idle machine: the recorded thread had no "
-    "core for a part of the time, while other programs used them."
+    "It is over the limit, but may be within it on an idle machine: other programs used the "
+    "cores that the recorded thread needed."
 )
 
 
@@ -133,7 +131,7 @@ def _is_same(devices: tuple[str, ...], baseline: Baseline | None) -> bool:
 def _devices_text(devices: tuple[str, ...], baseline: Baseline | None) -> str:
     recorded = () if baseline is None else baseline.devices
     names = [", ".join(names) or "not known" for names in (devices, recorded)]
-    return f"The device is {names[0]}; that of the baseline is {names[1]}."
+    return f"The device is {names[0]}, the baseline's is {names[1]}."
 
 
 def _sites(peak: Measured | Unknown, reports: Sequence[Report]) -> tuple[PeakSite, ...]:

@@ -19,10 +19,10 @@ PEAK: Final = "peak"
 SYNCS: Final = "syncs"
 GROWTH: Final = "growth"
 NO_STEPS: Final = "The recording has no steps."
-_NO_DEVICE: Final = "No work of a GPU was recorded."
-_NO_MEMORY: Final = "Memory was not recorded; `profkit run` and `profile_memory=True` do."
+_NO_DEVICE: Final = "No GPU work was recorded."
+_NO_MEMORY: Final = "Memory was not recorded; `profkit run` and `profile_memory=True` record it."
 _TOO_FEW_STEPS: Final = (
-    "Growth was not evaluated; `profkit run` does so in programs with enough steps."
+    "Growth was not evaluated; `profkit run` evaluates it in programs with enough steps."
 )
 _MANY: Final = 3
 """The least number of measurements that shows how much they vary. From this number of recordings

@@ -59,6 +59,12 @@ def _time_ns(reports: Sequence[Report]) -> int:
 def _build_entry(reports: Sequence[Report]) -> HistoryEntry:
     baseline = build_baseline(reports)
     counts = {severity: sum(rules.values()) for severity, rules in baseline.findings.items()}
+    measured = [
+        (figure, figure_value)
+        for figure in FIGURES
+        if (figure_value := baseline.figures.get(figure.name)) is not None
+    ]
+
     return HistoryEntry(
         program=_program(reports[0]),
         revision=baseline.revision,
@@ -66,12 +72,10 @@ def _build_entry(reports: Sequence[Report]) -> HistoryEntry:
         devices=baseline.devices,
         recorded_unix_ns=_time_ns(reports) or None,
         paths=tuple(dict.fromkeys(report.source.path for report in reports if report.source.path)),
+        # Counts and sizes are exact.
         figures={
-            figure.name: HistoryFigure(
-                figure_value.value, figure_value.error if figure.is_time else None
-            )
-            for figure in FIGURES
-            if (figure_value := baseline.figures.get(figure.name)) is not None
+            figure.name: HistoryFigure(value.value, value.error if figure.is_time else None)
+            for figure, value in measured
         },
         n_findings={severity: counts[severity] for severity in SEVERITIES if severity in counts},
     )

@@ -76,7 +76,7 @@ def budgets_of(table: Mapping[str, Any], where: str) -> tuple[BudgetLimit, ...]:
             limits.append(budget_of(figures[name], value, f"{where}: {name}"))
         else:
             names = ", ".join([*figures, FINDINGS])
-            raise UsageError(f"{where}: there is no budget {name!r}.", f"There are {names}.")
+            raise UsageError(f"{where}: there is no budget {name!r}.", f"Budgets are {names}.")
 
     return tuple(limits)
 

@@ -1,7 +1,7 @@
 """Reads the paths of a command line: recordings, folders and archives of them, saved reports."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,6 +10,7 @@ from profkit.cli._scale import Place
 from profkit.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import Analyses, AnalysisRequest, Scale
     from profkit.api import Study
     from profkit.errors import NotATraceError
@@ -63,21 +64,20 @@ def plain_name(path: str) -> str:
     return name.replace("\0", "") or "recording"
 
 
-def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
+def read_all(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Iterator[Input]:
     """Read and analyze every recording of some paths, one at a time.
 
     Args:
         paths: Recordings, saved reports, folders and archives of recordings.
-        chosen: More arguments for :func:`profkit.api.study`.
         shown: Shows the progress.
     """
     from profkit.readers.recordings import find_recordings
 
-    return _read_recordings(find_recordings(paths), chosen, shown)
+    return _read_recordings(find_recordings(paths), options, shown)
 
 
 def read_jobs(
-    paths: Sequence[str], chosen: Mapping[str, Any], place: Place, shown: Progress
+    paths: Sequence[str], options: "AnalysisOptions", place: Place, shown: Progress
 ) -> Iterator[Input]:
     """Read and analyze the recordings of some paths; the ranks of a job become one input.
 
@@ -86,7 +86,6 @@ def read_jobs(
 
     Args:
         paths: Recordings, saved reports, folders and archives of recordings.
-        chosen: More arguments for :func:`profkit.api.study`.
         place: Where they are analyzed.
         shown: Shows the progress.
     """
@@ -107,17 +106,17 @@ def read_jobs(
 
     if ranks:
         with place.scale() as scale:
-            analyses = _analyze_all(ranks, AnalysisRequest(chosen), scale, shown)
+            analyses = analyze_recordings(ranks, AnalysisRequest(options), scale, shown)
         for analysis in analyses.reports:
             if analysis.is_job:
                 path = analysis.report.source.path
-                yield Input(path, analysis.report, run_study(analysis.paths[:1], chosen, shown))
+                yield Input(path, analysis.report, run_study(analysis.paths[:1], options, shown))
             else:
                 singles.append(Recording(analysis.paths, is_member=True))
-    yield from _read_recordings(singles, chosen, shown)
+    yield from _read_recordings(singles, options, shown)
 
 
-def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
+def read_one(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
     """Read the one recording, or the ranks of the one job, that some paths have.
 
     Raises:
@@ -125,10 +124,10 @@ def read_one(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
     """
     from profkit.errors import UsageError
 
-    inputs = read_jobs(paths, chosen, Place(), shown)
+    inputs = read_jobs(paths, options, Place(), shown)
     recording = next(inputs)
     if next(inputs, None) is not None:
-        raise UsageError(f"{paths[0]} has several recordings.", "Name the file of one.")
+        raise UsageError(f"{paths[0]} has several recordings.", "Give the file of one of them.")
     return recording
 
 
@@ -150,7 +149,7 @@ def is_archive(path: str) -> bool:
 
 
 def _read_recordings(
-    recordings: "Sequence[Recording]", chosen: Mapping[str, Any], shown: Progress
+    recordings: "Sequence[Recording]", options: "AnalysisOptions", shown: Progress
 ) -> Iterator[Input]:
     """Read and analyze recordings, and the members of archives.
 
@@ -167,7 +166,7 @@ def _read_recordings(
         recording = remaining.pop()
         try:
             shown.reading(recording.paths[0])
-            input_ = _read(recording.paths, chosen, shown)
+            input_ = _read(recording.paths, options, shown)
         except SeveralTracesError as several:
             remaining.extend(reversed(group_files((member, True) for member in several.members)))
             continue
@@ -192,47 +191,35 @@ def _say_skipped(skipped: "Sequence[NotATraceError]") -> None:
         click.echo(f"profkit: skipped: {skipped[0]}", err=True)
     if len(skipped) > 1:
         n = len(skipped) - 1
-        files = (
-            "1 more file that is no recording"
-            if n == 1
-            else f"{n} more files that are no recordings"
-        )
+        files = "1 more file (not a recording)" if n == 1 else f"{n} more files (not recordings)"
         click.echo(f"profkit: skipped {files}.", err=True)
 
 
 def read_reports(
-    paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress
+    paths: Sequence[str], options: "AnalysisOptions", shown: Progress
 ) -> list["Report"]:
     """Read the saved reports of some paths, and analyze their recordings, a job as one.
 
     Args:
-        chosen: More arguments for :func:`profkit.analyze`.
+        paths: Recordings, reports, folders and archives of them.
     """
-    from profkit.analysis.several import AnalysisRequest, Scale, read_or_analyze
+    from profkit.analysis.several import LOCAL, AnalysisRequest, read_or_analyze
     from profkit.readers.recordings import find_recordings
 
-    analyses = read_or_analyze(find_recordings(paths), AnalysisRequest(chosen), Scale(), shown)
+    analyses = read_or_analyze(find_recordings(paths), AnalysisRequest(options), LOCAL, shown)
     return [analysis.report for analysis in _with_notes(analyses).reports]
 
 
-def analyze_paths(
-    paths: Sequence[str], order: "AnalysisRequest", scale: "Scale", shown: Progress
+def analyze_recordings(
+    recordings: "Sequence[Recording]", request: "AnalysisRequest", scale: "Scale", shown: Progress
 ) -> "Analyses":
-    """Analyze the recordings of some paths; the ranks of a job have one report.
+    """Analyze some recordings; the ranks of a job have one report.
 
     Files that could not be read, or are not recordings, are named on stderr.
     """
-    from profkit.readers.recordings import find_recordings
-
-    return _analyze_all(find_recordings(paths), order, scale, shown)
-
-
-def _analyze_all(
-    recordings: "Sequence[Recording]", order: "AnalysisRequest", scale: "Scale", shown: Progress
-) -> "Analyses":
     from profkit.analysis.several import analyze_all
 
-    return _with_notes(analyze_all(recordings, order, scale, shown))
+    return _with_notes(analyze_all(recordings, request, scale, shown))
 
 
 def _with_notes(analyses: "Analyses") -> "Analyses":
@@ -244,20 +231,20 @@ def _with_notes(analyses: "Analyses") -> "Analyses":
     return analyses
 
 
-def run_study(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> "Study":
-    """Read and analyze the files of one recording, with arguments as of :func:`read_all`."""
-    from profkit.api import study
+def run_study(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> "Study":
+    """Read and analyze the files of one recording, and show the progress."""
+    from profkit.analysis.study import study
 
-    return study(paths, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)
+    return study(paths, options, on_stage=shown.on_stage, on_progress=shown.on_progress)
 
 
-def _read(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Input:
+def _read(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> Input:
     from profkit.readers.report import read_report
     from profkit.readers.stream import place_of
 
     if len(paths) == 1:
-        saved = read_report(place_of(paths[0]), chosen.get("limit_bytes"))
+        saved = read_report(place_of(paths[0]), options.limit_bytes)
         if saved is not None:
             return Input(paths[0], saved)
-    study = run_study(paths, chosen, shown)
+    study = run_study(paths, options, shown)
     return Input(paths[0], study.report, study)

@@ -1,6 +1,6 @@
 """Finds the processes of a running program and asks them; shared by the live commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from profkit.cli._exit_codes import echo
@@ -70,6 +70,8 @@ def ask_processes(
     world_size = max(answer["world_size"] or 1 for answer in answers.values())
     missing = sorted({*range(world_size)} - {answer["rank"] or 0 for answer in answers.values()})
     if missing and not again and len(answers) + len(reasons) < world_size:
+        from profkit.engine.wording import the_ranks
+
         echo(f"profkit: {the_ranks(missing)} cannot be reached from this machine.")
 
     ordered = sorted(answers, key=lambda process: (answers[process]["rank"] or 0, process.pid))
@@ -90,10 +92,3 @@ def _why(
         f"py-spy dump --native --pid {process.pid} shows where"
     )
     return conversation.failed.get(process, silent)
-
-
-def the_ranks(ranks: Sequence[int]) -> str:
-    """Name some ranks: ``ranks 0 to 3``."""
-    from profkit.engine import wording
-
-    return wording.the_ranks(ranks)

@@ -11,6 +11,7 @@ from profkit.names import did_you_mean
 from profkit.patterns import regex
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 
@@ -102,34 +103,39 @@ def _split_rules(
     return tuple(w.strip() for value in values for w in value.split(",") if w.strip())
 
 
-def choose_rules(
-    select: tuple[str, ...] = (), ignore: tuple[str, ...] = (), *, no_cache: bool = False
-) -> dict[str, Any]:
-    """Read the arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+def read_options(
+    select: tuple[str, ...] = (),
+    ignore: tuple[str, ...] = (),
+    *,
+    max_bytes: int | None = None,
+    no_cache: bool = False,
+) -> "AnalysisOptions":
+    """Read ``pyproject.toml``, and complete its options by those of the command line.
 
-    ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` only one.
     The size of the cache is set for the process.
 
     Raises:
         UsageError: The configuration is not valid.
     """
+    from dataclasses import replace
+
     from profkit.analysis.config import read_config
     from profkit.folders import limit_cache
 
     config = read_config()
     limit_cache(0 if no_cache else config.cache_bytes)
-    return config.chosen(select, ignore)
+    return replace(config.options.with_rules(select, ignore), limit_bytes=max_bytes)
 
 
-def no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--no-cache``, for :func:`choose_rules`."""
+def add_no_cache_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add ``--no-cache``, for :func:`read_options`."""
     option = click.option(
         "--no-cache", is_flag=True, help="Neither use nor fill the cache of large recordings."
     )
     return option(command)
 
 
-def output_options(
+def add_output_options(
     formats: "click.ParamType[Any]",
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Add the options of a command that writes one product: its format, its file.
@@ -155,16 +161,18 @@ def output_options(
     return with_options
 
 
-def reading_options(command: Callable[..., int]) -> Callable[..., int]:
+def add_analysis_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that choose the rules, limit the size of files, and turn the cache off.
 
     Args:
-        command: The command's function. Its argument ``chosen`` gets keyword arguments for
-            :func:`profkit.api.study`, completed by the configuration in ``pyproject.toml``.
+        command: The command's function. Its argument ``options`` gets the
+            :class:`~profkit.analysis.options.AnalysisOptions` of ``pyproject.toml`` and the command
+            line.
     """
 
+    # Click passes one argument for each option; a command hands all of them on as one value.
     @functools.wraps(command)
-    def with_chosen(
+    def with_analysis_options(
         *,
         select: tuple[str, ...],
         ignore: tuple[str, ...],
@@ -172,10 +180,10 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         no_cache: bool,
         **others: object,
     ) -> int:
-        chosen = {**choose_rules(select, ignore, no_cache=no_cache), "limit_bytes": max_bytes}
-        return command(chosen=chosen, **others)
+        options = read_options(select, ignore, max_bytes=max_bytes, no_cache=no_cache)
+        return command(options=options, **others)
 
-    options = (
+    click_options = (
         click.option("--select", metavar="RULE", multiple=True, callback=_split_rules,
                      help="Run only these rules: ids, names, or families such as SYN."),
         click.option("--ignore", metavar="RULE", multiple=True, callback=_split_rules,
@@ -183,7 +191,7 @@ def reading_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--max-bytes", metavar="SIZE", type=Size(),
                      help="Maximum decompressed size of a file, such as 20GiB."),
     )  # fmt: skip
-    with_options: Callable[..., int] = no_cache_option(with_chosen)
-    for option in reversed(options):
+    with_options: Callable[..., int] = add_no_cache_option(with_analysis_options)
+    for option in reversed(click_options):
         with_options = option(with_options)
     return with_options

@@ -30,7 +30,7 @@ def stream_layout(stream: TextIO | None) -> dict[str, Any]:
         OutputError: The stream is None, since it is closed.
     """
     if stream is None:
-        raise OutputError("The standard output is closed.", "Name a file with -o.")
+        raise OutputError("Standard output is closed.", "Name a file with -o.")
 
     is_terminal = stream.isatty()
     # Python has several spellings of an encoding: UTF-8, utf8.
@@ -83,7 +83,7 @@ def check_target(target: str, *, force: bool) -> None:
     if os.path.isdir(path):  # noqa: PTH112
         raise OutputError(f"{target} is a folder.", "Name a file with -o.")
     if os.path.exists(path) and not force:  # noqa: PTH110
-        raise OutputError(f"{target} already exists.", "--force overwrites it.")
+        raise OutputError(f"{target} already exists.", "Use --force to overwrite it.")
     if not os.path.isdir(path.parent):  # noqa: PTH112
         raise OutputError(f"There is no folder {path.parent}.", "Create it first.")
 

@@ -208,6 +208,8 @@ def _build_bar(stream: TextIO) -> "Bar":
     if bar_width := _bar_width(console.width):
         columns.append(BarColumn(bar_width=bar_width))
     columns += [TextColumn("{task.fields[amount]}", markup=False), Left()]
+
+    # The command writes to stdout itself, so rich must neither redirect nor keep anything.
     return Progress(
         *columns,
         console=console,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of the analysis as on the command line: see :func:`scale_options`."""
+    """The place of the analysis as on the command line: see :func:`add_scale_options`."""
 
     workers: int | None = None
     cluster: str | None = None
@@ -43,19 +43,20 @@ class Place:
             yield Scale(self.workers, client)
 
 
-def scale_options(command: Callable[..., int]) -> Callable[..., int]:
+def add_scale_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that say where several recordings are analyzed.
 
     Args:
         command: The command's function. Its argument ``place`` gets a :class:`Place`.
     """
 
+    # Both options name the cluster, and click has no options that exclude each other.
     @functools.wraps(command)
     def with_place(
         *, workers: int | None, cluster: str | None, scheduler_file: str | None, **others: object
     ) -> int:
         if cluster is not None and scheduler_file is not None:
-            raise click.UsageError("--cluster and --scheduler-file name the same thing: give one.")
+            raise click.UsageError("--cluster and --scheduler-file both name a cluster: give one.")
         return command(place=Place(workers, cluster, scheduler_file), **others)
 
     options = (
@@ -64,7 +65,7 @@ def scale_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--cluster", metavar="ADDRESS",
                      help="Analyze several recordings on a Dask cluster, such as tcp://HOST:8786."),
         click.option("--scheduler-file", metavar="FILE", type=click.Path(),
-                     help="The same, by the file that its scheduler has written."),
+                     help="Like --cluster, by the file that the scheduler wrote."),
     )  # fmt: skip
     with_options: Callable[..., int] = with_place
     for option in reversed(options):

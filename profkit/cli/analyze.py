@@ -3,21 +3,28 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._inputs import analyze_paths, run_study
+from profkit.cli._inputs import analyze_recordings, run_study
 from profkit.cli._next_command import after_report
-from profkit.cli._options import FormatChoice, Size, at_least, output_options, reading_options
+from profkit.cli._options import (
+    FormatChoice,
+    Size,
+    add_analysis_options,
+    add_output_options,
+    at_least,
+)
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
-from profkit.cli._scale import Place, scale_options
+from profkit.cli._scale import Place, add_scale_options
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import AnalysisRequest, Analyzed
     from profkit.present.renderer import Renderer
 
@@ -27,19 +34,19 @@ if TYPE_CHECKING:
     epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@output_options(FormatChoice())
-@reading_options
-@scale_options
+@add_output_options(FormatChoice())
+@add_analysis_options
+@add_scale_options
 @click.option("--tokens-per-step", metavar="N", type=click.IntRange(min=1),
-              help="Tokens that a step processes in all, for model FLOP utilization.")  # fmt: skip
+              help="Total tokens of a step, for model FLOP utilization.")  # fmt: skip
 @click.option("--parameters", metavar="N", type=click.IntRange(min=1),
-              help="Parameters of the model that each token uses, for the same.")  # fmt: skip
+              help="Parameters that each token uses, for model FLOP utilization.")  # fmt: skip
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="Number of findings, kernels and operators in the text.")  # fmt: skip
 @click.option("--budget-bytes", metavar="SIZE", type=Size(), default=0,
-              help="Maximum size of the JSON, such as 8k: first rows of each table.")  # fmt: skip
+              help="Maximum size of the JSON, such as 8k; longer tables are cut.")  # fmt: skip
 @click.option("--cursor", metavar="TABLE:ROW", default="",
-              help="Only the rows of a table from one on, such as findings:5.")  # fmt: skip
+              help="Only the rows of a table from ROW on, such as findings:5.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
 @click.option("--strict", is_flag=True,
@@ -56,7 +63,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
     tokens_per_step: int | None,
     parameters: int | None,
@@ -79,26 +86,26 @@ def command(  # noqa: PLR0913  (one argument per option)
     check_target(output, force=force)
     if (budget_bytes or cursor) and format_ != "json":
         raise click.UsageError("--budget-bytes and --cursor need --format json.")
+
+    # The process that unpickles a snapshot starts while the modules below are imported.
     start_early(paths[0])
 
     from profkit.analysis.several import AnalysisRequest
     from profkit.present.renderer import renderer, together
+    from profkit.readers.recordings import find_recordings
 
     module = renderer(format_)
-    options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
-    options |= {"budget_bytes": budget_bytes, "cursor": cursor}
-    chosen = {
-        **chosen,
-        "strict": strict,
-        "tokens_per_step": tokens_per_step,
-        "parameters": parameters,
-    }
+    format_options: dict[str, Any] = {**layout(output), "top": top, "verbose": verbose}
+    format_options |= {"budget_bytes": budget_bytes, "cursor": cursor}
+    options = replace(
+        options, strict=strict, tokens_per_step=tokens_per_step, parameters=parameters
+    )
     # A format that draws the recording is rendered by the process that reads it.
-    order = AnalysisRequest(chosen, format_ if _draws(module) else "", options)
+    request = AnalysisRequest(options, format_ if _draws(module) else "", format_options)
     with place.scale() as scale, progress() as shown:
-        analyses = analyze_paths(paths, order, scale, shown)
+        analyses = analyze_recordings(find_recordings(paths), request, scale, shown)
         product = together(
-            module, list(_render_all(analyses.reports, module, format_, order, shown))
+            module, list(_render_all(analyses.reports, module, format_, request, shown))
         )
 
     deliver(product, output, force=force)
@@ -110,6 +117,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         (analysis,) = analyses.reports
         after_report(analysis.report, *analysis.paths, output=output, format_=format_)
 
+    # A finding decides the exit code first; a file that could not be read fails the command too.
     severe = at_least(fail_on)
     findings = (finding for analysis in analyses.reports for finding in analysis.report.findings)
     if any(finding.severity in severe for finding in findings):
@@ -126,23 +134,22 @@ def _render_all(
     analyses: "Iterable[Analyzed]",
     module: "Renderer",
     format_: str,
-    order: "AnalysisRequest",
+    request: "AnalysisRequest",
     shown: Progress,
 ) -> Iterator[bytes]:
     """Render the reports, unless the process that read the recording has rendered it."""
-    from profkit.present.renderer import accepted
+    from profkit.present.renderer import options_of
 
     for analysis in analyses:
         began = time.perf_counter_ns()
         shown.writing(format_)
         product = analysis.product
         if product is None:
-            options = dict(order.options)
-            if order.format:
+            format_options = dict(request.format_options)
+            if request.format:
                 files = analysis.paths[:1] if analysis.is_job else analysis.paths
-                options["recording"] = run_study(files, order.chosen, shown).recording
-            accepted_options = module.Options(**accepted(module, options))
-            product = module.render(analysis.report, accepted_options)
+                format_options["recording"] = run_study(files, request.options, shown).recording
+            product = module.render(analysis.report, options_of(module, format_options))
         shown.took["render"] += time.perf_counter_ns() - began
         yield product
 

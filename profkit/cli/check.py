@@ -1,13 +1,15 @@
 """``profkit check``: whether a program keeps its budgets, for CI."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import output_options, reading_options
+from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
 
@@ -23,8 +25,8 @@ _FORMATS: Final = ("github", "html", "json", "junit", "md", "sarif", "text")
               help="Baseline or report in JSON, for budgets such as +5%.")  # fmt: skip
 @click.option("--update-baseline", is_flag=True,
               help="Write the figures to the baseline's file.")  # fmt: skip
-@output_options(click.Choice(_FORMATS))
-@reading_options
+@add_output_options(click.Choice(_FORMATS))
+@add_analysis_options
 def command(
     *,
     paths: tuple[str, ...],
@@ -34,14 +36,14 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
 ) -> int:
     """Compare a program's figures with its budgets, and exit with 1 if one is exceeded.
 
-    PATH is a trace, a memory record, a snapshot, a report in JSON, or a folder of them: those of
-    one run, or of repeated runs. Counts and sizes are compared exactly. Times are medians over the
-    steps; a time that is over its limit by less than it varies does not fail, nor does one that was
-    recorded on another device than the baseline's.
+    PATH is a trace, a memory record, a snapshot, a report in JSON, or a folder of them, from one
+    run or from repeated runs. Counts and sizes are compared exactly. Times are medians over the
+    steps: a time fails only if it exceeds its limit by more than its noise, and is not compared
+    with the baseline of another device.
     """
     from profkit.analysis.config import read_budgets, read_config
     from profkit.api import render
@@ -54,7 +56,7 @@ def command(
 
     check_target(output, force=force)
     if update_baseline and baseline is None:
-        raise UsageError("--update-baseline needs the file: --baseline FILE.")
+        raise UsageError("--update-baseline needs --baseline FILE.")
 
     if budget_file is not None:
         budgets = budgets_of(read_budgets(budget_file), str(budget_file))
@@ -62,9 +64,7 @@ def command(
         config = read_config()
         budgets = budgets_of(config.budgets, config.file)
     if not budgets and not update_baseline:
-        hint = (
-            "Write [tool.profkit.budgets] in pyproject.toml, such as syncs = 0, or --budget FILE."
-        )
+        hint = "Add [tool.profkit.budgets] to pyproject.toml, such as syncs = 0, or --budget FILE."
         raise UsageError("There is no budget.", hint)
 
     # A baseline that is about to be replaced is not a reference.
@@ -72,7 +72,7 @@ def command(
         read_baseline(str(baseline)) if baseline is not None and not update_baseline else None
     )
     with progress() as shown:
-        reports = [read.report for read in read_all(paths, chosen, shown)]
+        reports = [read.report for read in read_all(paths, options, shown)]
     if update_baseline:
         new = build_baseline(reports)
         deliver(baseline_text(new), str(baseline), force=True)

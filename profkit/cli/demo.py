@@ -27,7 +27,7 @@ _COPY: Final = "profkit_demo.py"
 )
 @click.option("--dir", "folder", metavar="FOLDER",
               help="Folder for the trace; $PROFKIT_DIR, else traces.")  # fmt: skip
-@click.option("--force", is_flag=True, help=f"Overwrite a {_COPY} that was changed.")
+@click.option("--force", is_flag=True, help=f"Overwrite a changed {_COPY}.")
 def command(*, folder: str | None, force: bool) -> int:
     """Record a small training program with three planted problems, and show its report.
 

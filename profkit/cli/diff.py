@@ -1,13 +1,15 @@
 """``profkit diff``: what changed from one recording to another."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._options import at_least, reading_options
-from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._options import add_analysis_options, add_output_options, at_least
+from profkit.cli._output import check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 
 @click.command(
@@ -16,12 +18,8 @@ from profkit.model.finding import SEVERITIES
 )
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@click.option("--format", "format_", type=click.Choice(("html", "json", "md", "text")),
-              default="text", help="Output format.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
-@reading_options
+@add_output_options(click.Choice(("html", "json", "md", "text")))
+@add_analysis_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="Number of changes of each kind.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
@@ -34,7 +32,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     top: int,
     fail_on: str | None,
     verbose: bool,
@@ -44,19 +42,20 @@ def command(  # noqa: PLR0913  (one argument per option)
     Two memory snapshots are compared by stack, in bytes. Traces, folders of the ranks of a job, and
     reports that profkit analyze saved as JSON, are compared by step time, findings and kernels.
     """
-    from profkit.api import compare, compared_flames, render
+    from dataclasses import replace
+
+    from profkit.api import compare_with, compared_flames, render
     from profkit.cli._next_command import after_difference
     from profkit.cli._progress import progress
 
     check_target(output, force=force)
     # A comparison has no shares of peaks.
-    chosen = {name: value for name, value in chosen.items() if name != "peaks"}
+    options = replace(options, peaks={})
     with progress() as shown:
         shown.reading(before)
-        difference = compare(before, after, on_progress=shown.on_progress, **chosen)
-        is_page = format_ == "html"
-        limit = chosen.get("limit_bytes")
-        graphs = compared_flames(before, after, limit_bytes=limit) if is_page else ()
+        difference = compare_with(before, after, options, shown.on_progress)
+        # Only the page draws flame graphs, which need the recordings besides the reports.
+        graphs = compared_flames(before, after, options) if format_ == "html" else ()
         product = render(
             difference, format_, **layout(output), top=top, verbose=verbose, graphs=graphs
         )

@@ -1,12 +1,14 @@
 """``profkit explain``: explains one finding."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import output_options, reading_options
+from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("html", "json", "md", "text")
 _EPILOG: Final = """\b
@@ -19,8 +21,8 @@ Examples:
 @click.command(short_help="Explain one finding.", epilog=_EPILOG)
 @click.argument("finding", metavar="FINDING")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@output_options(click.Choice(_FORMATS))
-@reading_options
+@add_output_options(click.Choice(_FORMATS))
+@add_analysis_options
 def command(
     *,
     finding: str,
@@ -28,12 +30,12 @@ def command(
     format_: str,
     output: str,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
 ) -> int:
     """Explain one finding: its lines, events, calls and evidence, and the page of its rule.
 
     FINDING is an id such as SYN001@train.py:41, as in the JSON report, its number in the report, or
-    the id or name of its rule if that has found nothing else. PATH is a recording, its folder, or a
+    the id or name of its rule if that has no other finding. PATH is a recording, its folder, or a
     report in JSON, which has no events.
     """
     from profkit.api import render
@@ -44,7 +46,7 @@ def command(
 
     check_target(output, force=force)
     with progress() as shown:
-        read = read_one(paths, chosen, shown)
+        read = read_one(paths, options, shown)
         explanation = explain(read.report, read.recording, finding, str(working_folder()))
     deliver(render(explanation, format_, **layout(output)), output, force=force)
     return 0

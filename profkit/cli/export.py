@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from profkit.cli._inputs import Input, is_archive, plain_name, read_all, read_jobs
-from profkit.cli._options import FormatChoice, reading_options
+from profkit.cli._options import FormatChoice, add_analysis_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
-from profkit.cli._scale import Place, scale_options
+from profkit.cli._scale import Place, add_scale_options
 from profkit.dataclass import dataclass
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.present.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
@@ -56,16 +57,16 @@ def _is_folder_format(name: str) -> bool:
 @click.option("-o", "--output", metavar="OUT",
               help="A file, compressed if its name ends in .gz; or a folder, which ends in / or "
               "exists; - is stdout.  [default: a file in the working directory named after PATH; "
-              "in a pipe stdout]")  # fmt: skip
+              "in a pipe, stdout]")  # fmt: skip
 @click.option("--table", metavar="NAME",
-              help="The table to export, for formats of tables; a folder gets all.")  # fmt: skip
+              help="The table to export, for table formats; a folder gets all tables.")  # fmt: skip
 @click.option("--weight", metavar="NAME",
               help="For stacks: host, device, memory, or the name of a flame graph.")  # fmt: skip
 @click.option("--base", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Base of relative source paths.  [default: working directory]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
-@reading_options
-@scale_options
+@add_analysis_options
+@add_scale_options
 def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
@@ -75,7 +76,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     weight: str | None,
     base: str | None,
     force: bool,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Export a recording or its report for other programs.
@@ -88,7 +89,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     remarks: list[str] = []
     with progress() as shown:
         if format_ in _INTO_FOLDERS:
-            written = _write_folder(format_, read_all(paths, chosen, shown), output)
+            written = _write_folder(format_, read_all(paths, options, shown), output)
             opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
@@ -98,9 +99,9 @@ def command(  # noqa: PLR0913  (one argument per option)
             # The report of a job is one product, while recordings of ranks usually stay apart.
             joins_ranks = info.joins_ranks or info.shows == "report"
             reads = (
-                read_jobs(paths, chosen, place, shown)
+                read_jobs(paths, options, place, shown)
                 if joins_ranks
-                else read_all(paths, chosen, shown)
+                else read_all(paths, options, shown)
             )
             written, opened_by = export.write(reads), info.opened_by
             remarks = export.remarks
@@ -154,7 +155,7 @@ class _Export:
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
         unknown = self._wanted.keys() - {field.name for field in fields(self.module.Options)}
         if unknown:
-            raise click.UsageError(f"{format_} has no --{min(unknown)}.")
+            raise click.UsageError(f"{format_} does not take --{min(unknown)}.")
         self.remarks: list[str] = []
         # In a pipe the next program reads the product.
         if output is None and not sys.stdout.isatty():
@@ -190,7 +191,7 @@ class _Export:
         # Formats of recordings cannot be concatenated.
         first = next(reads)
         if next(reads, None) is not None:
-            message = f"{first.path} is one of several recordings, and {place} one file."
+            message = f"{place} is one file, but {first.path} is one of several recordings."
             raise UsageError(message, "Name a folder: -o FOLDER/.")
         self._deliver(self._render(first, target), place, _about_bytes(first))
         return [place]

@@ -1,13 +1,15 @@
 """``profkit history``: figures and findings over commits."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from profkit.cli._options import output_options, reading_options
+from profkit.cli._options import add_analysis_options, add_output_options
 from profkit.cli._output import check_target, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMATS: Final = ("csv", "html", "json", "md", "text")
 
@@ -17,10 +19,10 @@ _FORMATS: Final = ("csv", "html", "json", "md", "text")
     epilog="\b\nExample: profkit history traces --format html -o history.html",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@output_options(click.Choice(_FORMATS))
+@add_output_options(click.Choice(_FORMATS))
 @click.option("--tensorboard", "logdir", metavar="DIR", type=click.Path(path_type=Path),
               help="Write the figures as TensorBoard scalars as well.")  # fmt: skip
-@reading_options
+@add_analysis_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True,
               help="Number of findings.")  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Show all findings.")
@@ -31,7 +33,7 @@ def command(
     output: str,
     force: bool,
     logdir: Path | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     top: int,
     verbose: bool,
 ) -> int:
@@ -47,7 +49,7 @@ def command(
 
     check_target(output, force=force)
     with progress() as shown:
-        figures = history(read_reports(paths, chosen, shown))
+        figures = history(read_reports(paths, options, shown))
 
     if logdir is not None:
         # TensorBoard is imported for its option alone.

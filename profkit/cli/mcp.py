@@ -11,11 +11,11 @@ import click
 )
 @click.option("--root", metavar="FOLDER", default=".",
               type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="The folder whose recordings are read; by default this one.")  # fmt: skip
+              help="Folder of the recordings.  [default: working directory]")  # fmt: skip
 def command(*, root: Path) -> int:
     """Serve the recordings of a folder over the Model Context Protocol, on stdin and stdout.
 
-    Its tools answer what analyze, explain, diff and what-if print, as JSON of a bounded size. They
+    Its tools return what analyze, explain, diff and what-if print, as JSON of a bounded size. They
     write nothing, and read nothing outside of FOLDER.
     """
     from profkit.errors import UsageError

@@ -1,28 +1,25 @@
 """``profkit run``: profiles a program without changing it."""
 
 import os
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from profkit.cli._exit_codes import echo, flush, print_bug, print_error
-from profkit.cli._options import choose_rules
+from profkit.cli._exit_codes import echo, flush
+from profkit.cli._options import read_options
 from profkit.folders import working_folder
 
 if TYPE_CHECKING:
-    from profkit.capture.run.job import RankOfJob, RankState
+    from profkit.capture.run.job import RankOfJob
     from profkit.capture.run.plan import Plan
-    from profkit.capture.run.run import ProgramTarget, RunResult
+    from profkit.capture.run.run import ProgramTarget
     from profkit.capture.run.spawned import SpawnedWorkers
-    from profkit.model.report import Report
 
 
 @click.command(
@@ -75,14 +72,17 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.recording.schedule import Schedule
     from profkit.capture.run.plan import Plan
     from profkit.capture.run.run import ProgramTarget, RunResult, run
+    from profkit.cli._run_report import RunReporter
 
     if json_file is not None:
         json_file = _resolve_json(json_file)
-    chosen = choose_rules()
+    analysis_options = read_options()
     target = ProgramTarget(program, args, kind or "script")
     flags = {"--no-trace": no_trace, "--no-leaks": no_leaks, "--tracemalloc": lines_of_python}
-    own = _option_words(wait, warmup, active, folder, json_file)
-    _run_if_torchrun(target, [*own, *(name for name, is_set in flags.items() if is_set)], folder)
+    option_words = _option_words(wait, warmup, active, folder, json_file)
+    option_words += [name for name, is_set in flags.items() if is_set]
+    _run_if_torchrun(target, option_words, folder)
+
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -96,9 +96,10 @@ def command(  # noqa: PLR0913  (one argument per option)
     is_empty = no_trace and no_leaks
     rank = None if is_empty else _find_rank(plan)
     workers = _Workers(plan)
+    reporter = RunReporter(analysis_options, json_file, rank)
 
-    def report(outcome: "RunResult", *, is_killed: bool) -> None:
-        _report(outcome, json_file, chosen, rank, workers.end(), is_killed=is_killed)
+    def report(outcome: RunResult, *, is_killed: bool) -> None:
+        reporter.report(outcome, workers.end(), is_killed=is_killed)
 
     endings: list[BaseException | None] = []
     with ExitStack() as held:
@@ -223,164 +224,6 @@ def _resolve_json(json_file: str) -> str:
     return str(path)
 
 
-def _report(
-    outcome: "RunResult",
-    json_file: str | None,
-    chosen: Mapping[str, Any],
-    rank: "RankOfJob | None",
-    workers: "Sequence[tuple[str, ...]]",
-    *,
-    is_killed: bool,
-) -> None:
-    """Print the report to stderr, and write it as JSON if requested.
-
-    An error in it does not change how the program ends.
-
-    Args:
-        rank: This process as a rank of a job, of which one reports on all, or None.
-        workers: The files of each worker that the program has spawned.
-        is_killed: Whether the process is about to end by a signal.
-    """
-    try:
-        if rank is not None:
-            _report_of_rank(outcome, json_file, chosen, rank, is_killed=is_killed)
-        elif outcome.files or workers:
-            from profkit.readers.process_memory import garbage_collection_paused
-
-            with garbage_collection_paused():  # the program's objects are hundreds of thousands
-                _print_report(outcome, json_file, chosen, workers=workers)
-        else:
-            echo(f"profkit: {outcome.why_not}")
-    except KeyboardInterrupt:
-        echo("profkit: The report was interrupted.")
-    except Exception as error:  # noqa: BLE001  (the exit code is the program's)
-        _print_failure(error)
-
-
-def _print_failure(error: Exception) -> None:
-    """Print the reason for a missing report."""
-    from profkit.errors import ProfkitError
-
-    if isinstance(error, ProfkitError):
-        print_error(error)
-    elif isinstance(error, OSError):
-        echo(f"profkit: there is no report: {error}.")
-    else:
-        print_bug(error)
-
-
-def _report_of_rank(
-    outcome: "RunResult",
-    json_file: str | None,
-    chosen: Mapping[str, Any],
-    rank: "RankOfJob",
-    *,
-    is_killed: bool,
-) -> None:
-    """Print the report on all ranks, if this rank reports for the job."""
-    from profkit.capture.run.job_end import end_rank
-
-    recorded = (*outcome.files, *outcome.flights)
-    states = end_rank(rank, recorded, outcome.why_not, is_killed=is_killed)
-    if any(state.files for state in states):
-        _print_report(outcome, json_file, chosen, states)
-
-
-def _print_report(
-    outcome: "RunResult",
-    json_file: str | None,
-    chosen: Mapping[str, Any],
-    states: "Sequence[RankState]" = (),
-    workers: "Sequence[tuple[str, ...]]" = (),
-) -> None:
-    """Print the report on a program, or on the ranks of a job.
-
-    Args:
-        states: The ranks with their files.
-        workers: The files of each worker that the program has spawned.
-    """
-    # The imports below are part of the report's cost.
-    began_ns = time.process_time_ns()
-    from profkit.cli._next_command import after_run
-    from profkit.cli._output import stream_layout
-    from profkit.present.renderer import options_of, renderer
-
-    files = tuple(outcome.files)
-    report = _report_job(states, chosen) if states else None
-    if report is None and workers:
-        files, report = _report_training(files, workers, chosen)
-    if report is None and files:
-        report = _report_process(files, chosen)
-    if report is None:
-        return
-    # A worker's report has no cost: it would be a share of another process.
-    if files == tuple(outcome.files):
-        report = _add_cost(report, outcome, began_ns)
-
-    if sys.stderr is not None:
-        module = renderer("text")
-        text = module.render(report, options_of(module, stream_layout(sys.stderr)))
-        click.echo(text.decode(), err=True, nl=False)
-    if json_file is not None:
-        module = renderer("json")
-        _write_json(module.render(report, module.Options()), json_file)
-    _say_others(report, files, [tuple(outcome.files), *workers])
-    after_run(report, files)
-
-
-def _report_process(files: "Sequence[str]", chosen: Mapping[str, Any]) -> "Report":
-    """Make the report on one process."""
-    from profkit.analysis.study import study
-    from profkit.cli._progress import progress
-
-    with progress() as shown:
-        shown.reading(files[0])
-        return study(files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen).report
-
-
-def _report_job(states: "Sequence[RankState]", chosen: Mapping[str, Any]) -> "Report | None":
-    """Make the report on all ranks; None if fewer than two have recorded at the same time."""
-    from profkit.api import report_on_ranks
-    from profkit.capture.run.job_end import files_of
-
-    files = files_of(states)
-    return report_on_ranks(files, chosen) if files else None
-
-
-def _report_training(
-    files: tuple[str, ...], workers: "Sequence[tuple[str, ...]]", chosen: Mapping[str, Any]
-) -> "tuple[tuple[str, ...], Report]":
-    """Make the report on the training processes: all workers if they are ranks, or one process.
-
-    That is the program if it has steps, else its first worker.
-
-    Args:
-        files: The files of the program that has spawned the workers.
-
-    Returns:
-        The files of the process that is reported on, or of the first rank; the report.
-    """
-    from dataclasses import replace
-
-    from profkit.readers.recordings import Recording, may_be_ranks
-
-    if all(may_be_ranks([Recording(worker, is_member=True) for worker in workers])):
-        from profkit.api import report_on_ranks
-
-        job = report_on_ranks(workers, chosen)
-        if job is not None:
-            return workers[0], job
-
-    report = _report_process(files, chosen) if files else None
-    if report is None or not report.summary.steps:
-        return workers[0], _report_process(workers[0], chosen)
-    cpu = report.source.cpu
-    if cpu is not None:  # its child processes are recorded
-        source = replace(report.source, cpu=replace(cpu, children_ns=None))
-        report = replace(report, source=source)
-    return files, report
-
-
 class _Workers:
     """Records the workers that the program spawns, unless it is a rank of a job.
 
@@ -411,47 +254,6 @@ class _Workers:
             workers = "1 spawned worker" if n_unknown == 1 else f"{n_unknown} spawned workers"
             echo(f"profkit: {workers} did not end before the report, and left no recording.")
         return files
-
-
-def _say_others(
-    report: "Report", files: "Sequence[str]", recorded: "Sequence[tuple[str, ...]]"
-) -> None:
-    """Say which processes were recorded in addition to the reported one."""
-    from profkit.names import short_path
-
-    first_files = [group[0] for group in recorded if group and group != tuple(files)]
-    if first_files and not report.ranks:
-        paths = shlex.join(short_path(path, str(working_folder())) for path in first_files)
-        echo(f"profkit: other processes were recorded as well: profkit analyze {paths}")
-
-
-def _write_json(product: bytes, json_file: str) -> None:
-    """Write the report.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    from profkit.errors import OutputError
-
-    try:
-        Path(json_file).write_bytes(product)
-    except OSError as error:
-        raise OutputError(f"{json_file} cannot be written: {error.strerror}.") from error
-
-
-def _add_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report":
-    """Add the cost of recording, and of the report itself, to the report.
-
-    Args:
-        began_ns: Processor time of this process when it began with the report.
-    """
-    from dataclasses import replace
-
-    from profkit.model.report import RunCost
-
-    run_ns = time.process_time_ns()
-    cost = RunCost(outcome.recording_ns, run_ns - began_ns, run_ns)
-    return replace(report, source=replace(report.source, run_cost=cost))
 
 
 def _show_error(error: BaseException | None) -> BaseException | None:

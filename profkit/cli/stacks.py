@@ -21,9 +21,9 @@ _Stack = tuple[tuple[str, int, str], ...]
 def command(*, run: str) -> int:
     """Show where each Python thread of each rank of a running program is, innermost call last.
 
-    Threads that are at the same place are shown once. The program need not end a step for this: one
-    that hangs answers too, unless it holds Python's global lock. RUN is the folder that the program
-    has printed: it was started with PROFKIT_LISTEN=1 or calls profkit.listen().
+    Threads at the same place are shown once. A program that hangs answers too, unless it holds
+    Python's global lock. RUN is the folder that the program prints when it starts with
+    PROFKIT_LISTEN=1 or calls profkit.listen().
     """
     from profkit.capture.live.endpoint import Conversation
     from profkit.cli._live import ask_processes, find_processes
@@ -66,7 +66,7 @@ def format_stacks(answers: "Mapping[Endpoint, Message]") -> Iterator[str]:
 
 def _threads(name: str, ranks: list[int | None], pids: Mapping[int | None, int]) -> str:
     """Name the threads with their ranks: ``ranks 0 to 3: MainThread``."""
-    from profkit.cli._live import the_ranks
+    from profkit.engine.wording import the_ranks
 
     times = f" ({len(ranks)} threads)" if len(ranks) > len(set(ranks)) else ""
     distinct_ranks = sorted({rank for rank in ranks if rank is not None})

@@ -59,13 +59,13 @@ class Interval:
 @click.argument("run", metavar="RUN")
 @click.option("--interval", "interval_s", metavar="SECONDS", type=click.FloatRange(min=0.1),
               default=2, show_default=True, help="Time between two samples.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Print one interval of a second, and end.")
+@click.option("--once", is_flag=True, help="Print one interval of one second, and exit.")
 def command(*, run: str, interval_s: float, once: bool) -> int:
     """Show the step time, waits for data, syncs and memory of each rank of a running program.
 
-    On a terminal the view is drawn again at each interval, until Ctrl-C; otherwise lines are added.
-    RUN is the folder that the program has printed: it was started with PROFKIT_LISTEN=1 or calls
-    profkit.listen(). Syncs are counted on CUDA while anybody looks.
+    On a terminal the view is redrawn at each interval until Ctrl-C; otherwise lines are appended.
+    RUN is the folder that the program prints when it starts with PROFKIT_LISTEN=1 or calls
+    profkit.listen(). Syncs are counted on CUDA while this command runs.
     """
     from profkit.capture.live.endpoint import Conversation
     from profkit.cli._live import ask_processes, find_processes

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from profkit.cli._exit_codes import echo
-from profkit.cli._options import FormatChoice
-from profkit.cli._output import STDOUT, check_target
+from profkit.cli._options import FormatChoice, add_output_options
+from profkit.cli._output import check_target
 from profkit.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 @click.option("--steps", metavar="N", type=click.IntRange(1, 100), default=3, show_default=True,
               help="Steps to record.")  # fmt: skip
 @click.option("--memory", is_flag=True,
-              help="Monitor memory meanwhile; on CUDA with a snapshot.")  # fmt: skip
+              help="Monitor memory as well; on CUDA, write a snapshot.")  # fmt: skip
 @click.option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0),
               default=60, show_default=True, help="How long to wait for the steps.")  # fmt: skip
-@click.option("--format", "format_", type=FormatChoice(), default="text", help="Output format.")
-@click.option("-o", "--output", metavar="FILE", default=STDOUT,
-              help="Output file; - is stdout.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@add_output_options(FormatChoice())
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
 @click.pass_context
@@ -45,13 +42,14 @@ def command(  # noqa: PLR0913  (one argument per option)
 ) -> int:
     """Record the next steps of a running program, the same ones on all ranks, and report on them.
 
-    RUN is the folder that the program has printed: it was started with PROFKIT_LISTEN=1 or calls
+    RUN is the folder that the program prints when it starts with PROFKIT_LISTEN=1 or calls
     profkit.listen(). One step is recorded with stacks for source lines, then the others without.
     """
     from profkit.cli import analyze
 
     check_target(output, force=force)
     files = _record(run, steps, timeout_s, memory=memory)
+    # The files are recordings like any other, and so is their report.
     code: int = context.invoke(
         analyze.command,
         paths=files,
@@ -103,7 +101,8 @@ def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[
         if figures and all(answer.get("n_steps") == 0 for answer in figures.values()):
             raise CaptureError(
                 f"No step of the program in {run} has ended since it began to listen.",
-                "Without an optimizer or DataLoader, call step() of what profkit.listen() returns.",
+                "Without an optimizer or DataLoader, call step() of the object that "
+                "profkit.listen() returns.",
             )
         raise CaptureError(
             f"{_steps(n_steps)} not recorded within {timeout_s:g} s.",
@@ -112,12 +111,12 @@ def _record(run: str, n_steps: int, timeout_s: float, *, memory: bool) -> tuple[
     for process in ranks:
         if process not in answers:
             why = "has ended" if process in ended else f"did not record them within {timeout_s:g} s"
-            echo(f"profkit: process {process.pid} {why}; the report is without it.")
+            echo(f"profkit: process {process.pid} {why}; it is not in the report.")
     # Ranks stop for the same reason: it is printed once.
     for why in sorted({answer["stopped_by"] for answer in answers.values()} - {""}):
         is_late = why == TIME_IS_UP
         what = "the steps took too long" if is_late else "the program ended"
-        echo(f"profkit: {what} before all of them were recorded.")
+        echo(f"profkit: not all steps were recorded: {what}.")
 
     folder = str(working_folder())
     recorded = (answers[process] for process in ranks if process in answers)

@@ -3,18 +3,20 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from profkit.cli._inputs import Input, read_jobs
-from profkit.cli._options import reading_options
+from profkit.cli._options import add_analysis_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
-from profkit.cli._scale import Place, scale_options
+from profkit.cli._scale import Place, add_scale_options
 from profkit.folders import cache_folder, working_folder
+
+if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
 
 _FORMAT: Final = "html"
 _MAX_PAGES: Final = 20
@@ -31,15 +33,15 @@ _MAX_PAGES: Final = 20
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--open/--no-open", "opens", default=None,
               help="Open a browser.  [default: if there is a screen]")  # fmt: skip
-@reading_options
-@scale_options
+@add_analysis_options
+@add_scale_options
 def command(
     *,
     paths: tuple[str, ...],
     output: str | None,
     force: bool,
     opens: bool | None,
-    chosen: Mapping[str, Any],
+    options: "AnalysisOptions",
     place: Place,
 ) -> int:
     """Write the report as one HTML page, print its path, and open it in a browser.
@@ -53,17 +55,20 @@ def command(
         check_target(output, force=force)
     with progress() as shown:
         products, names = [], []
-        for read in read_jobs(paths, chosen, place, shown):
+        for read in read_jobs(paths, options, place, shown):
             shown.writing(_FORMAT)
             products.append(_page(read))
             names.append(read.name)
         product = together(renderer(_FORMAT), products)
 
+    # One page has all recordings, and the name of the first.
     target = Path(output) if output is not None else _choose_page(names[0], paths)
 
     deliver(product, str(target), force=force or output is None)
     page = target.absolute()
     click.echo(str(page))
+
+    # Over ssh a browser would start on the wrong machine: say how to copy the page instead.
     if opens if opens is not None else has_screen():
         _open(page)
     elif opens is None and sys.stderr.isatty():

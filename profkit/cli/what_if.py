@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._options import Size, choose_rules, no_cache_option, output_options
+from profkit.cli._options import Size, add_no_cache_option, add_output_options, read_options
 from profkit.cli._output import check_target, deliver, layout
-from profkit.cli._scale import Place, scale_options
+from profkit.cli._scale import Place, add_scale_options
 
 if TYPE_CHECKING:
+    from profkit.analysis.options import AnalysisOptions
     from profkit.engine.what_if_ranks import RanksChoice
     from profkit.model.what_if import JobPrediction, Prediction
     from profkit.readers.recordings import Recording
@@ -63,26 +64,26 @@ class Bandwidth(Factor):
 @click.command(short_help="Predict the step time with changes.", epilog=_EPILOG)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--remove", metavar="RULE[@FILE[:LINE]]", multiple=True,
-              help="Without the findings of a rule, given by id, name or family; with @ only those "
-                   "at a file or a line.")  # fmt: skip
+              help="Remove the findings of a rule, by id, name or family; with @ only at a file "
+                   "or a line.")  # fmt: skip
 @click.option("--scale", metavar="PATTERN=FACTOR", multiple=True, type=Factor(),
-              help="Multiply the time of everything of that name.")  # fmt: skip
+              help="Multiply the time of everything with a matching name.")  # fmt: skip
 @click.option("--graph", is_flag=True, help="Launch the device work of each step as one graph.")
 @click.option("--no-data-wait", is_flag=True, help="Never wait for the next batch.")
 @click.option("--rank", "ranks", metavar="N", multiple=True, type=click.IntRange(min=0),
-              help="Of a job: let a rank keep up with the median of the others.")  # fmt: skip
+              help="In a job: make a rank as fast as the median of the others.")  # fmt: skip
 @click.option("--stage", "stages", metavar="N", multiple=True, type=click.IntRange(min=0),
-              help="Of a job: let a stage of the pipeline take the mean of all ranks.")  # fmt: skip
-@click.option("--even", is_flag=True, help="Of a job: let all ranks take their mean.")
-@click.option("--no-waiting", is_flag=True, help="Of a job: let no rank wait for another.")
+              help="In a job: make a pipeline stage as fast as the mean of all ranks.")  # fmt: skip
+@click.option("--even", is_flag=True, help="In a job: make all ranks as fast as their mean.")
+@click.option("--no-waiting", is_flag=True, help="In a job: let no rank wait for another.")
 @click.option("--bandwidth", metavar="[PATTERN=]FACTOR", multiple=True, type=Bandwidth(),
-              help="Of a job: multiply the bandwidth of collectives, all or those of a kind or "
-                   "process group.")  # fmt: skip
-@scale_options
-@output_options(click.Choice(("json", "text")))
+              help="In a job: multiply the bandwidth of all collectives, or of a kind or process "
+                   "group.")  # fmt: skip
+@add_scale_options
+@add_output_options(click.Choice(("json", "text")))
 @click.option("--max-bytes", metavar="SIZE", type=Size(),
               help="Maximum decompressed size of the file, such as 20GiB.")  # fmt: skip
-@no_cache_option
+@add_no_cache_option
 def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
@@ -106,7 +107,7 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     The recording is replayed as a graph of dependencies: with changed durations, everything starts
     as soon as what it waited for in the recording has ended. The output is the step time before and
-    after, and what the critical path consists of.
+    after, and the parts of the critical path.
 
     PATTERN matches a whole name; * stands for any characters and ? for any one. Kernels and copies
     change alone. Operators, regions and Python functions change with all that happens during them
@@ -117,15 +118,16 @@ def command(  # noqa: PLR0913  (one argument per option)
     --graph removes the time that host threads spend from the first to the last launch of a step,
     except for blocking calls and waits for data, and gives kernels the usual gap.
 
-    PATH may also be the folder with the traces of the ranks of a job, which are replayed together.
-    The options of a job are for that; without any of them, the output has each usual change alone.
+    PATH may also be the folder with the traces of the ranks of a job, which are replayed together
+    with the changes that the options for a job state. Without any option, the output lists the
+    usual changes one by one.
     """
     from profkit.engine.what_if_ranks import RanksChoice, check_bandwidth
     from profkit.errors import SeveralTracesError, UsageError
     from profkit.readers.recordings import find_recordings
 
     check_target(output, force=force)
-    thresholds = choose_rules(no_cache=no_cache)["thresholds"]
+    options = read_options(max_bytes=max_bytes, no_cache=no_cache)
     of_job = RanksChoice(
         ranks, stages, even, not no_waiting, check_bandwidth(_by_pattern("bandwidth", bandwidth))
     )
@@ -137,13 +139,13 @@ def command(  # noqa: PLR0913  (one argument per option)
     }
     is_of_trace = bool(remove or scale or graph or no_data_wait)
 
-    # An archive turns out to be a job only when it is read.
+    # Several files can only be the ranks of a job; an archive has to be read to know.
     recordings = find_recordings(paths)
     is_job = len(recordings) > 1
     if not is_job and not of_job.is_any:
         try:
             result: Prediction | JobPrediction = _predict_trace(
-                recordings[0].paths[0], {**changes, "thresholds": thresholds}, max_bytes
+                recordings[0].paths[0], changes, options
             )
         except SeveralTracesError:
             is_job = True
@@ -154,7 +156,7 @@ def command(  # noqa: PLR0913  (one argument per option)
                 "--remove, --scale, --graph and --no-data-wait change a single trace.",
                 "Give the trace of one rank, or an option of a job, such as --rank.",
             )
-        result = _predict_job(recordings, of_job, place, max_bytes)
+        result = _predict_job(recordings, of_job, place, options)
 
     deliver(_render(result, format_, output), output, force=force)
     return 0
@@ -176,7 +178,7 @@ def _by_pattern(option: str, factors: tuple[tuple[str, float], ...]) -> dict[str
     return dict(factors)
 
 
-def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) -> "Prediction":
+def _predict_trace(path: str, changes: dict[str, Any], options: "AnalysisOptions") -> "Prediction":
     from profkit.api import what_if
     from profkit.cli._progress import progress
 
@@ -185,20 +187,24 @@ def _predict_trace(path: str, changes: dict[str, Any], limit_bytes: int | None) 
         return what_if(
             path,
             **changes,
-            limit_bytes=limit_bytes,
+            thresholds=options.thresholds,
+            limit_bytes=options.limit_bytes,
             on_progress=shown.on_progress,
         )
 
 
 def _predict_job(
-    recordings: "list[Recording]", choice: "RanksChoice", place: Place, limit_bytes: int | None
+    recordings: "list[Recording]",
+    choice: "RanksChoice",
+    place: Place,
+    options: "AnalysisOptions",
 ) -> "JobPrediction":
     from profkit.analysis.several import find_job
     from profkit.cli._progress import progress
     from profkit.engine.what_if_ranks import predict_job
 
     with place.scale() as scale, progress() as shown:
-        return predict_job(find_job(recordings, limit_bytes, scale, shown), choice)
+        return predict_job(find_job(recordings, options.limit_bytes, scale, shown), choice)
 
 
 def _render(result: "Prediction | JobPrediction", format_: str, output: str) -> bytes:

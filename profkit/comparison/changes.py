@@ -218,6 +218,9 @@ def _build_finding_change(
     n: tuple[int, int],
     old_place: Location,
 ) -> Change:
+    """Describe a finding before and after; an amount that is not known is None."""
+    n_before, n_after = n
+
     return Change(
         status=status,
         kind="finding",
@@ -229,8 +232,8 @@ def _build_finding_change(
         before=before.n if before else None,
         after=after.n if after else None,
         per_step=after.per_step if after else False,
-        n_before=n[0],
-        n_after=n[1],
+        n_before=n_before,
+        n_after=n_after,
         severity=finding.severity,
     )
 

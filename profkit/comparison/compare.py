@@ -12,7 +12,7 @@ from profkit.comparison.changes import (
     judge_fixes,
     match_findings,
 )
-from profkit.comparison.figures import renamed_devices, side_by_side
+from profkit.comparison.figures import compare_figures, renamed_devices
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
 from profkit.model.difference import Difference, NotCompared
@@ -62,7 +62,7 @@ def compare(before: Side, after: Side) -> Difference:
         raise UsageError(
             f"{before.source.path or 'The first'} is {_KINDS[old.source.kind]} and "
             f"{after.source.path or 'the second'} {_KINDS[new.source.kind]}.",
-            "Compare two recordings of one kind.",
+            "Compare two recordings of the same kind.",
         )
 
     not_compared = tuple(_find_one_sided(old, new))
@@ -77,7 +77,7 @@ def compare(before: Side, after: Side) -> Difference:
         profkit=__version__,
         before=before.source,
         after=after.source,
-        figures=side_by_side(old, new),
+        figures=compare_figures(old, new),
         changes=(*changes, *compare_calls(old, new)),
         not_compared=not_compared,
         notes=tuple(_collect_notes(before, after)),
@@ -105,7 +105,7 @@ def _collect_notes(before: Side, after: Side) -> Iterator[str]:
     if abs(overheads[0] - overheads[1]) > _MAX_OVERHEAD_DIFFERENCE:
         yield "The overhead of recording differs: times are hard to compare."
     if bool(old.summary.steps) != bool(new.summary.steps):
-        yield "One of them has no steps, so times are those of the whole recordings."
+        yield "One recording has no steps, so times are of the whole recordings."
 
     sides: tuple[tuple[Literal["before", "after"], Side], ...] = (
         ("before", before),

@@ -24,7 +24,7 @@ Key = tuple[str, str | None]
 """A figure's name, and its device or None."""
 
 
-def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
+def compare_figures(before: Report, after: Report) -> tuple[Figure, ...]:
     """Return the figures of two reports; figures that are 0 or unknown in both are left out."""
     per_step = bool(before.summary.steps and after.summary.steps)
     names = renamed_devices(before, after)

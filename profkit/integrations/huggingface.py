@@ -12,12 +12,12 @@ class ProfkitTrainerCallback(RecordsTraining, TrainerCallback):
     """Records some training steps, monitors memory over all, and reports at the end of ``train()``.
 
     A step is what the trainer calls one: an update with all of its batches, of which there are
-    several with ``gradient_accumulation_steps``. It begins where the one before has ended, with the
-    wait for its data; an evaluation is in no step.
+    several with ``gradient_accumulation_steps``. It begins at the end of the previous one, with the
+    wait for its data; an evaluation is not part of a step.
 
     Of several ranks, all record the same steps, and rank 0 reports. Its figures are passed to
     ``trainer.log``, and so to all of its loggers. The trainer does not tell its callbacks that
-    ``train()`` raised: the report then follows at the end of the program, or with :meth:`finish`.
+    ``train()`` raised: the report is then printed at the end of the program, or by :meth:`finish`.
     """
 
     _trainer: Trainer | None = None

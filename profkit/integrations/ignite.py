@@ -12,9 +12,9 @@ class ProfkitHandler(RecordsTraining):
     """Records some iterations, monitors memory over all, and reports at the end of ``run()``.
 
     A step is an iteration: from the event ``GET_BATCH_STARTED``, so with the wait for its data, to
-    the next one, with what other handlers do after it. What they do between two epochs, such as an
-    evaluation, is in no step. The figures of the report are in ``engine.state.metrics`` when
-    ``run()`` has ended.
+    the next one, with what other handlers do after it. Work between two epochs, such as an
+    evaluation, is not part of a step. When ``run()`` has ended, the figures of the report are in
+    ``engine.state.metrics``.
     """
 
     @harmless

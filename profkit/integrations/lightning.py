@@ -16,11 +16,11 @@ class ProfkitCallback(RecordsTraining, Callback):
     """Records some training steps, monitors memory over all, and reports at the end of ``fit``.
 
     A step ends with the batch after which the optimizer steps: with ``accumulate_grad_batches`` it
-    has several. It begins where the one before has ended, with the wait for its data; a validation
-    is in no step. With manual optimization each batch is a step.
+    has several. It begins at the end of the previous one, with the wait for its data; a validation
+    is not part of a step. With manual optimization each batch is a step.
 
     Of several ranks, all record the same steps, and rank 0 reports. Its figures are passed to the
-    trainer's loggers. If the trainer has a profiler that uses torch's, it has that to itself.
+    trainer's loggers. If the trainer's profiler uses torch's, profkit only monitors memory.
     """
 
     _n_batches = 0

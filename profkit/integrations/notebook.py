@@ -36,9 +36,7 @@ class ProfkitMagics(Magics):
 
     @magic_arguments()
     @argument("-n", "--name", default=_DEFAULT_NAME, help="Name of the recording and its folder.")
-    @argument(
-        "-m", "--memory", action="store_true", help="Monitor memory alone, and record no trace."
-    )
+    @argument("-m", "--memory", action="store_true", help="Monitor memory only; record no trace.")
     @argument(
         "-d", "--dir", default=None, help="Folder for files; default: $PROFKIT_DIR or traces."
     )
@@ -73,11 +71,13 @@ class ProfkitMagics(Magics):
 def _read_source(arguments: Any, cell: str | None) -> str:  # noqa: ANN401  (argparse's)
     statement = " ".join(arguments.statement)
     if cell is not None and statement:
-        raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
+        raise UsageError(
+            f"%%profkit records the cell below it: remove {statement!r} from its line."
+        )
     # An empty line stands for the line of the magic, so that line numbers are the cell's.
     source = f"\n{cell}" if cell is not None else statement
     if not source.strip():
-        raise UsageError("There is nothing to record: %profkit takes a statement.")
+        raise UsageError("There is nothing to record: give %profkit a statement.")
     return source
 
 

@@ -320,7 +320,7 @@ def _report_on_job(states: list[RankState]) -> Report | None:
     from profkit.api import report_on_ranks
 
     recorded = job_end.files_of(states)
-    return report_on_ranks(recorded, {}) if recorded else None
+    return report_on_ranks(recorded) if recorded else None
 
 
 def _print_report(report: Report) -> None:

@@ -4,13 +4,13 @@ import multiprocessing
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from profkit.analysis import study as study_module
 from profkit.analysis.cached_report import Results, find_results
+from profkit.analysis.options import AnalysisOptions
 from profkit.analysis.study import study
 from profkit.api import analyze, render
 from profkit.cli.main import main
@@ -123,27 +123,28 @@ def test_the_changes_of_findings_are_those_of_a_fresh_report(path: str, folder: 
 
 
 @pytest.mark.parametrize(
-    ("option", "n_run", "n_reports"),
+    ("options", "n_run", "n_reports"),
     [
-        ({"select": ["SYN"]}, 0, 1), ({"ignore": ["SYN"]}, 0, 1),
-        ({"thresholds": {"item-sync": {"min_wait_share": 0.5}}}, 1, 1),
-        ({"limit_bytes": 1 << 30}, len(rules()), 2), ({"tokens_per_step": 9}, len(rules()), 2),
-        ({"parameters": 9}, len(rules()), 2),
-        ({"peaks": {"cpu": {"float32_tflops": 1.0}}}, len(rules()), 2),
+        (AnalysisOptions(select=("SYN",)), 0, 1), (AnalysisOptions(ignore=("SYN",)), 0, 1),
+        (AnalysisOptions(thresholds={"item-sync": {"min_wait_share": 0.5}}), 1, 1),
+        (AnalysisOptions(limit_bytes=1 << 30), len(rules()), 2),
+        (AnalysisOptions(tokens_per_step=9), len(rules()), 2),
+        (AnalysisOptions(parameters=9), len(rules()), 2),
+        (AnalysisOptions(peaks={"cpu": {"float32_tflops": 1.0}}), len(rules()), 2),
     ],
 )  # fmt: skip
 def test_another_look_runs_only_what_its_options_change(
-    option: dict[str, Any], n_run: int, n_reports: int, path: str, folder: Path, loads: list[str]
+    options: AnalysisOptions, n_run: int, n_reports: int, path: str, folder: Path, loads: list[str]
 ) -> None:
     limit_cache(0)
-    expected = study(path, **option).report
+    expected = study(path, options).report
     limit_cache(None)
     study(path)
     stages: list[str] = []
-    assert study(path, **option, on_stage=lambda name, _: stages.append(name)).report == expected
+    assert study(path, options, on_stage=lambda name, _: stages.append(name)).report == expected
     assert len([each for each in stages if each.startswith("rule ")]) == n_run
     assert len(loads) == 3
-    assert study(path, **option).report == expected
+    assert study(path, options).report == expected
     assert len(loads) == 3
     assert kinds(folder) == ["", *[""] * n_reports, *RELATIONS]
 
@@ -160,7 +161,7 @@ def test_the_report_of_the_command_line_is_that_of_python_and_of_tensorboard(
 
 
 def test_a_strict_look_takes_what_is_known(path: str, folder: Path, loads: list[str]) -> None:
-    assert study(path, strict=True).report == study(path).report
+    assert study(path, AnalysisOptions(strict=True)).report == study(path).report
     assert (len(loads), folder.exists()) == (1, True)
 
 
@@ -176,7 +177,7 @@ def test_a_rule_that_crashed_runs_again(
         crashed = study(path).report
         assert "ZeroDivisionError" in str(crashed.unchecked)
         with pytest.raises(InternalError):
-            study(path, strict=True)
+            study(path, AnalysisOptions(strict=True))
     assert study(path).report == expected
     assert len(list(folder.iterdir())) == limit
 

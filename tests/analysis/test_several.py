@@ -74,8 +74,8 @@ def test_processes_give_the_report_of_this_process(job: Path) -> None:
 
 def test_each_recording_is_read_once(job: Path) -> None:
     lone(job / "other.pt.trace.json")
-    order, silent = AnalysisRequest(format="html", options={"base": str(job)}), Silent()
-    found = analyze_all(find_recordings([str(job)]), order, Scale(), silent)
+    request, silent = AnalysisRequest(format="html", format_options={"base": str(job)}), Silent()
+    found = analyze_all(find_recordings([str(job)]), request, Scale(), silent)
     assert sorted(silent.read) == sorted(str(each) for each in job.iterdir())
     assert [each.is_job for each in found.reports] == [False, True]
     one, of_job = found.reports
@@ -303,7 +303,7 @@ def test_another_version_of_profkit_is_refused(job: Path) -> None:
         n_readers=None,
         version="0.0.0",
     )
-    with pytest.raises(Exception, match=r"and this program 0\.0\.0"):
+    with pytest.raises(Exception, match=r"but this program runs 0\.0\.0"):
         several.analyze_item(item)
 
 

@@ -9,14 +9,22 @@ from tests.architecture.page_style import PageStyle, measure
 ROOT = Path(__file__).parents[2] / "profkit"
 AIM = PageStyle(dense=0.25, pronouns=0.01, comments=14.5, nouns=0.25, verbless=0.1, elliptic=0)
 """What every package is to reach. One that has reached it needs no row in the table below."""
+BEYOND = PageStyle(dense=0, pronouns=0, comments=15, nouns=0, verbless=0, elliptic=0)
+"""What some packages have reached beyond that, and keep."""
 NOW = {
+    "analysis": BEYOND._replace(comments=20, verbless=0.08),  # the public name `study`
+    "budgets": BEYOND._replace(comments=16.5),
     "capture": PageStyle(0.59, 0.068, 9.7, 0.36, 0.42, 6),
+    "cli": BEYOND._replace(comments=17, verbless=0.03),  # `main`
+    "comparison": BEYOND,
     "detectors": PageStyle(0.00, 0.000, 19.6, 0.00, 0.01, 0),
     "engine": AIM._replace(comments=12),
     "index": PageStyle(0.00, 0.000, 17, 0.00, 0.04, 0),
+    "integrations": BEYOND._replace(comments=16, verbless=0.1),  # hooks that pytest names
     "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe
     "readers": PageStyle(0.00, 0.001, 17, 0.00, 0.07, 0),
     "scale": PageStyle(0.00, 0.000, 15.5, 0.00, 0.00, 0),
+    "testing": BEYOND._replace(comments=15.5, verbless=0.07),  # `malloc`
 }
 """What each package has reached. Lower a share (raise that of comments) when you have improved it.
 """

@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profkit.analysis.study import report_of as analyzed
+from profkit.analysis.options import AnalysisOptions
+from profkit.analysis.study import build_report, no_stage
 from profkit.engine.context import Context
 from profkit.engine.registry import rules
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
@@ -25,7 +26,7 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     """All rules over plain data, as :func:`profkit.analyze` would run them."""
     assert is_snapshot(data)
     ctx = Context(snapshot=convert_snapshot(data, 1 << 30))
-    report = analyzed(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
+    report = build_report(ctx, rules(), AnalysisOptions(strict=True), no_stage)
     msgspec.json.encode(report)
     for memory in ctx.device_memories:
         _play_again(memory.what_if.recorded)

@@ -109,7 +109,7 @@ def test_a_file_is_not_overwritten_without_force(
     assert json.loads(first)["profkit"]
     assert capsys.readouterr().out == ""
     assert main(["analyze", trace, "-o", str(out)]) == 5
-    assert "--force overwrites it" in capsys.readouterr().err
+    assert "Use --force to overwrite it" in capsys.readouterr().err
     assert out.read_bytes() == first
     assert main(["analyze", trace, "-o", str(out), "--force"]) == 0
     assert out.read_text(encoding="utf-8").startswith("profkit ")

@@ -156,7 +156,7 @@ def test_missing_and_unknown_budgets_are_usage_errors(
 def test_the_options_that_cannot_be(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = training(project / "one")
     assert main(["check", path, "--update-baseline"]) == 2
-    assert "--update-baseline needs the file" in capsys.readouterr().err
+    assert "--update-baseline needs --baseline FILE" in capsys.readouterr().err
     assert main(["check", path, "--baseline", "absent.json"]) == 3
     errors = capsys.readouterr().err
     assert "There is no file absent.json." in errors

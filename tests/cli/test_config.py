@@ -162,7 +162,7 @@ def test_run_reads_the_file_before_it_starts_the_program(
         ("[tool.profkit]\nthresholds = 3", "tool.profkit.thresholds must be a table.",
          "Write [tool.profkit.thresholds]."),
         ("[tool.profkit]\npeaks = 3", "tool.profkit.peaks must be a table.",
-         'Write [tool.profkit.peaks."NAME OF THE DEVICE"].'),
+         'Write [tool.profkit.peaks."DEVICE NAME"].'),
         ("[tool.profkit.peaks]\n'NVIDIA L4' = 121",
          'tool.profkit.peaks."NVIDIA L4" must be a table.', "Write "),
         ("[tool.profkit.peaks.'NVIDIA L4']\nfloat16_tflop = 121",

@@ -96,7 +96,7 @@ def test_a_trace_and_a_snapshot_are_refused_with_exit_code_2(
 ) -> None:
     snapshot = write(tmp_path / "a.pickle", [([LINE], 4096)])
     assert main(["diff", traces[0], str(snapshot)]) == 2
-    assert "Compare two recordings of one kind." in capsys.readouterr().err
+    assert "Compare two recordings of the same kind." in capsys.readouterr().err
 
 
 def test_a_missing_file_is_refused_with_exit_code_3(

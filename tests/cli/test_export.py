@@ -63,7 +63,7 @@ def test_on_a_terminal_the_file_is_named_after_the_recording(
     assert name.removesuffix(".gz").endswith(suffix)
     assert capsys.readouterr().out == ""
     assert main(["export", str(trace), "--to", form]) == 5
-    assert "--force overwrites it" in capsys.readouterr().err
+    assert "Use --force to overwrite it" in capsys.readouterr().err
     assert main(["export", str(trace), "--to", form, "--force"]) == 0
 
 
@@ -97,7 +97,7 @@ def test_unknown_tables_and_formats_without_tables_are_refused(
     assert main(["export", str(trace), "--to", "csv", "--table", "kernel"]) == 2
     assert "The tables are findings, " in capsys.readouterr().err
     assert main(["export", str(trace), "--to", "chrome", "--table", "kernels"]) == 2
-    assert "chrome has no --table" in capsys.readouterr().err
+    assert "chrome does not take --table" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_trigger_says_that_a_program_ends_no_steps(
         assert main(["trigger", str(listening.folder), "--timeout", "0.1"]) == 4
         errors = capsys.readouterr().err
         assert "No step of the program in" in errors
-        assert "call step() of what profkit.listen() returns" in errors
+        assert "call step() of the object that profkit.listen() returns" in errors
 
 
 def test_trigger_says_why_it_is_refused(

@@ -132,7 +132,7 @@ def test_other_files_of_a_folder_are_skipped(job: Path, capsys: pytest.CaptureFi
     for name in ("tuning", "values"):
         (job / f"{name}.json").write_text("{}")
     assert main(["export", str(job), "--to", "json", "-o", "-"]) == 0
-    assert "profkit: skipped 2 more files that are no recordings." in capsys.readouterr().err
+    assert "profkit: skipped 2 more files (not recordings)." in capsys.readouterr().err
     assert analyze(job).collectives is not None
 
 
@@ -160,7 +160,7 @@ def test_in_python_files_of_several_programs_are_an_error(job: Path, tmp_path: P
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
     lone = b.write(tmp_path / "t.json")
-    with pytest.raises(UsageError, match="of several programs"):
+    with pytest.raises(UsageError, match="from different programs"):
         analyze([lone, *job.iterdir()])
     rank_trace(0, tmp_path, world_size=7)
     with pytest.raises(SeveralTracesError):

@@ -147,7 +147,7 @@ def test_a_job_is_replayed_with_all_ranks(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rank", "0"], "no job of several ranks"),
+        (["--rank", "0"], "not belong to a job of several ranks"),
         (["--rank", "0", "--graph"], "change a single trace"),
         (["--bandwidth", "fast"], "'fast' is not a number"),
         (["--bandwidth", "2", "--bandwidth", "3"], "--bandwidth is given twice."),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.api import Study, analyze, render, study
 from profkit.model.report import Report
 from profkit.present.labels import part_label
@@ -28,7 +29,7 @@ def studied(path: Path) -> Study:
     """The study of a file; the last one is kept, since its tests follow each other."""
     if path not in _kept:
         _kept.clear()
-        _kept[path] = study(path, strict=True)
+        _kept[path] = study(path, AnalysisOptions(strict=True))
     return _kept[path]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.api import Study, study
 from profkit.engine.context import Context
 from profkit.model.report import Report
@@ -34,7 +35,7 @@ each_snapshot = pytest.mark.parametrize(
 
 @functools.cache
 def studied(file: str) -> Study:
-    return study(SNAPSHOTS / file, strict=True)
+    return study(SNAPSHOTS / file, AnalysisOptions(strict=True))
 
 
 def report_of(file: str) -> Report:

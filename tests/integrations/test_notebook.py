@@ -237,7 +237,7 @@ def test_a_cell_leaves_its_optimizer_as_it_was(shell: InteractiveShell) -> None:
     ("cell", "message"),
     [
         ("%profkit", "nothing to record"),
-        ("%%profkit net(batch)\n1", "takes no 'net(batch)'"),
+        ("%%profkit net(batch)\n1", "remove 'net(batch)' from its line"),
         ("%%profkit\nawait something()", "with profkit.trace()"),
         ("%%profkit --wrong\n1", "unrecognized arguments"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.analysis.options import AnalysisOptions
 from profkit.api import analyze, compare, render, study
 from profkit.errors import DamagedFileError
 from profkit.model.report import Report
@@ -128,7 +129,7 @@ def test_memory_events_without_any_other_event_are_drawn(tmp_path: Path) -> None
     only = [each for each in document["traceEvents"] if each["ph"] != "X"]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**document, "traceEvents": only}))
-    studied = study(path, strict=True)
+    studied = study(path, AnalysisOptions(strict=True))
     assert render(studied.report, "html", recording=studied.recording)
 
 

@@ -230,7 +230,7 @@ def test_a_scheduler_that_is_not_there_is_a_usage_error(
     assert main(["analyze", str(job), "--cluster", "tcp://127.0.0.1:1"]) == 2
     assert "There is no Dask scheduler at tcp://127.0.0.1:1" in capsys.readouterr().err
     assert main(["analyze", str(job), "--cluster", "a", "--scheduler-file", "b"]) == 2
-    assert "name the same thing" in capsys.readouterr().err
+    assert "both name a cluster" in capsys.readouterr().err
     missing = str(job / "no.json")
     assert main(["analyze", str(job), "--scheduler-file", missing]) == 2
     assert f"There is no Dask scheduler at {missing}" in capsys.readouterr().err

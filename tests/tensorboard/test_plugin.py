@@ -175,7 +175,7 @@ def test_a_lone_recording_has_no_report_on_ranks(tab: Tab) -> None:
     lone = next(each for key, each in recordings.items() if not key.startswith("ranks/"))
     answer = tab.settled("ranks", id=lone["id"])
     assert answer["stage"] == "failed"
-    assert "are of no job" in answer["error"]
+    assert "do not belong to one job" in answer["error"]
 
 
 def test_a_comparison_equals_that_of_profkit_diff(tab: Tab, logdir: Path) -> None:

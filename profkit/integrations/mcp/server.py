@@ -44,9 +44,9 @@ _BUDGET_BYTES: Final = 8_000
 _MAX_EVENTS: Final = 100
 """As many as fit into an answer."""
 _INSTRUCTIONS: Final = """\
-Tells why a recorded PyTorch program is slow or its memory grows. Begin with recordings, then open
-or findings; finding explains one, by its id. Times are integer nanoseconds, sizes bytes, shares 0
-to 1. A cursor such as findings:5 is for the tool table."""
+Explains why a recorded PyTorch program is slow or its memory grows. Begin with recordings, then
+open or findings; finding explains one finding by its id. Times are integer nanoseconds, sizes
+bytes, shares 0 to 1. A cursor such as findings:5 is for the tool table."""
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -103,7 +103,7 @@ class Tools:
 
         Args:
             folder: A folder, relative to the server's.
-            start: The first to list, from 0.
+            start: The first row to list, from 0.
         """
         rows = [
             {
@@ -119,8 +119,8 @@ class Tools:
         """Analyze a recording: its report as JSON, the first rows of each table.
 
         Args:
-            path: A file, with those of the same process beside it, or a folder with the files of
-                one program or of the ranks of one job.
+            path: A file, which is read with the other files of its process, or a folder with the
+                files of one program or of the ranks of one job.
             budget_bytes: Maximum size of the answer. ``cut`` has a cursor for what is left out.
         """
         return render(self._recordings.open(path).report, "json", budget_bytes=budget_bytes)
@@ -129,8 +129,8 @@ class Tools:
         """List the findings, highest cost first: id, severity, place, cost, a sentence.
 
         Args:
-            path: As for open.
-            start: The first to list, from 0.
+            path: A file or folder, as for the tool open.
+            start: The first row to list, from 0.
         """
         report = self._recordings.open(path).report
         findings = (*report.findings, *report.health)
@@ -142,7 +142,7 @@ class Tools:
         """Explain one finding: lines, events, calls, evidence, and how to fix it.
 
         Args:
-            path: As for open.
+            path: A file or folder, as for the tool open.
             finding: Its id, such as SYN001@train.py:41.
             budget_bytes: Maximum size of the answer.
         """
@@ -166,7 +166,7 @@ class Tools:
         """Return the rows of a table of the report.
 
         Args:
-            path: As for open.
+            path: A file or folder, as for the tool open.
             cursor: The table and its first row, such as summary.top_kernels:5, as in ``cut`` and
                 ``next``.
             budget_bytes: Maximum size of the answer.
@@ -190,9 +190,9 @@ class Tools:
             name: A whole name; * stands for any characters and ? for any one.
             category: op, annotation, kernel, memcpy, memset, runtime, driver, python, ...; empty
                 for all.
-            from_ns: They end after this, in nanoseconds from the trace's start.
-            to_ns: They start before this.
-            start: The first to list, from 0.
+            from_ns: Only events that end after this, in nanoseconds from the trace's start.
+            to_ns: Only events that start before this.
+            start: The first row to list, from 0.
         """
         ctx = _trace_of(self._recordings.open(path), path)
         selected = _select_events(ctx, name, category, from_ns, to_ns)
@@ -204,8 +204,8 @@ class Tools:
         """Compare two recordings: step time, and what is new, fixed, worse or better.
 
         Args:
-            before: A recording, as for open.
-            after: Another one.
+            before: A file or folder, as for the tool open.
+            after: Another recording.
             budget_bytes: Maximum size of the answer.
         """
         for path in (before, after):
@@ -230,7 +230,7 @@ class Tools:
             remove: Findings that are fixed, by id or rule, such as SYN001@train.py:41.
             scale: Factors by name pattern, such as {"nccl*": 0.5}.
             graph: Launch the device work of each step as one CUDA graph.
-            data_wait: Whether waits for batches stay.
+            data_wait: Keep the waits for batches.
         """
         ctx = _trace_of(self._recordings.open(path), path)
         prediction = predicted(
@@ -262,7 +262,7 @@ def _select_events(ctx: Context, name: str, category: str, from_ns: int, to_ns: 
     events = ctx.events
     categories = [member.name.lower() for member in Category]
     if category and category not in categories:
-        hint = f"It is one of {', '.join(categories)}."
+        hint = f"Categories are {', '.join(categories)}."
         raise UsageError(f"There is no category {category}.", hint)
 
     is_chosen = names_matching(events, re.compile(translate(name)))[events.name]

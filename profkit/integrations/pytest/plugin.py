@@ -46,10 +46,11 @@ def _wrapper(*, first: bool = False, last: bool = False) -> Callable[[Hook], Hoo
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the command line and of the configuration file."""
+    # argparse formats help texts by %: a percent sign is doubled.
     group = parser.getgroup("profkit", "profkit: what tests cost")
     group.addoption(
         "--profkit", action="store_true",
-        help="Record every test, not only those with the mark profkit or the fixture "
+        help="Record every test, not only tests with the mark profkit or the fixture "
         "profkit_trace.",
     )  # fmt: skip
     group.addoption(
@@ -61,8 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--profkit-fail", metavar="FIGURE:MORE", action="append",
-        help="Fail a test if a figure exceeds that in FILE by more, as gpu_ms:5%% or syncs:0; can "
-        "be repeated.",
+        help="Fail a test if a figure exceeds its value in the compared FILE by more than MORE, "
+        "such as gpu_ms:5%% or syncs:0; can be repeated.",
     )  # fmt: skip
     group.addoption(
         "--profkit-dir",
@@ -120,7 +121,7 @@ def _new_recorder(item: pytest.Item) -> "Recorder":
     earlier = item.stash.get(_recorder, None)
     if earlier is not None:  # the test runs again: the traces of the last run are those that count
         earlier.remove_files()
-    return Recorder(item.nodeid, _folder(item.config), item.config.stash[_plugin].suite.chosen)
+    return Recorder(item.nodeid, _folder(item.config), item.config.stash[_plugin].suite.options)
 
 
 def _folder(config: pytest.Config) -> Path:

@@ -1,7 +1,7 @@
 """Records one test, compares its figures with its limits, and removes what it wrote."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import profkit
+from profkit.analysis.options import AnalysisOptions
 from profkit.api import study
 from profkit.budgets.baseline import Baseline, build_baseline
 from profkit.budgets.check import check
@@ -70,13 +71,13 @@ class Recorder:
     Args:
         nodeid: The test's id.
         folder: The folder for traces.
-        chosen: Arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+        options: Rules, thresholds and peaks.
     """
 
-    def __init__(self, nodeid: str, folder: Path, chosen: Mapping[str, Any]) -> None:
+    def __init__(self, nodeid: str, folder: Path, options: AnalysisOptions) -> None:
         self._nodeid = nodeid
-        self._chosen = chosen
-        self._options: dict[str, Any] = {
+        self._options = options
+        self._capture_options: dict[str, Any] = {
             "dir": folder, "quiet": True, "limit": _WITHOUT_LIMIT
         }  # fmt: skip
         self._recorded: list[TraceCapture | Idle | StepLoop[Any]] = []
@@ -96,7 +97,7 @@ class Recorder:
         Raises:
             UsageError: An argument is invalid.
         """
-        block = profkit.trace(self._nodeid, **{**self._options, **options})
+        block = profkit.trace(self._nodeid, **{**self._capture_options, **options})
         self._recorded.append(block)
         return block
 
@@ -112,7 +113,7 @@ class Recorder:
             UsageError: An argument is invalid.
         """
         active = _MEASURED_STEPS if self._monitored else None
-        defaults = {**self._options, "wait": 0, "active": active}
+        defaults = {**self._capture_options, "wait": 0, "active": active}
         loop = profkit.steps(batches, self._nodeid, **{**defaults, **options})
         self._recorded.append(loop)
         return loop
@@ -166,7 +167,7 @@ class Recorder:
                     self._monitor_calls(monitored, run_again, is_called=False)
 
     def _monitoring(self) -> Memory | IdleMemory:
-        monitored = profkit.memory(self._nodeid, **self._options)
+        monitored = profkit.memory(self._nodeid, **self._capture_options)
         if isinstance(monitored, Memory):
             monitored.set_budget(CERTAIN)
         self._monitored.append(monitored)
@@ -196,8 +197,8 @@ class Recorder:
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
             # The test has passed: that it cannot be called twice is not a failure.
             self._no_growth_reason = (
-                f"To monitor it, the test was called again, and that raised {type(error).__name__}:"
-                " write it so that it can be repeated, or loop over "
+                "The test was called again to monitor its memory, and raised "
+                f"{type(error).__name__}: make it repeatable, or loop over "
                 "`profkit_trace.steps(range(50))` in it."
             )
 
@@ -213,8 +214,8 @@ class Recorder:
         """
         if limits and not (self._recorded or self._monitored):
             return (
-                "The test has limits and records nothing: use profkit_trace() or "
-                "profkit_trace.steps(), or do without the fixture."
+                "The test has limits, but records nothing: use profkit_trace() or "
+                "profkit_trace.steps(), or drop the fixture."
             )
 
         try:
@@ -250,7 +251,7 @@ class Recorder:
         for files in ([*traces[:1], *memory], *([path] for path in traces[1:])):
             if not files:
                 continue
-            studied = study(files, **self._chosen)
+            studied = study(files, self._options)
             trace = studied.recording.context.trace
             if trace.capture is not None and trace.capture.stopped_by == OTHER_PROFILER:
                 self._problem = _OTHER_PROFILER

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from profkit.analysis.config import read_config
+from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
 from profkit.budgets.baseline import Baseline, SuiteBaseline, baseline_text, read_suite
 from profkit.budgets.figures import FIGURES, FINDINGS, BudgetFigure, Measured
 from profkit.budgets.limits import BudgetLimit, budgets_of
@@ -37,14 +38,14 @@ class Suite:
         baseline: The figures of an earlier run, by test.
         save: The file for the figures of this run, or None.
         top: Number of tests in the summary.
-        chosen: Arguments of :func:`profkit.api.study` that choose rules, thresholds and peaks.
+        options: Rules, thresholds and peaks, with which the tests are analyzed.
     """
 
     limits: tuple[BudgetLimit, ...] = ()
     baseline: Mapping[str, Baseline] = field(default_factory=dict)
     save: Path | None = None
     top: int = 10
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    options: AnalysisOptions = DEFAULT_OPTIONS
 
     def limits_of(self, item: pytest.Item) -> tuple[BudgetLimit, ...]:
         """Return the limits of a test: from its marks, then for all tests."""
@@ -125,8 +126,8 @@ class Suite:
         if n_open and self.save is None:
             n_tests = sum(result.not_compared > 0 for result in results.values())
             yield (
-                f"{counted(n_open, 'limit')} of {counted(n_tests, 'test')} not compared: the "
-                "baseline does not have them. Write one with --profkit-save FILE, and give it with "
+                f"{counted(n_open, 'limit')} of {counted(n_tests, 'test')} not compared: they are "
+                "not in the baseline. Write a baseline with --profkit-save FILE, and give it with "
                 "--profkit-compare FILE."
             )
 
@@ -170,8 +171,8 @@ def build_suite(
         # A first run may compare with the file that it is about to save.
         is_new = baseline is not None and baseline == save and not baseline.exists()
         tests = read_suite(str(baseline)).tests if baseline is not None and not is_new else {}
-        chosen = read_config(rootdir).chosen()
-        return Suite(_parse_relative(limits), tests, save, _parse_whole(top), chosen)
+        options = read_config(rootdir).options
+        return Suite(_parse_relative(limits), tests, save, _parse_whole(top), options)
     except ProfkitError as error:
         raise pytest.UsageError(f"profkit: {error}") from error
 
@@ -199,8 +200,8 @@ def _read_limits(item: pytest.Item) -> tuple[BudgetLimit, ...]:
     table: dict[str, Any] = {}
     for mark in item.iter_markers("profkit"):
         if mark.args:
-            hint = "Write its limits by name, such as syncs=0."
-            raise UsageError(f"{where} has no name for {mark.args[0]!r}.", hint)
+            hint = "Write for example syncs=0."
+            raise UsageError(f"{where} takes limits by name, not {mark.args[0]!r}.", hint)
         table = {**mark.kwargs, **table}
     return budgets_of(table, where)
 
@@ -211,7 +212,7 @@ def _parse_relative(limits: Iterable[str]) -> tuple[BudgetLimit, ...]:
     for text in limits:
         name, colon, more = text.strip().rpartition(":")
         if not colon:
-            hint = "Write a figure and by how much it may exceed the baseline's: gpu_ms:5%."
+            hint = "Write FIGURE:MORE, such as gpu_ms:5%."
             raise UsageError(f"--profkit-fail={text} is not valid.", hint)
 
         value: object = f"+{more.strip().removeprefix('+')}"

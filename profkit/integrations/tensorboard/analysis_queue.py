@@ -175,6 +175,7 @@ class AnalysisQueue:
         try:
             with tempfile.TemporaryFile() as stderr:
                 code = self._run(task, draft, stderr.fileno(), is_urgent=is_urgent)
+                # The last line has the error; the output before it may be long.
                 stderr.seek(0, os.SEEK_END)
                 stderr.seek(max(0, stderr.tell() - _STDERR_BYTES))
                 lines = stderr.read().decode("utf-8", "replace").strip().splitlines()
@@ -184,6 +185,7 @@ class AnalysisQueue:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
+        # Negative codes are signals.
         if code is None:
             minutes = self._timeout_s / 60
             message = f"The analysis timed out after {minutes:,.0f} minutes."

@@ -179,9 +179,11 @@ class _Search:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    # The limit ends a search that would list a whole file system.
                     self.n_left -= 1
                     if self.n_left <= 0:
                         break
+
                     if entry.is_dir():
                         folders.append(entry.path)
                     elif _ENDING.search(entry.name) and not entry.name.startswith("."):
@@ -190,6 +192,7 @@ class _Search:
                             files.append((entry.name, status))
         except OSError:
             pass  # it was removed, or is not readable: the search goes on
+
         return sorted(files), sorted(folders)
 
 

@@ -273,6 +273,7 @@ def _list_settings(report: Report) -> dict[str, bool | float | str]:
         "stacks": recorded.stacks,
         "shapes": recorded.shapes,
     }
+
     # A table of runs shows an unknown setting as an empty cell.
     return {
         name: visible(value) if isinstance(value, str) else value

@@ -104,10 +104,12 @@ def analyze_ranks(paths: list[str], folder: Path) -> AnalysisResult:
     """
     report = None
     with contextlib.suppress(LoadError):  # no file can be read
-        report = report_on_ranks(((path,) for path in paths), {}, of=paths[0])
+        report = report_on_ranks(((path,) for path in paths), of=paths[0])
     if report is None:
         hint = "Ranks of a job have the same world size and were recorded at the same time."
-        return AnalysisResult("This recording and the others of its folder are of no job.", hint)
+        return AnalysisResult(
+            "This recording and the others in its folder do not belong to one job.", hint
+        )
 
     _write_report(report, render(report, "html"), folder)
     return AnalysisResult(run_summary=summarize_run(report))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.analysis.options import AnalysisOptions
 from profkit.api import study
 from profkit.engine.job_context import JobContext
 from profkit.index.ranks.job_replay import RankChange
@@ -21,7 +22,8 @@ def context(job: JobBuilder, folder: Path) -> JobContext:
 
 
 def of_files(paths: Sequence[Path]) -> JobContext:
-    ranks = [study(path, select=["COM004"]).build_rank_report() for path in paths]
+    options = AnalysisOptions(select=("COM004",))
+    ranks = [study(path, options).build_rank_report() for path in paths]
     known = [each for each in ranks if each is not None]
     return JobContext(tuple(sorted(known, key=lambda each: each.rank)))
 

@@ -233,7 +233,7 @@ def test_a_baseline_is_saved_compared_and_enforced(suite: Suite) -> None:
     failed.stdout.fnmatch_lines(["Host-device syncs per step: 2, limit 0, baseline 0."])
     more = suite.run("def test_other(): train(True)", *arguments, "--profkit-fail=syncs:0")
     more.assert_outcomes(passed=1)
-    more.stdout.fnmatch_lines(["1 limit of 1 test not compared: the baseline does not have *"])
+    more.stdout.fnmatch_lines(["1 limit of 1 test not compared: they are not in the baseline. *"])
     suite.run("def test_other(): train(True)", "--profkit", "--profkit-save=kept.json")
     saved = figures(suite.pytester.path / "kept.json")  # those of other tests stay
     assert [each["syncs"] for each in saved.values()] == [1, 0]
@@ -281,8 +281,8 @@ def test_rule(): pass
     where = "test_it.py::test_{}: @pytest.mark.profkit"
     result.stdout.fnmatch_lines([
         where.format("negative") + ": syncs must be a limit, not -1. Write 0,*",
-        where.format("unknown") + ": there is no budget 'sink'. There are step_ms,*",
-        where.format("unnamed") + " has no name for 'fast'. Write its limits by name,*syncs=0.",
+        where.format("unknown") + ": there is no budget 'sink'. Budgets are step_ms,*",
+        where.format("unnamed") + " takes limits by name, not 'fast'. Write*syncs=0.",
         "*test_rule: @pytest.mark.profkit: findings: there is no severity or rule 'slow'*",
     ])  # fmt: skip
 
@@ -373,7 +373,7 @@ def test_limits_without_a_recording_fail_the_test(suite: Suite) -> None:
         "@pytest.mark.profkit(syncs=0)\ndef test_x(profkit_trace): train(reads=True)"
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["The test has limits and records nothing: use profkit_trace()*"])
+    result.stdout.fnmatch_lines(["The test has limits, but records nothing: use profkit_trace()*"])
 
 
 def test_what_cannot_be_analyzed_fails_no_test(
@@ -484,7 +484,7 @@ def test_limits_of_syncs_and_growth_hold_together_for_steps_and_for_single_calls
     assert "retained by `kept` in test_many_steps_grow at test_steps.py" in ended.out
     assert "Host-device syncs per step: 1, limit 0." in ended.out
     assert (
-        "Memory growth per step is not known. To monitor it, the test was called again, and that "
+        "Memory growth per step is not known. The test was called again to monitor its memory, and "
         "raised AssertionError" in ended.out
     )
 
