@@ -40,8 +40,9 @@ from profkit.present.document import (
     TableBlock,
     TimeParts,
 )
+from profkit.present.finding_section import ALSO_AT
 from profkit.present.renderer import ReadersOptions, RendererInfo
-from profkit.present.report_document import ALSO_AT, build_report_document
+from profkit.present.report_document import build_report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
