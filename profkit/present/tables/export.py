@@ -45,6 +45,7 @@ class ExportedTable:
 
 def export_table(table: Table, base: str = "") -> ExportedTable:
     """Build a table for programs, with paths relative to the folder ``base``."""
+    # Columns that are not released yet follow, in the order in which people read them.
     released = {name: number for number, name in enumerate(table.exported.split())}
     named = [column for column in table.columns if column.name]
     named.sort(key=lambda column: released.get(column.name, len(released)))

@@ -70,6 +70,7 @@ def define_path_lines(report: Report) -> Table:
     """Define the table of the source lines of the critical path."""
     path = report.summary.critical_path
     lines = () if path is None else path.lines
+    # Without stacks, the rows would be the kinds again.
     with_file = tuple(line for line in lines if line.location.file is not None)
     return Table(
         "path-lines", "Costliest lines", _LINE_COLUMNS, with_file, sorted_by="share"

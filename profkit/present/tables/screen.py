@@ -69,6 +69,7 @@ def place_cell(where: Location | None, base: str) -> SourceLine | None:
         return None
 
     path = one_line(short_path(where.file, base))
+    # A sampled frame may have the line where its function begins: the function says more.
     if where.precision == "function" and where.function not in (None, MODULE_LEVEL):
         return SourceLine(path, where.line, one_line(where.function), is_function=True)
     return SourceLine(path, where.line)

@@ -49,6 +49,7 @@ def define_steps(report: Report) -> Table:
         Column("ns", "data_wait_ns", "waiting for data", "in a data loader's __next__"),
         Column("ns", "sync_ns", "in syncs", "the host waited for a device"),
     )  # fmt: skip
+
     return Table(
         "steps", "All steps", columns, steps,
         exported="name start_ns dur_ns gpu_busy_ns gpu_idle_ns data_wait_ns sync_ns "

@@ -181,6 +181,7 @@ def define_kernels(report: Report, extremes: Mapping[str, tuple[int, int]] | Non
             report has means only: these need the recording.
     """
     per_step, kernels = busiest_kernels(report)
+    # Extremes stand next to the mean, between columns that do not need the recording.
     ends: tuple[Column, ...] = ()
     if extremes:
         ends = (
@@ -200,6 +201,7 @@ def define_kernels(report: Report, extremes: Mapping[str, tuple[int, int]] | Non
 def define_operators(report: Report) -> Table:
     """Define the table of operators; people read those that launch work, if any do."""
     per_step, on_device, operators = busiest_ops(report)
+    # A screen has room for three times: the ones by which operators are ranked, and a total.
     device = device_noun(report)
     titles = {
         (True, True): {
@@ -215,6 +217,7 @@ def define_operators(report: Report) -> Table:
     }[on_device, per_step]  # fmt: skip
 
     columns = with_screen_titles(_OPERATOR_COLUMNS, titles)
+    # Where no operator launches work, the time of the work is a column of zeros.
     if not on_device:
         columns = tuple(
             replace(column, title="") if column.title.startswith("device") else column
@@ -235,6 +238,7 @@ def define_modules(report: Report) -> Table:
     on_device = any(module.device_ns is not None for module in modules)
     per_step = any(module.host_per_step_ns is not None for module in modules)
 
+    # A screen has the times of one side, by which the share of a module is counted.
     side, device = ("device", device_noun(report)) if on_device else ("host", "")
     titles = {f"{side} in total": f"on {device}" if device else "total"}
     titles[f"self, {side} in total"] = "self"
@@ -260,6 +264,7 @@ def define_lines(report: Report) -> Table:
     on_device = any(line.device_ns is not None for line in lines)
     per_step = any(line.host_per_step_ns is not None for line in lines)
 
+    # Host time is all self time: operators of a line are counted without those that they call.
     device = device_noun(report)
     titles = {
         (True, True): {

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from profkit.dataclass import dataclass
 from profkit.model.location import MODULE_LEVEL, Location, numbered_line
 from profkit.names import middle_cut, short_kernel, short_path, visible
-from profkit.present.tables.definition import FORMATS, Column, Table
+from profkit.present.tables.definition import FORMATS, Column, ColumnKind, Table
 from profkit.renderers.html._section import fill
 
 CellKind = Literal["name", "place", "text", "ns", "bytes", "count", "share", "number"]
@@ -21,8 +21,7 @@ FIRST_ROWS: Final = 15
 """Rows that are readable without a script, and rows per page of the table."""
 TABLE_SCRIPT: Final = "table.js"
 
-_FORMATS: Final[Mapping[str, Callable[[Any], str]]] = FORMATS
-_KINDS: Final[Mapping[str, CellKind]] = {
+_KINDS: Final[Mapping[ColumnKind, CellKind]] = {
     "name": "name", "kernel": "name", "place": "place", "file": "place", "ns": "ns",
     "bytes": "bytes", "count": "count", "share": "share", "number": "number",
 }  # fmt: skip
@@ -55,13 +54,13 @@ class SortableColumn:
     @property
     def is_figure(self) -> bool:
         """Return whether it contains numbers."""
-        return self.kind in _FORMATS
+        return self.kind in FORMATS
 
     def formatted(self, cell: Cell) -> str:
         """Return a cell as text; an unknown figure is a dash."""
         if cell is None:
             return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
-        return _FORMATS[self.kind](cell) if self.is_figure else str(cell)
+        return FORMATS[self.kind](cell) if self.is_figure else str(cell)
 
 
 @dataclass(frozen=True)
