@@ -97,7 +97,7 @@ def define_memory_steps(report: Report) -> Table:
     """Define the table of the memory of a monitored program after each step."""
     memory = report.summary.memory
     steps = () if memory is None else memory.steps
-    return Table("memory_steps", "Memory over the steps", _STEP_COLUMNS, steps)
+    return Table("memory_steps", "Memory over steps", _STEP_COLUMNS, steps)
 
 
 def define_allocation_sites(allocations: AllocationTable) -> Table:
