@@ -119,7 +119,7 @@ def define_allocation_sites(allocations: AllocationTable) -> Table:
 
 
 def _find_place(site: AllocationSite) -> Location | str:
-    # Blocks without a stack are told apart by whether they were there before the recording.
+    # Blocks without a stack may be older than the recording.
     return place_of(site) if site.location.file is None else site.location
 
 
