@@ -37,9 +37,8 @@ _WITHOUT_LINE: Final = {NO_LINE: NO_SOURCE_LINE, _EARLIER_LINE: _EARLIER}
 def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
     """Return each device's memory over time; empty if the recording has no memory events."""
     series = [_build_snapshot_series(memory) for memory in ctx.device_memories if memory.replay.end]
-    return tuple(found for found in series if found.allocated_bytes.any()) or _build_trace_series(
-        ctx
-    )
+    filled = tuple(device for device in series if device.allocated_bytes.any())
+    return filled or _build_trace_series(ctx)
 
 
 def _build_snapshot_series(memory: DeviceMemory) -> MemorySeries:

@@ -10,8 +10,8 @@ from profkit.model.rank_lanes import JobLanes, LaneSite, RankLane
 from profkit.model.report import Report
 from profkit.model.timeline import SliceKind, Timeline, TimelineLane, TimelineSite
 from profkit.present.labels import part_label
-from profkit.present.ranks import WHY_LATE
 from profkit.present.step_heat import distinct_names
+from profkit.present.tables.rank_tables import WHY_LATE
 
 MAX_RANKS: Final = 256
 """Lanes. Of more ranks, those that the others waited for longest are shown."""

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.engine.wording import counted, rank_list
-from profkit.index.ranks.calls import POINT_TO_POINT
 from profkit.model.job import (
-    CollectiveGroup,
     CollectivesSummary,
     Lateness,
-    RankSummary,
 )
 from profkit.model.report import Report
 from profkit.names import short_path
@@ -21,11 +18,12 @@ from profkit.present.document import (
     ListItem,
     TableBlock,
     TableRow,
-    columns_of,
     one_line,
 )
 from profkit.present.renderer import ReadersOptions
-from profkit.units import format_count, format_ns, format_number, format_share
+from profkit.present.tables.rank_tables import define_collectives, define_ranks
+from profkit.present.tables.screen import lay_out_table
+from profkit.units import format_count, format_ns, format_share
 
 _WHY: Final[dict[Lateness, str]] = {
     "host": "its host launches late",
@@ -33,10 +31,6 @@ _WHY: Final[dict[Lateness, str]] = {
     "compute": "its device computes longer",
     "unknown": "",
 }
-WHY_LATE: Final[dict[Lateness, str]] = {
-    "host": "launches late", "data": "waits for data", "compute": "computes longer", "unknown": "",
-}  # fmt: skip
-"""Why a rank is the last, in tables."""
 _REASONS: Final = {
     "not-recorded": "of groups of which no other rank was recorded",
     "no-counterpart": "without a counterpart on another rank",
@@ -59,8 +53,6 @@ _SLOWER: Final = 1.02
 """A smaller slowdown by unequal ranks is not in the headline."""
 _STRAGGLING: Final = "straggling-rank"
 _MAX_UNREAD: Final = 3
-_N_OF_PAIR: Final = 2
-"""A send and its receive."""
 
 
 def describe_job(report: Report) -> Iterator[str]:
@@ -148,40 +140,12 @@ def _main_lateness(collectives: CollectivesSummary, rank: int) -> Lateness:
     return max(late_ns, key=lambda why: late_ns[why], default="unknown")
 
 
-def group_name(group: CollectiveGroup) -> str:
-    """Return the name of a process group, or its purpose if PyTorch has only numbered it."""
-    is_named = group.group and not group.group.isdigit()
-    return group.group if is_named else group.description or group.group
-
-
-def mean_wait_ns(group: CollectiveGroup) -> int:
-    """Return how long a call waits until the last rank has started, on average."""
-    # The waits of all members of a call are summed.
-    n_members = _N_OF_PAIR if group.kind in POINT_TO_POINT else len(group.ranks)
-    return group.wait_ns // max(1, group.n * n_members)
-
-
-def mean_transfer_ns(group: CollectiveGroup) -> int:
-    """Return how long a collective transfers, on average."""
-    return group.transfer_ns // max(1, group.n)
-
-
-def often_last(group: CollectiveGroup) -> str:
-    """Return ``rank 2 in 8``, or nothing if no rank was last by more than the clocks' error."""
-    return f"rank {group.last[0].rank} in {format_count(group.last[0].n)}" if group.last else ""
-
-
-def why_last(group: CollectiveGroup) -> str:
-    """Return ``launches late``, or nothing if the reason is not known."""
-    return WHY_LATE[group.last[0].why] if group.last else ""
-
-
 def job_sections(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     """Yield the ranks, and the collectives between them."""
     if report.collectives is None:
         return
     yield _build_ranks(report, options)
-    yield _build_collectives(report.collectives, options)
+    yield _build_collectives(report, report.collectives, options)
 
 
 def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:
@@ -190,56 +154,30 @@ def _build_ranks(report: Report, options: ReadersOptions) -> DocumentSection:
     shown = ranks if options.verbose else ranks[: options.limit]
     shown = sorted(shown, key=lambda rank: rank.rank)
 
-    hosts = {rank.host for rank in report.ranks}
-    end = ("host",) if len(hosts) > 1 else ()
-    columns = columns_of(
-        "rank", ("step", "compute", "data", "waits", "transfer", "last in", "late by"), end
-    )
-    rows = tuple(TableRow(_rank_cells(rank)[: len(columns)]) for rank in shown)
-
+    table = define_ranks(report)
+    columns, rows = lay_out_table(table, shown, options.base)
     n_shown = f"{len(shown)} of {len(ranks)}, the latest" if len(shown) < len(ranks) else ""
     note = f"Below are the times of rank {report.source.rank}."
     if not options.verbose:
         note = f"--verbose shows the times of rank {report.source.rank} with its kernels."
-    title = "Ranks, per step" if any(rank.steps_ns for rank in ranks) else "Ranks"
-    blocks = (TableBlock(columns, rows), ListBlock((ListItem(note),)))
-    return DocumentSection(title, blocks, n_shown)
+    table_block = TableBlock(columns, tuple(map(TableRow, rows)))
+    return DocumentSection(table.title, (table_block, ListBlock((ListItem(note),))), n_shown)
 
 
-def _rank_cells(rank: RankSummary) -> tuple[str, ...]:
-    def time(ns: int | None) -> str:
-        return "" if ns is None else format_ns(ns)
-
-    return (
-        str(rank.rank),
-        time(rank.step_ns),
-        time(rank.compute_ns),
-        time(rank.data_wait_ns),
-        time(rank.collective_wait_ns),
-        time(rank.transfer_ns),
-        format_count(rank.n_last),
-        time(rank.late_ns // rank.n_last if rank.n_last else 0),
-        one_line(rank.host or ""),
-    )
-
-
-def _build_collectives(collectives: CollectivesSummary, options: ReadersOptions) -> DocumentSection:
+def _build_collectives(
+    report: Report, collectives: CollectivesSummary, options: ReadersOptions
+) -> DocumentSection:
     blocks: list[Block] = []
-    groups = collectives.groups if options.verbose else collectives.groups[: options.limit]
-    speed = ("bus GB/s",) if any(group.bus_bytes_per_s is not None for group in groups) else ()
+    table = define_collectives(report)
+    groups = table.for_people if options.verbose else table.for_people[: options.limit]
     if groups:
-        columns = columns_of(
-            "collective",
-            ("n", "waiting", "transfer", *speed, "often last"),
-            ("why", "ranks"),
-        )
-        rows = tuple(_group_row(group, with_speed=bool(speed)) for group in groups)
-        blocks.append(TableBlock(columns, rows))
+        columns, rows = lay_out_table(table, groups)
+        blocks.append(TableBlock(columns, tuple(map(TableRow, rows))))
     blocks += [ListBlock((ListItem(text),)) for text in unmatched_texts(collectives)]
 
     matched = matched_text(collectives)
     figures = f"{matched}, means per call" if groups else matched
-    return DocumentSection("Collectives", tuple(blocks), figures)
+    return DocumentSection(table.title, tuple(blocks), figures)
 
 
 def matched_text(collectives: CollectivesSummary) -> str:
@@ -254,20 +192,3 @@ def unmatched_texts(collectives: CollectivesSummary) -> list[str]:
         f"{counted(calls.n, 'call')} {_REASONS[calls.reason]}: in no figure"
         for calls in collectives.unmatched
     ]
-
-
-def _group_row(group: CollectiveGroup, *, with_speed: bool) -> TableRow:
-    speed = group.bus_bytes_per_s
-    speed_cells = ("" if speed is None else format_number(speed / 1e9),) if with_speed else ()
-    return TableRow(
-        (
-            one_line(" · ".join(filter(None, (group.kind, group_name(group))))),
-            format_count(group.n),
-            format_ns(mean_wait_ns(group)),
-            format_ns(mean_transfer_ns(group)),
-            *speed_cells,
-            often_last(group),
-            why_last(group),
-            f"ranks {rank_list(group.ranks)}",
-        )
-    )

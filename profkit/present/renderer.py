@@ -16,6 +16,8 @@ A module may have more functions:
 - ``render_difference``, ``render_check``, ``render_explanation``, ``render_history`` do it for one
   of these.
 
+What every format promises is a list in CONTRIBUTING.md, which the tests of all renderers check.
+
 A module is named after its format, so that one format is found without importing the others. A word
 may follow an underscore, as in ``csv_tables``.
 """

@@ -17,7 +17,9 @@ from profkit.model.history import History
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.renderer import RendererInfo
-from profkit.present.tables import Table, Value, build_history_table, filled_tables, table
+from profkit.present.tables import filled_tables, table
+from profkit.present.tables.export import ExportedTable, Value
+from profkit.present.tables.history_table import build_history_table
 
 INFO = RendererInfo(name="csv", suffix=".csv", media_type="text/csv")
 
@@ -52,7 +54,7 @@ def render_history(history: History, options: Options) -> bytes:
     return _write(build_history_table(history))
 
 
-def _write(content: Table) -> bytes:
+def _write(content: ExportedTable) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in content.columns])

@@ -28,8 +28,9 @@ from profkit.model.live_memory import MemorySample
 from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.model.snapshot import NO_STACK, Action, State
-from profkit.present import tables as report_tables
 from profkit.present.renderer import RecordingOptions, RendererInfo
+from profkit.present.tables import TABLES, filled_tables, table
+from profkit.present.tables.export import ExportedColumn, ExportedTable
 
 INFO = RendererInfo(
     name="parquet",
@@ -77,14 +78,14 @@ def render(report: Report, options: Options) -> bytes:
 
     names = table_names(report, options)
     name = options.table or names[0]
-    if name not in names and name not in report_tables.TABLES:
+    if name not in names and name not in TABLES:
         raise UsageError(f"There is no table {name!r}.", f"The tables are {', '.join(names)}.")
 
     build_columns = _RECORDING_TABLES.get(name)
     if build_columns is not None and options.recording is not None:
         columns = build_columns(options.recording.context, pa)
     else:
-        columns = _convert_table(report_tables.table(report, name, options.base), pa)
+        columns = _convert_table(table(report, name, options.base), pa)
 
     arrays = dict(columns)
     schema = pa.schema(
@@ -107,15 +108,15 @@ def table_names(report: Report, options: Options) -> tuple[str, ...]:
         "samples": ctx.live is not None,
     }
     of_recording = (name for name, exists in recorded.items() if exists)
-    return (*of_recording, *report_tables.filled_tables(report))
+    return (*of_recording, *filled_tables(report))
 
 
 def _metadata(column: str) -> Mapping[bytes, bytes]:
-    unit = "bytes" if column in _BYTES else report_tables.Column(column).unit
+    unit = "bytes" if column in _BYTES else ExportedColumn(column).unit
     return {b"unit": unit.encode()} if unit else {}
 
 
-def _convert_table(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _convert_table(table: ExportedTable, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     for i, column in enumerate(table.columns):
         values = [row[i] for row in table.rows]

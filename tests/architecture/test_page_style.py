@@ -21,6 +21,8 @@ NOW = {
     "engine": AIM._replace(comments=12),
     "index": PageStyle(0.00, 0.000, 17, 0.00, 0.04, 0),
     "integrations": BEYOND._replace(comments=16, verbless=0.1),  # hooks that pytest names
+    "present": PageStyle(0.03, 0.003, 15.0, 0.05, 0.11, 0),
+    "renderers": PageStyle(0.06, 0.001, 15.4, 0.01, 0.02, 0),
     "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe
     "readers": PageStyle(0.00, 0.001, 17, 0.00, 0.07, 0),
     "scale": PageStyle(0.00, 0.000, 15.5, 0.00, 0.00, 0),

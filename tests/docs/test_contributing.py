@@ -1,4 +1,4 @@
-"""The rule of CONTRIBUTING.md works: one file and one test, and nothing else is edited."""
+"""The rule and the renderer of CONTRIBUTING.md work, and nothing else is edited for them."""
 
 import os
 import shutil
@@ -62,8 +62,22 @@ def test_the_new_rule_is_selected_shown_and_documented(checkout: Path) -> None:
     assert "min_sort_share" in page.read_text(encoding="utf-8")
 
 
-def test_the_new_rule_follows_the_style(checkout: Path) -> None:
+@pytest.mark.slow
+def test_the_new_renderer_keeps_what_every_format_promises(checkout: Path) -> None:
+    tests = "tests/renderers/test_every_renderer.py"
+    passed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "org")
+    assert int(passed.rpartition(" passed")[0].rpartition("\n")[2].split()[0]) > 30
+
+
+def test_the_new_renderer_is_a_format_of_the_command_line(checkout: Path) -> None:
+    (trace,) = (checkout / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
+    shown = run(checkout, "-m", "profkit", "analyze", str(trace), "--format", "org")
+    assert "* Findings: " in shown
+
+
+def test_the_new_rule_and_renderer_follow_the_style(checkout: Path) -> None:
     files = ["profkit/detectors/full_sorts.py", "tests/detectors/test_full_sorts.py"]
+    files.append("profkit/renderers/org.py")
     run(checkout, "-m", "ruff", "check", *files)
     run(checkout, "-m", "ruff", "format", "--check", *files)
 

@@ -1,15 +1,17 @@
 """Tables that sort and search: the first rows as HTML, all rows as data for ``table.js``."""
 
-from collections.abc import Callable, Iterable, Sequence
+import posixpath
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Literal
 
 from markupsafe import Markup
 
 from profkit.dataclass import dataclass
-from profkit.names import middle_cut, visible
+from profkit.model.location import MODULE_LEVEL, Location, numbered_line
+from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.present.tables.definition import FORMATS, Column, ColumnKind, Table
 from profkit.renderers.html._section import fill
-from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
 CellKind = Literal["name", "place", "text", "ns", "bytes", "count", "share", "number"]
 Cell = str | int | float | None
@@ -19,10 +21,11 @@ FIRST_ROWS: Final = 15
 """Rows that are readable without a script, and rows per page of the table."""
 TABLE_SCRIPT: Final = "table.js"
 
-_FORMATS: Final[dict[str, Callable[[Any], str]]] = {
-    "ns": format_ns, "bytes": format_bytes, "count": format_count, "share": format_share,
-    "number": format_number,
+_KINDS: Final[Mapping[ColumnKind, CellKind]] = {
+    "name": "name", "kernel": "name", "place": "place", "file": "place", "ns": "ns",
+    "bytes": "bytes", "count": "count", "share": "share", "number": "number",
 }  # fmt: skip
+"""The kinds of columns of a report's tables here; all others are texts."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,13 @@ class SortableColumn:
     @property
     def is_figure(self) -> bool:
         """Return whether it contains numbers."""
-        return self.kind in _FORMATS
+        return self.kind in FORMATS
 
     def formatted(self, cell: Cell) -> str:
         """Return a cell as text; an unknown figure is a dash."""
         if cell is None:
             return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
-        return _FORMATS[self.kind](cell) if self.is_figure else str(cell)
+        return FORMATS[self.kind](cell) if self.is_figure else str(cell)
 
 
 @dataclass(frozen=True)
@@ -141,3 +144,77 @@ def build_table(
         hints=tuple(map(cell, hints)),
         word=word,
     )
+
+
+def build_report_table(
+    table: Table,
+    base: str = "",
+    *,
+    id: str = "",
+    caption: str = "",
+    ranges: Sequence[tuple[int, int]] = (),
+    with_folders: bool = False,
+) -> SortableTable:
+    """Build a table of the report, without its empty columns.
+
+    Args:
+        base: A folder; source lines within it are relative to it.
+        id: Its anchor, if it is not its name.
+        caption: Its heading, if it is not its title.
+        ranges: As in :class:`SortableTable`.
+        with_folders: Whether lines outside of ``base`` have the path of their file.
+    """
+    columns = [
+        SortableColumn(
+            _capitalize(column.title),
+            _KINDS.get(column.kind, "text"),
+            _build_reader(column, base, with_folders=with_folders),
+            column.about,
+        )
+        for column in table.columns
+        if column.title
+    ]
+
+    names = table.full_name
+    hints = [getattr(item, names) for item in table.for_people] if names else []
+    return build_table(
+        id or table.name, caption or table.title, columns, table.for_people,
+        sorted_by=_capitalize(table.sorted_by), ranges=ranges, hints=hints, word=table.word,
+    )  # fmt: skip
+
+
+def _capitalize(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
+def _build_reader(column: Column, base: str, *, with_folders: bool) -> Callable[[Any], Cell]:
+    """Return what reads the cell of a column in an item."""
+
+    def read(item: object) -> Cell:
+        value: Any = column.value_in(item)
+        match column.kind:
+            case "place":
+                return _describe_place(value, base, with_folders=with_folders)
+            case "kernel":
+                return short_kernel(value)
+            case "id":
+                return str(value)
+            case _:
+                content: Cell = value
+                return content
+
+    return read
+
+
+def _describe_place(where: Location | str | None, base: str, *, with_folders: bool) -> str:
+    """Return ``train.py:12``, ``lib/model.py:forward`` for a function, or nothing."""
+    if isinstance(where, str):
+        return where
+    if where is None or where.file is None:
+        return ""
+
+    # Files of libraries are outside of the base: their whole paths would widen the table.
+    path = short_path(where.file, base)
+    file = posixpath.basename(path) if path.startswith("/") and not with_folders else path
+    by_function = where.precision == "function" and where.function != MODULE_LEVEL
+    return f"{file}:{where.function}" if by_function else numbered_line(file, where.line)

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator
 
-from profkit.model.critical_path import BlockingCall, CriticalPathSummary, PathEntry, PathLine
 from profkit.model.report import Report
-from profkit.names import short_path
-from profkit.present.critical_path import (
-    entry_name,
-    main_name,
-    path_label,
-    path_title,
-    unexplained_text,
+from profkit.present.critical_path import path_title, unexplained_text
+from profkit.present.tables.path_tables import (
+    define_blocking_calls,
+    define_path_lines,
+    define_path_names,
+    define_path_parts,
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, build_table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableTable, build_report_table
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -23,7 +21,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     if path is None:
         return None
 
-    tables = [table for table in _build_tables(path, options) if table.rows]
+    tables = [table for table in _build_tables(report, options) if table.rows]
     return Section(
         id="critical-path",
         title="Critical path",
@@ -39,54 +37,9 @@ def build_section(report: Report, options: Options) -> Section | None:
     )
 
 
-def _build_tables(path: CriticalPathSummary, options: Options) -> Iterator[SortableTable]:
-    times = tuple(_build_time_columns(path))
-    kind = SortableColumn("Kind", "text", lambda e: path_label(e.kind))
-    line = SortableColumn(
-        "Line", "place", lambda e: _line(e, options), "of device work that of its launch"
-    )
-    segments = SortableColumn("Segments", "count", "n_segments")
-    yield build_table("path-kinds", "Time by kind", (kind, *times), path.parts, sorted_by="Share")
-
-    names = (
-        SortableColumn("Name", "name", lambda e: entry_name(e.kind, e.name)),
-        kind, *times, segments, line,
-        SortableColumn("Operator", "name", "location.op", "of device work that launched it"),
-    )  # fmt: skip
-    full = [entry.name for entry in path.entries]
-    yield build_table(
-        "path-names", "Costliest names", names, path.entries, sorted_by="Share", hints=full
-    )
-
-    lines = (
-        line, kind, *times, segments,
-        SortableColumn("Longest", "name", main_name, "the name with most of this time"),
-        SortableColumn("Of the path", "share", "main_share", "the time of that name"),
-    )  # fmt: skip
-    with_file = [entry for entry in path.lines if entry.location.file is not None]
-    yield build_table("path-lines", "Costliest lines", lines, with_file, sorted_by="Share")
-
-    calls = (
-        SortableColumn("Call", "name", "call"),
-        SortableColumn("Calls", "count", "n_calls"),
-        *times, line,
-    )  # fmt: skip
-    yield build_table(
-        "path-blocking", "Calls that block the host while the path is on a device", calls,
-        path.blocking, sorted_by="Share",
-    )  # fmt: skip
-
-
-def _build_time_columns(path: CriticalPathSummary) -> Iterator[SortableColumn]:
-    if path.per_step_ns is not None:
-        yield SortableColumn("Per step", "ns", "per_step_ns")
-    yield SortableColumn("Total", "ns", "ns", "over all steps")
-    yield SortableColumn("Share", "share", "share", "of the critical path")
-
-
-def _line(item: PathEntry | PathLine | BlockingCall, options: Options) -> str:
-    where = item.location
-    if where.file is None:
-        return ""
-    path = short_path(where.file, options.base)
-    return f"{path}:{where.function if where.precision == 'function' else where.line}"
+def _build_tables(report: Report, options: Options) -> Iterator[SortableTable]:
+    yield build_report_table(define_path_parts(report), id="path-kinds")
+    names = define_path_names(report)
+    yield build_report_table(names, options.base, id="path-names", with_folders=True)
+    for table in (define_path_lines(report), define_blocking_calls(report)):
+        yield build_report_table(table, options.base, with_folders=True)

@@ -5,21 +5,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from profkit.model.location import numbered_line
 from profkit.model.memory_series import MemorySeries
-from profkit.model.memory_summary import AllocationSite, MemorySummary, SnapshotDevice
+from profkit.model.memory_summary import MemorySummary, SnapshotDevice
 from profkit.model.report import Report
-from profkit.names import short_path
 from profkit.present.memory_series import MAX_LAYERS, REST_LAYERS, memory_series
 from profkit.present.memory_text import (
-    AllocationTable,
     allocation_tables,
     memory_facts,
-    place_of,
     series_rows,
     use_label,
 )
 from profkit.present.recording_tables import find_largest_allocations, find_operator_memory
+from profkit.present.tables.memory_tables import (
+    OF_ALL,
+    define_allocation_sites,
+    define_memory_series,
+)
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import pack_lives
 from profkit.renderers.html._section import CHART_SCRIPT, LIVES_SCRIPT, Section, fill
@@ -27,6 +28,7 @@ from profkit.renderers.html._table import (
     TABLE_SCRIPT,
     SortableColumn,
     SortableTable,
+    build_report_table,
     build_table,
     cell,
 )
@@ -35,7 +37,6 @@ from profkit.renderers.html.segments import USE_COLORS, build_segment_maps
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
-_OF_ALL: Final = "of all allocated bytes at that time"
 _COUNT_AND_BYTES: Final = (
     SortableColumn("Blocks", "count", "n"),
     SortableColumn("Bytes", "bytes", "bytes"),
@@ -162,13 +163,17 @@ def _build_monitored_chart(report: Report) -> dict[str, Any] | None:
 def _build_tables(
     report: Report, memory: MemorySummary, options: Options, histories: tuple[MemorySeries, ...]
 ) -> Iterator[SortableTable]:
-    yield _build_monitored_table(report)
+    yield build_report_table(define_memory_series("Memory over steps", series_rows(report)))
     # Snapshots list the blocks at the peak by line and use, with their counts, in tables below.
     if not memory.devices:
         for number, series in enumerate(histories):
             yield from (_build_peak_table(number, series, kind) for kind in series.layers)
     for number, allocations in enumerate(allocation_tables(report, everything=True)):
-        yield _build_allocation_site_table(number, allocations, options)
+        table = define_allocation_sites(allocations)
+        caption = f"{table.title}: {format_bytes(allocations.total_bytes)}"
+        yield build_report_table(
+            table, options.base, id=f"memory-sites-{number}", caption=caption, with_folders=True
+        )
     for number, device in enumerate(memory.devices):
         yield from _build_device_tables(number, device)
     yield from _build_operator_tables(options)
@@ -181,7 +186,7 @@ def _build_peak_table(number: int, series: MemorySeries, kind: str) -> SortableT
     columns = (
         SortableColumn("Allocated by", "place", "name"),
         SortableColumn("Bytes", "bytes", lambda layer: int(layer.bytes[highest])),
-        SortableColumn("Share", "share", lambda layer: int(layer.bytes[highest]) / total, _OF_ALL),
+        SortableColumn("Share", "share", lambda layer: int(layer.bytes[highest]) / total, OF_ALL),
     )
 
     layers = [layer for layer in series.layers[kind] if layer.bytes[highest] and total]
@@ -189,41 +194,6 @@ def _build_peak_table(number: int, series: MemorySeries, kind: str) -> SortableT
 
     caption = f"{series.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
     return build_table(f"memory-peak-{number}-{kind}", caption, columns, layers, sorted_by="Bytes")
-
-
-def _build_monitored_table(report: Report) -> SortableTable:
-    columns = (
-        SortableColumn("Figure", "text", "name"),
-        SortableColumn("After the first step", "bytes", "first_bytes"),
-        SortableColumn("After the last step", "bytes", "last_bytes"),
-        SortableColumn("Highest", "bytes", "highest_bytes"),
-    )
-    return build_table("memory-monitored", "Memory over the steps", columns, series_rows(report))
-
-
-def _build_allocation_site_table(
-    number: int, allocations: AllocationTable, options: Options
-) -> SortableTable:
-    columns = (
-        SortableColumn("Allocated at", "place", lambda site: _site_place(site, options)),
-        SortableColumn("Function", "name", "location.function"),
-        *_COUNT_AND_BYTES,
-        SortableColumn("Share", "share", allocations.share, _OF_ALL),
-        SortableColumn(
-            "Used for", "text", lambda site: use_label(site.category), "inferred from the stack"
-        ),
-    )
-    caption = f"{allocations.title}: {format_bytes(allocations.total_bytes)}"
-    return build_table(
-        f"memory-sites-{number}", caption, columns, allocations.sites, sorted_by="Bytes"
-    )
-
-
-def _site_place(site: AllocationSite, options: Options) -> str:
-    where = site.location
-    if where.file is None or where.line is None:
-        return place_of(site)
-    return numbered_line(short_path(where.file, options.base), where.line)
 
 
 def _build_device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:

@@ -2,29 +2,15 @@
 
 from typing import Any, Final
 
-from profkit.engine.wording import counted, rank_list
+from profkit.engine.wording import counted
 from profkit.model.report import Report
-from profkit.names import short_path
 from profkit.present.rank_timeline import MAX_RANKS, rank_timeline, step_ranges
-from profkit.present.ranks import (
-    group_name,
-    matched_text,
-    mean_transfer_ns,
-    mean_wait_ns,
-    often_last,
-    unmatched_texts,
-    why_last,
-)
+from profkit.present.ranks import matched_text, unmatched_texts
 from profkit.present.step_heat import BOUNDS, HeatMap, build_step_heat
+from profkit.present.tables.rank_tables import define_collectives, define_ranks
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, build_report_table, cell
 from profkit.renderers.html.timeline import (
     MAX_LEVEL_CHARACTERS,
     SCRIPTS,
@@ -52,7 +38,10 @@ def build_section(report: Report, options: Options) -> Section | None:
     levels = [] if shown is None else fit_levels(shown, MAX_LEVEL_CHARACTERS)
     tables = [
         table
-        for table in (_build_rank_table(report), _build_collective_table(report))
+        for table in (
+            build_report_table(define_ranks(report), id="ranks-table", caption="All ranks"),
+            build_report_table(define_collectives(report)),
+        )
         if table.rows
     ]
 
@@ -111,61 +100,3 @@ def _describe_heat(heat: HeatMap, report: Report) -> dict[str, Any]:
             for row in heat.cells
         ],
     }  # fmt: skip
-
-
-def _build_rank_table(report: Report) -> SortableTable:
-    # Columns of zeros alone are left out: most jobs have one clock or do not wait for data.
-    data = (SortableColumn("Waiting for data", "ns", "data_wait_ns", "per step"),)
-    clocks = (
-        SortableColumn("Clock", "ns", "offset_ns", "what its clock shows more than the first"),
-        SortableColumn("Clock error", "ns", "error_ns", "deviation of single ends from that"),
-    )
-
-    columns = (
-        SortableColumn("Rank", "text", lambda each: str(each.rank)),
-        SortableColumn("Step", "ns", "step_ns", "mean step time"),
-        SortableColumn("Compute", "ns", "compute_ns", "per step, without collectives"),
-        *(data if any(rank.data_wait_ns for rank in report.ranks) else ()),
-        SortableColumn(
-            "Waiting for ranks", "ns", "collective_wait_ns",
-            "per step, in collectives until the last rank had started",
-        ),
-        SortableColumn("Transfer", "ns", "transfer_ns", "per step, the rest of collectives"),
-        SortableColumn("Last in", "count", "n_last", "collectives that it was the last to start"),
-        SortableColumn(
-            "Late", "ns", "late_ns", "in these, after the median of the other ranks, in total"
-        ),
-        *(clocks if any(rank.offset_ns or rank.error_ns for rank in report.ranks) else ()),
-        SortableColumn("Host", "text", "host"),
-        SortableColumn("File", "place", lambda each: short_path(each.file, report.source.path)),
-    )  # fmt: skip
-    return build_table("ranks-table", "All ranks", columns, report.ranks)
-
-
-def _build_collective_table(report: Report) -> SortableTable:
-    columns = (
-        SortableColumn("Collective", "name", "kind"),
-        SortableColumn("Group", "name", group_name),
-        SortableColumn("Ranks", "text", lambda each: rank_list(each.ranks)),
-        SortableColumn("Number", "count", "n", "matched collectives"),
-        SortableColumn(
-            "Waiting", "ns", mean_wait_ns, "mean of all calls, until the last rank had started"
-        ),
-        SortableColumn("Transfer", "ns", mean_transfer_ns, "mean, from then to the end on all"),
-        SortableColumn(
-            "Bus GB/s", "number",
-            lambda each: None if each.bus_bytes_per_s is None else each.bus_bytes_per_s / 1e9,
-            "bus bandwidth as nccl-tests defines it",
-        ),
-        SortableColumn(
-            "Often last", "text", often_last, "the rank that was last in most, and in how many"
-        ),
-        SortableColumn(
-            "Late", "ns", lambda each: each.last[0].late_ns if each.last else None,
-            "in these, after the median of the other ranks, in total",
-        ),
-        SortableColumn("Why", "text", why_last),
-    )  # fmt: skip
-
-    groups = report.collectives.groups if report.collectives is not None else ()
-    return build_table("collectives", "Collectives", columns, groups)

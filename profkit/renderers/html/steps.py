@@ -1,21 +1,15 @@
 """The time of each step by part, as bars that link to the step on the timeline."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from profkit.model.report import Report, StepSummary
 from profkit.present.labels import part_label
 from profkit.present.part_colors import color_of, is_idle
+from profkit.present.tables.step_tables import define_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import (
-    TABLE_SCRIPT,
-    SortableColumn,
-    SortableTable,
-    build_table,
-    cell,
-)
+from profkit.renderers.html._table import TABLE_SCRIPT, build_report_table, cell
 
 _SCRIPTS: Final = (CHART_SCRIPT, "stacked.js", "steps.js")
 
@@ -26,7 +20,8 @@ def build_section(report: Report, options: Options) -> Section | None:
     if not steps:
         return None
 
-    rows = _build_table(steps)
+    ranges = list(zip(*_bounds(steps), strict=True))
+    rows = build_report_table(define_steps(report), id="steps-table", ranges=ranges)
     data: dict[str, Any] = {"tables": {rows.id: rows.data}}
     # Reports that an earlier version saved have no parts of single steps.
     is_drawn = any(step.parts for step in steps)
@@ -87,31 +82,3 @@ def _bounds(steps: tuple[StepSummary, ...]) -> tuple[list[int], list[int]]:
     """Return where steps begin and end, on the devices if the host runs ahead of them."""
     starts = [step.time_start_ns for step in steps]
     return starts, [start + step.time_ns for start, step in zip(starts, steps, strict=True)]
-
-
-def _times(steps: tuple[StepSummary, ...]) -> tuple[SortableColumn, ...]:
-    """Return columns of the step time: on the host, and on devices that it runs ahead of."""
-    on_host = SortableColumn("Step time", "ns", "dur_ns", "on the host")
-    if all(step.device_dur_ns is None for step in steps):
-        return (on_host,)
-    about = "from the completion of the step before to its own"
-    on_device = SortableColumn("Step time, device", "ns", "device_dur_ns", about)
-    return replace(on_host, title="Step time, host"), on_device
-
-
-def _build_table(steps: tuple[StepSummary, ...]) -> SortableTable:
-    on_device = any(step.gpu_busy_ns is not None for step in steps)
-    device = (
-        SortableColumn("Device busy", "ns", "gpu_busy_ns", "any device ran a kernel or copy"),
-        SortableColumn("Device idle", "ns", "gpu_idle_ns", "the rest of the step"),
-    )
-    columns = (
-        SortableColumn("Step", "name", "name"),
-        *_times(steps),
-        *(device if on_device else ()),
-        SortableColumn("Waiting for data", "ns", "data_wait_ns", "in a data loader's __next__"),
-        SortableColumn("In syncs", "ns", "sync_ns", "the host waited for a device"),
-    )
-
-    ranges = list(zip(*_bounds(steps), strict=True))
-    return build_table("steps-table", "All steps", columns, steps, ranges=ranges)

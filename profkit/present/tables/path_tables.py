@@ -1,0 +1,86 @@
+"""The critical path: by kind, by name, by source line, and the calls that block on it."""
+
+from typing import Final
+
+from profkit.model.report import Report
+from profkit.present.critical_path import entry_name, main_name, path_label
+from profkit.present.tables.columns import PLACE
+from profkit.present.tables.definition import Column, Table
+
+_KIND: Final = Column("text", "", "kind", value=lambda part: path_label(part.kind))
+_RAW_KIND: Final = Column("text", "kind")
+_TIMES: Final = (
+    Column("ns", "per_step_ns", "per step"),
+    Column("ns", "ns", "total", "over all steps"),
+    Column("share", "share", "share", "of the critical path"),
+)
+_SEGMENTS: Final = Column("count", "n_segments", "segments")
+_LINE: Final = Column(
+    "place", "", "line", "of device work that of its launch", value="location"
+)  # fmt: skip
+
+_PART_COLUMNS: Final = (_KIND, _RAW_KIND, *_TIMES)
+_NAME_COLUMNS: Final = (
+    Column("name", "", "name", value=lambda entry: entry_name(entry.kind, entry.name)),
+    _KIND,
+    _RAW_KIND,
+    Column("text", "name"),
+    *_TIMES,
+    _SEGMENTS,
+    _LINE,
+    Column("name", "", "operator", "of device work that launched it", value="location.op"),
+    *PLACE,
+)
+_LINE_COLUMNS: Final = (
+    _LINE,
+    _KIND,
+    *_TIMES,
+    _SEGMENTS,
+    Column("name", "", "longest", "the name with most of this time", value=main_name),
+    Column("share", "main_share", "of the path", "the time of that name"),
+)
+_CALL_COLUMNS: Final = (
+    Column("name", "call", "call"),
+    Column("count", "n_calls", "calls"),
+    *_TIMES,
+    _LINE,
+)
+
+
+def define_path_parts(report: Report) -> Table:
+    """Define the table of the kinds of the critical path."""
+    path = report.summary.critical_path
+    return Table(
+        "critical_path_parts", "Time by kind", _PART_COLUMNS, () if path is None else path.parts,
+        sorted_by="share", exported="kind ns per_step_ns share",
+    )  # fmt: skip
+
+
+def define_path_names(report: Report) -> Table:
+    """Define the table of the names of the critical path, with their lines."""
+    path = report.summary.critical_path
+    return Table(
+        "critical_path", "Costliest names", _NAME_COLUMNS, () if path is None else path.entries,
+        sorted_by="share", full_name="name",
+        exported="kind name ns per_step_ns n_segments share location op module",
+    )  # fmt: skip
+
+
+def define_path_lines(report: Report) -> Table:
+    """Define the table of the source lines of the critical path."""
+    path = report.summary.critical_path
+    lines = () if path is None else path.lines
+    # Without stacks, the rows would be the kinds again.
+    with_file = tuple(line for line in lines if line.location.file is not None)
+    return Table(
+        "path-lines", "Costliest lines", _LINE_COLUMNS, with_file, sorted_by="share"
+    )  # fmt: skip
+
+
+def define_blocking_calls(report: Report) -> Table:
+    """Define the table of the calls that block the host while the path is on a device."""
+    path = report.summary.critical_path
+    return Table(
+        "path-blocking", "Calls that block the host while the path is on a device", _CALL_COLUMNS,
+        () if path is None else path.blocking, sorted_by="share",
+    )  # fmt: skip
