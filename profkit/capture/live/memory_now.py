@@ -8,18 +8,22 @@ from profkit.capture.process import devices
 
 
 def memory_now() -> dict[str, int]:
-    """Bytes of resident memory (``host``), and bytes allocated on each device in use (``cuda:0``).
+    """Return bytes of resident memory (``host``), and allocated on devices in use (``cuda:0``).
 
     Source: ``torch.cuda.memory_allocated``.
     """
-    found: dict[str, int] = {}
+    bytes_by_device: dict[str, int] = {}
+
     resident = resident_bytes(os.getpid())
     if resident is not None:
-        found["host"] = resident
+        bytes_by_device["host"] = resident
+
+    # A device whose memory was never reserved has no context, and is not asked for figures.
     for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError):
             for ordinal in range(module.device_count()):
                 if module.memory_reserved(ordinal):
                     name = f"{module.__name__.rpartition('.')[2]}:{ordinal}"
-                    found[name] = int(module.memory_allocated(ordinal))
-    return found
+                    bytes_by_device[name] = int(module.memory_allocated(ordinal))
+
+    return bytes_by_device

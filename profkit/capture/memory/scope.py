@@ -132,10 +132,12 @@ class Memory(wrappers.CaptureBlock):
         steps, self._steps = self._steps, None
         if steps is None:
             return
+
         sync_monitor.unsubscribe(self._syncs.count)
         self._live = steps.end()
         if self._live is not None and sync_monitor.is_supported():
             self._live = replace(self._live, sync_sites=self._syncs.sites())
+
         self._report = None
         with self._cuda:
             if self._live is not None:
@@ -214,8 +216,10 @@ class Memory(wrappers.CaptureBlock):
         written = files.write_memory(live, trace, "the memory samples")
         if written is None:
             return
+
         self.path = written
         self._write_snapshot(trace)
+
         hint = f"next: profkit analyze {written}"
         console.note(f"monitored “{live.name}”; {hint}", quiet=self._options.quiet)
 
@@ -225,6 +229,7 @@ class Memory(wrappers.CaptureBlock):
         self._write_snapshot(files.trace_file(files.trace_folder(self._options.folder, name)))
         if failed or _n_monitored.get(name) != 1:  # warn once only
             return
+
         hint = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
         console.warn(
             f"profkit.memory found no steps in “{name}”, so leaks cannot be detected. Call its "
