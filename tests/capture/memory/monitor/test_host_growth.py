@@ -170,7 +170,7 @@ def test_growth_that_the_compiler_allocates_is_of_the_call_that_compiles_again(
     recompiled: Recompiled,
 ) -> None:
     recompiled(RECOMPILED)
-    leak = tracker({COMPILER_LINE: 150_000.0, PLACE: 40_000.0}).leak(TREND)
+    leak = tracker({COMPILER_LINE: 150_000.0, PLACE: 40_000.0}).find_leak(TREND)
     assert leak is not None
     assert (leak.stack[0].file, leak.stack[0].line, leak.n) == (*PLACE[:2], 64)
     (holder,) = leak.chains
@@ -191,7 +191,7 @@ def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsew
     per_step: dict[tuple[str, int, str], float], compiled: Compiled | None, recompiled: Recompiled
 ) -> None:
     recompiled(compiled)
-    leak = tracker(per_step).leak(TREND)
+    leak = tracker(per_step).find_leak(TREND)
     assert leak is not None
     assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
 
@@ -218,7 +218,7 @@ def test_growth_has_the_limit_of_what_holds_it(
 ) -> None:
     found = tracker({PLACE: 150_000.0})
     found._scans[-1].holders.extend(holders)
-    leak = found.leak(TREND)
+    leak = found.find_leak(TREND)
     assert leak is not None
     assert leak.limit_bytes == limit_bytes
     assert (leak.shape, leak.storage_bytes) == (TensorShape("uint8", (64, 64, 3), 1), 196_608)
@@ -233,7 +233,7 @@ def test_views_are_counted_without_the_arrays_that_they_retain() -> None:
     ]
     found._scans[-1].holders.append(CLIPS)
     found.growth.per_step = {}
-    leak = found.leak(Trend(200_000.0, 10, 60))
+    leak = found.find_leak(Trend(200_000.0, 10, 60))
     assert leak is not None
     assert (leak.type, leak.n) == ("numpy.ndarray", round(10_000_000 / 196_608))
 
@@ -251,7 +251,7 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
     found.growth.per_step = {PLACE: 500.0}
     chain = replace(CLIPS.chains[0], **changes)  # type: ignore[arg-type]
     found._scans[-1].holders.append(Held(500.0, (chain,), owner="PIL.Image.Image"))
-    leak = found.leak(TREND)
+    leak = found.find_leak(TREND)
     assert leak is not None
     assert leak.kind == "native"
     assert leak.chains == ((chain,) if owner else ())
@@ -276,7 +276,7 @@ def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() ->
         graph_bytes = 6_000_000 if step % 8 == 1 else None
         heap = Allocated(6_000_000 + 1_000 * step, 0)
         series.add(Sample(step, 0, {}, n_nodes=0, graph_bytes=graph_bytes, heap=heap))
-    steps, host = series.host(0.0)
+    steps, host = series.unexplained_heap(0.0)
     assert host.tolist() == (1_000.0 * steps).tolist()
 
 
