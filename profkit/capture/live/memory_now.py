@@ -7,8 +7,8 @@ from profkit.capture.memory.monitor.loader_workers import resident_bytes
 from profkit.capture.process import devices
 
 
-def memory_now() -> dict[str, int]:
-    """Return bytes of resident memory (``host``), and allocated on devices in use (``cuda:0``).
+def measure_memory_now() -> dict[str, int]:
+    """Measure resident memory (``host``), and what is allocated on devices in use (``cuda:0``).
 
     Source: ``torch.cuda.memory_allocated``.
     """

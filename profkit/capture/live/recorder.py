@@ -119,7 +119,7 @@ class StepRecorder:
         if request is None:
             return
 
-        # A cancellation from the other thread counts only before this: see ``is_dropped``.
+        # From here on the other thread does not drop the request: see ``is_dropped``.
         request.is_at_step_end = True
         try:
             if request.session is not None:

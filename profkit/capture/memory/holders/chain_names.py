@@ -144,6 +144,8 @@ def _write_path(path: Sequence[object], root: Root, labels: Mapping[tuple[int, i
     position = 0
     while position < len(path) - 1:
         _note_container(text, path, position)
+
+        # A link through C++ cannot be read from the objects: the search has named it.
         label = labels.get((id(path[position]), id(path[position + 1])))
         if label:
             _write_label(text, label)

@@ -62,10 +62,10 @@ def find_array_index(array: Any, held: object) -> tuple[int, ...] | None:  # noq
 
 def subscript(key: object) -> str:
     """Return a key as a subscript: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``."""
-    return f"[{_key_text(key)}]"
+    return f"[{_render_key(key)}]"
 
 
-def _key_text(key: object, depth: int = 2) -> str:
+def _render_key(key: object, depth: int = 2) -> str:
     """Return a key of a built-in type as its literal, any other as its type's name."""
     kind = type(key)
     if kind is str or kind is bytes:
@@ -80,7 +80,7 @@ def _key_text(key: object, depth: int = 2) -> str:
         return repr(key)
 
     if kind is tuple and depth:
-        shown = [_key_text(item, depth - 1) for item in key[:4]]  # type: ignore[index]
+        shown = [_render_key(item, depth - 1) for item in key[:4]]  # type: ignore[index]
         more = ["…"] if len(key) > len(shown) else []  # type: ignore[arg-type]
         return f"({', '.join([*shown, *more])}{',' if len(shown) == 1 and not more else ''})"
 

@@ -142,7 +142,7 @@ class _ForwardSearch:
         while pending and self._n_missing and self._n_objects < _MAX_OBJECTS:
             thing = pending.popleft()
             self._n_objects += 1
-            for held in self._entries(thing):
+            for held in self._select_entries(thing):
                 if id(held) in self._targets:
                     self._count(id(held))
                     parents = self.graph.referrers.setdefault(id(held), [])
@@ -167,7 +167,7 @@ class _ForwardSearch:
         if is_class(held):
             self.graph.roots[id(held)] = self._roots.of_class(held)
 
-    def _entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
+    def _select_entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
         """Return what an object refers to; of a large container targets and newest entries."""
         if not is_exactly(thing, *_GROWING) or len(thing) <= _LARGE:
             return referents(thing)

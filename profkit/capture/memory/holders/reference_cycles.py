@@ -61,6 +61,8 @@ class Cycles:
         nearest: list[int | None] = [
             component if self._is_cycle(component) else None for component in self._component
         ]
+
+        # Breadth first from all cycles at once: the nearest one comes first.
         pending = deque(n for n, component in enumerate(nearest) if component is not None)
         while pending:
             index = pending.popleft()
@@ -91,6 +93,7 @@ def find_shortest_cycle(start: int, following: Callable[[int], Iterable[int]]) -
     """
     before: dict[int, int] = {}
     pending = deque([start])
+    # Breadth first, so that the first way back is a shortest one.
     while pending:
         node = pending.popleft()
         for target in following(node):

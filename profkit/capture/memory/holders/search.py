@@ -94,6 +94,8 @@ class Search:
             if not frontier:
                 self._note_unknown_roots()
                 return self.graph
+
+            # CPU time of this thread: a busy machine does not cut the search.
             if time.thread_time() > self._until:
                 break
             frontier = self._expand(frontier)
@@ -145,6 +147,8 @@ class Search:
             parents = self.graph.referrers.setdefault(child, [])
             if identity not in parents and identity != child:
                 parents.append(identity)
+
+        # Another way to a known object, whose holders are searched once.
         if identity in self.graph.nodes:
             return []
         self.graph.nodes[identity] = holder

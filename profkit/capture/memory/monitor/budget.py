@@ -116,6 +116,8 @@ class Clock:
         free_ns = self._budget.free_s.get(work, 0.0) * _SECOND_NS
         allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.monitored_ns())
         next_ns = max(spent.next_ns, expected_ns)
+
+        # What was never done has no known cost: the first time shows it.
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
     def steps_until_afforded(self, work: Work) -> int:
@@ -123,6 +125,8 @@ class Clock:
         spent, share = self._spent.get(work, _Spent()), self._budget.share.get(work, 0.0)
         if not self._mean_step_ns or not share or self.affords(work):
             return 0
+
+        # Time that must pass until the share of it has grown to what the work costs.
         missing_ns = (spent.cpu_ns + spent.next_ns) / share - self.monitored_ns()
         return int(min(missing_ns / self._mean_step_ns, sys.maxsize))
 
@@ -153,7 +157,7 @@ class Clock:
             spent.cpu_ns += took_ns
             spent.wall_ns += time.perf_counter_ns() - wall_ns
 
-            # What is expected follows slowly: one scan may hit a busy moment.
+            # What is expected follows slowly: one time may be an exception.
             more_ns = took_ns - spent.next_ns
             spent.next_ns = took_ns if spent.n == 1 else spent.next_ns + _WEIGHT * more_ns
 
@@ -182,6 +186,7 @@ class Clock:
         total_ns = self._sampling_ns + sum(spent.wall_ns for spent in self._spent.values())
         n_done = {work: spent.n for work, spent in self._spent.items()}
         n_full = n_done.get("full", 0)
+
         return MonitoringCost(
             total_ns=total_ns,
             n_samples=n_full + n_done.get("young", 0),

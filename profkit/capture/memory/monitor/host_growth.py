@@ -294,8 +294,10 @@ class HostGrowthTracker:
         """Return native growth with the container of a library's objects that grows, if any."""
         for scan in reversed(self._scans):
             for holder in scan.holders:
+                if not holder.owner:
+                    continue
                 chain = holder.chains[0]
-                if holder.owner and not chain.is_library and chain.kind != "unknown":
+                if not chain.is_library and chain.kind != "unknown":
                     return replace(leak, type=holder.owner, chains=holder.chains)
         return leak
 
@@ -394,7 +396,7 @@ class HostGrowthTracker:
         order = sorted(range(len(held)), key=lambda n: -held[n].per_step)[:_MAX_HOLDERS]
         held, targets = [held[n] for n in order], [targets[n] for n in order]
 
-        # Of many containers that grow alike, none is large, but all of them may have one name.
+        # Of many containers that grow alike each is small, but all of them may have one name.
         common = None
         if len(grown) > _MAX_MEASURED:
             examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
@@ -479,8 +481,8 @@ def _view_of(container: object) -> View | None:
 def _by_type_and_id(large: list[SizedContainer]) -> dict[str, dict[int, int]]:
     """Return the bytes of objects by their type and id."""
     sizes: dict[str, dict[int, int]] = {}
-    for thing in large:
-        sizes.setdefault(thing.type, {})[id(thing.thing)] = thing.bytes
+    for sized in large:
+        sizes.setdefault(sized.type, {})[id(sized.thing)] = sized.bytes
     return sizes
 
 

@@ -93,9 +93,11 @@ def _with_saved_bytes(
     """
     if leak.graph is None:
         return leak
+
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
     graph = leak.graph if nodes is None else _enlarge_graph(leak.graph, nodes)
     saved = graph.saved_bytes * nodes_per_step / max(graph.n_nodes, 1)
+    # A part of the nodes may save much: tensors that were seen there grow at least so.
     saved = max(saved, sum(saved_leak.per_step_bytes for saved_leak in in_graph))
     return replace(
         leak,

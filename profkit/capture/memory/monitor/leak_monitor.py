@@ -115,6 +115,8 @@ class LeakMonitor:
         """End monitoring and return the result."""
         self._do(self._instruments.stop, even_after_failure=True)
         self._do(lambda: self._inspections.inspect_at_end(self.n_steps))
+
+        # The result is built before all that is tracked is released, which it refers to.
         live = self._build_result(self._classify())
         self._do(self._end, even_after_failure=True)
         return live
@@ -154,6 +156,8 @@ class LeakMonitor:
         """Measure at the end of a step what is due, and decide what is due at the next ones."""
         instruments, step = self._instruments, self.n_steps
         was_recorded, n_to_wait = instruments.is_recording, 0
+
+        # At the end of the first step there is neither a sample nor the time of a step.
         if self._state.phase is not MonitorPhase.UNSTARTED:
             if was_recorded and self._is_tracing():
                 self._run(TraceBegan(step))
@@ -248,10 +252,14 @@ class LeakMonitor:
         instruments, step = self._instruments, self._state.step
         if instruments.sites.is_on:
             instruments.sites.end(step)
+
+        # Before the sample, so that it has what existed all the time.
         instruments.find_earlier(step)
+
         instruments.sample(step, is_tracing=self._is_tracing())
         if was_recorded:
             instruments.sites.retain(instruments.existed)
+
         return Sampled(
             is_cheap=instruments.is_cheap,
             affords_sites=instruments.clock.affords_sites(),
@@ -311,6 +319,7 @@ class LeakMonitor:
     def _build_result(self, classified: Classified) -> LiveMemory:
         """Build what is written to a file."""
         instruments = self._instruments
+
         unexplained = None if classified.leaks else instruments.host_trend(is_final=True)
         if instruments.host.find_leak(unexplained) is not None:
             unexplained = None  # what fills a container up to its limit is no leak

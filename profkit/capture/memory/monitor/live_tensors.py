@@ -391,11 +391,11 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
         if device == _META:
             return None
         kind = TensorKind(device, dtype, n_bytes.bit_length(), has_graph)
-        # A weak reference to the tensor itself shows later whether a graph still has it.
+        # Modules swap parameters and buffers, which have no graph.
         reference = weakref.ref(tensor) if has_graph or not _may_be_swapped(tensor) else None
         graph = reference if has_graph else None
         return _Seen(storage._weak_ref(), n_bytes, kind, reference, graph)
-    # A layout without storage, such as sparse; a tensor that allows no weak reference.
+    # A layout without storage, such as sparse, raises a kind of RuntimeError.
     except (RuntimeError, TypeError, AttributeError):
         return None
 

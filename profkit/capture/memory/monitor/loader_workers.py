@@ -85,7 +85,7 @@ class Workers:
         """
         self._was_tracing = True
 
-    def due_ns(self, step: int) -> int | None:
+    def estimate_ns(self, step: int) -> int | None:
         """Return the expected time of a measurement at the end of a step; None if none is due."""
         if step < self._next_step:
             return None

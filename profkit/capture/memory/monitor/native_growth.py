@@ -154,10 +154,13 @@ class NativeSampler:
         if not self.is_on:
             return
         self.is_on = False
+
+        # The program may have set a tracer of its own meanwhile, which stays.
         if sys.gettrace() == self._at_call:
             sys.settrace(None)
         self._mark_frames(None)
         program_profilers.unsubscribe(self._on_program_profiler)
+
         with contextlib.suppress(AssertionError):
             self._mode.__exit__(None, None, None)
         self._mode = None

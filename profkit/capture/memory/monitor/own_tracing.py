@@ -26,7 +26,7 @@ _WRONG_ADDRESS: Final = (3, 11)
 pointers before the header. Source: ``_PyType_PreHeaderSize`` in ``_tracemalloc.c`` of 3.12."""
 _PRE_HEADER_BYTES: Final = 4 * ctypes.sizeof(ctypes.c_void_p)
 _DOMAIN: Final = 0
-"""``tracemalloc`` numbers allocators; 0 is Python's own."""
+"""``tracemalloc`` numbers domains of memory: Python's own is 0."""
 
 
 class OwnTracing:
@@ -87,7 +87,7 @@ def _traceback_of(thing: object) -> tracemalloc.Traceback | None:
     if allocated_at is not None or sys.version_info[:2] != _WRONG_ADDRESS:
         return allocated_at
 
-    # The same function in C takes the address of the block, which Python 3.11 gets wrong.
+    # The function in C takes the address of the block, which that of 3.11 computes wrongly.
     get_traceback: Any = ctypes.pythonapi._PyTraceMalloc_GetTraceback  # noqa: SLF001
     get_traceback.restype = ctypes.py_object
     frames = get_traceback(ctypes.c_uint(_DOMAIN), ctypes.c_void_p(id(thing) - _PRE_HEADER_BYTES))

@@ -61,12 +61,15 @@ class Sampler:
             work: The kind of tensor scan.
             is_tracing: Whether a trace is being recorded, whose memory would be counted as well.
         """
+        # Resident memory and the devices' are read with the tensors: all are of one moment.
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
             rss_bytes = None if is_tracing else resident_bytes(os.getpid())
             device_bytes = _read_devices()
 
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
+
+        # The walk has a budget of its own: it costs more than the rest where graphs are large.
         n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
 
         return Sample(
@@ -145,7 +148,7 @@ class Sampler:
         """Read the private bytes of one DataLoader worker; None if not measured at this step."""
         if is_tracing:
             self.workers.note_tracing()
-        due_ns = self.workers.due_ns(step)
+        due_ns = self.workers.estimate_ns(step)
         if due_ns is None or not self._clock.affords("workers", due_ns):
             return None
         with self._clock.spending("workers"):

@@ -127,9 +127,12 @@ class Series:
 
     def add(self, sample: Sample) -> None:
         """Append a sample, and drop older ones if there are too many."""
+        # Most samples equal the one before, and then share its dict.
         if self.samples and self.samples[-1].amounts == sample.amounts:
             sample = sample._replace(amounts=self.samples[-1].amounts)
         self.samples.append(sample)
+
+        # The newer half stays dense: growth is judged by the latest samples.
         if len(self.samples) > MAX_SAMPLES:
             half = MAX_SAMPLES // 2
             self.samples = self.samples[:half:2] + self.samples[half:]
@@ -302,8 +305,11 @@ def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, 
     """
     before = np.searchsorted(steps, steps - MIN_AGE_STEPS, side="right") - 1
     allocated = np.where(before >= 0, steps[before], steps - MIN_AGE_STEPS)
+
+    # Of several samples with the same step of allocation, the last one shows what still lives.
     is_last = np.append(allocated[1:] != allocated[:-1], [True] * bool(len(allocated)))
     allocated, values = allocated[is_last], aged[is_last]
+
     if len(steps) and allocated[-1] < steps[-1] - MIN_AGE_STEPS:
         allocated = np.append(allocated, steps[-1] - MIN_AGE_STEPS)
         values = np.append(values, every[-1] - (every - aged).min())

@@ -58,7 +58,7 @@ def sampler(heap: Heap, traced: list[int]) -> Sampler:
 
 
 def measured(sampler: Sampler) -> int:
-    found = sampler._heap_allocated()
+    found = sampler._read_heap()
     assert found is not None
     return found.bytes
 
@@ -85,7 +85,7 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
     series = Series()
     for step in range(1, 9):
         heap.bytes = 1000 + pace * step
-        series.add(Sample(step, 0, {}, heap=sampler._heap_allocated()))
+        series.add(Sample(step, 0, {}, heap=sampler._read_heap()))
     heap.bytes = 1000 + pace * 16 + 7000
     sampler.exclude_jump(16, series)
     assert measured(sampler) == 1000 + pace * 16
@@ -131,7 +131,7 @@ def test_the_heap_is_read_as_often_as_the_budget_allows_and_over_the_whole_run(h
     nothing = Budget({"heap": 0.0}, {"heap": 0.0})
     sampler = Sampler(Clock(nothing), LiveTensors(), lambda: 0)
     sampler._heap = heap  # type: ignore[assignment]
-    read = [step for step in range(1, 101) if sampler._heap_if_affordable(step) is not None]
+    read = [step for step in range(1, 101) if sampler._read_heap_if_affordable(step) is not None]
     assert read == [1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 45, 59, 77]
 
 

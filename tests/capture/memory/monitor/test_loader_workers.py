@@ -120,7 +120,7 @@ def measure(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
     seen = []
     for step in steps:
         command(pipe, what, step)
-        if workers.due_ns(step) is not None:
+        if workers.estimate_ns(step) is not None:
             read = workers.read(step)
             assert read is not None
             seen.append(read)
@@ -138,7 +138,7 @@ def test_private_bytes_are_those_of_the_workers_mappings(start: Start) -> None:
     (process,) = multiprocessing.active_children()
     assert process.pid is not None
     workers = Workers(Heap())
-    assert workers.due_ns(1) is not None
+    assert workers.estimate_ns(1) is not None
     # Each page that this process writes meanwhile becomes private to the worker.
     before = private_bytes(process.pid)
     read = workers.read(1) or 0
@@ -253,14 +253,14 @@ def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> 
     measure(workers, pipe, "make", range(1, N_STEPS))
     measure(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
     for step in range(N_STEPS + 1, 3 * N_STEPS):
-        if workers.due_ns(step) is not None:
+        if workers.estimate_ns(step) is not None:
             workers.read(step)
     assert workers.find_leak() is None
 
 
 def test_other_processes_are_not_measured(start: Start) -> None:
     start("a server")
-    assert Workers(Heap()).due_ns(1) is None
+    assert Workers(Heap()).estimate_ns(1) is None
 
 
 def test_after_a_worker_ends_the_next_is_measured_and_the_longest_evaluated(start: Start) -> None:
@@ -280,5 +280,5 @@ def test_after_a_worker_ends_the_next_is_measured_and_the_longest_evaluated(star
 
 def test_without_workers_nothing_is_due() -> None:
     workers = Workers(Heap())
-    assert workers.due_ns(1) is None
+    assert workers.estimate_ns(1) is None
     assert workers.find_leak() is None
