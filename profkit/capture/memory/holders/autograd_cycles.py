@@ -62,7 +62,10 @@ def find_cycle_above(graph: ReferenceGraph, target: int) -> AutogradCycle | None
 
 
 def _links(graph: ReferenceGraph, cycle: list[int]) -> list[tuple[object, str]]:
-    """Return each object of a cycle, and its reference's label, empty if of Python."""
+    """Return the objects of a cycle, each with the label of its reference to the next.
+
+    The label is empty for a reference that Python sees.
+    """
     held_ids = [*cycle[1:], *cycle[:1]]
     return [
         (graph.nodes[identity], graph.labels.get((identity, held_id), ""))

@@ -179,12 +179,8 @@ class _ForwardSearch:
         entries = thing.values() if type(thing) is dict else thing
         try:
             # Most containers have none, which a pass in C shows.
-            is_without_targets = self._targets.isdisjoint(map(id, entries))
-            held = (
-                []
-                if is_without_targets
-                else [entry for entry in entries if id(entry) in self._targets]
-            )
+            has_targets = not self._targets.isdisjoint(map(id, entries))
+            held = [entry for entry in entries if id(entry) in self._targets] if has_targets else []
             newest = list(islice(reversed(entries), _NEWEST))
         except RuntimeError:  # another thread changed it meanwhile
             return ()

@@ -88,7 +88,7 @@ class View(NamedTuple):
     storage_bytes: int
 
 
-class Held(NamedTuple):
+class GrowingHolder(NamedTuple):
     """A container that grows, or an object that was replaced by a larger one.
 
     Attributes:
@@ -121,7 +121,7 @@ class HostScan:
     step: int
     by_type: dict[str, TypeTotals]
     n_blocks: int
-    holders: list[Held]
+    holders: list[GrowingHolder]
     by_line: dict[Place, int] = field(default_factory=dict)
 
 
@@ -370,7 +370,7 @@ class HostGrowthTracker:
             )
         return leak
 
-    def _find_holders(self, objects: HostObjectScan, n_steps: int) -> list[Held]:
+    def _find_holders(self, objects: HostObjectScan, n_steps: int) -> list[GrowingHolder]:
         """Find the holders of what has grown since the scan before, ``n_steps`` ago."""
         lengths = _Lengths.of(objects.containers)
         added = lengths.added_since(self._containers)
@@ -380,7 +380,7 @@ class HostGrowthTracker:
             return []
 
         targets, rates = _find_replaced(objects.large, large_before, n_steps)
-        held = [Held(rate, ()) for rate in rates]
+        held = [GrowingHolder(rate, ()) for rate in rates]
         grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
         grown = grown[np.argsort(-added[grown], kind="stable")]
         indices = grown[:_MAX_MEASURED].tolist()
@@ -401,7 +401,9 @@ class HostGrowthTracker:
         if len(grown) > _MAX_MEASURED:
             examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
             targets += [objects.containers[index].thing for index in examples]
-            common = Held(float(np.mean(entry_bytes)) * int(added[grown].sum()) / n_steps, ())
+            common = GrowingHolder(
+                float(np.mean(entry_bytes)) * int(added[grown].sum()) / n_steps, ()
+            )
         if not targets:
             return []
 
@@ -418,10 +420,12 @@ class HostGrowthTracker:
             holders.append(common._replace(chains=_common(chains[len(held) :])))
         return sorted((holder for holder in holders if holder.chains), key=lambda h: -h.per_step)
 
-    def _describe(self, container: object, entry_bytes: float, n_added: int, n_steps: int) -> Held:
+    def _describe(
+        self, container: object, entry_bytes: float, n_added: int, n_steps: int
+    ) -> GrowingHolder:
         """Describe a container that has grown, without the chains to it."""
         limit = limit_of(container)
-        return Held(
+        return GrowingHolder(
             entry_bytes * n_added / n_steps,
             (),
             None if limit is None else entry_bytes * limit,

@@ -182,25 +182,25 @@ def _sample_objects(objects: list[object], every: int) -> list[object]:
     return list(compress(objects, chosen.tolist()))
 
 
-class _OfType(NamedTuple):
+class _TypeGroup(NamedTuple):
     """Objects of one type."""
 
     kind: type
     things: list[Any]
 
 
-def _group_by_type(things: Sequence[object]) -> Iterator[_OfType]:
+def _group_by_type(things: Sequence[object]) -> Iterator[_TypeGroup]:
     """Group objects by type, so that most of the work is done in C."""
     type_ids = np.fromiter(map(id, map(type, things)), np.int64, len(things))
     order = np.argsort(type_ids, kind="stable")
     starts = np.flatnonzero(np.diff(type_ids[order], prepend=-1)).tolist()
     for start, end in pairwise([*starts, len(things)]):
         group = list(map(things.__getitem__, order[start:end].tolist()))
-        yield _OfType(type(group[0]), group)
+        yield _TypeGroup(type(group[0]), group)
 
 
 def _select_always(
-    tracked: Sequence[_OfType], containers: Sequence[SizedContainer]
+    tracked: Sequence[_TypeGroup], containers: Sequence[SizedContainer]
 ) -> list[object]:
     """Select the objects, of many, that are searched whether they are chosen or not."""
     selected: list[object] = []
@@ -237,7 +237,7 @@ class _UntrackedSearch:
         """Number of recorded leaves."""
         return sum(columns.shape[1] for columns in self.leaves)
 
-    def search(self, tracked: Sequence[_OfType], held: Sequence[object] = ()) -> None:
+    def search(self, tracked: Sequence[_TypeGroup], held: Sequence[object] = ()) -> None:
         """Follow the references of tracked objects, and of others."""
         for group in tracked:
             if group.kind is dict:
@@ -317,7 +317,7 @@ _Measurement = tuple[str, TypeTotals]
 """The name of a type, and the totals of its objects."""
 
 
-def _measure(group: _OfType, times: int = 1) -> _Measurement:
+def _measure(group: _TypeGroup, times: int = 1) -> _Measurement:
     """Measure the number, bytes and blocks of objects, each of which stands for ``times``."""
     sizes = sizes_of(*group)
     values = mean_values_bytes(group.things) if sizes.size == 1 else 0
@@ -373,7 +373,7 @@ def _measure_leaves(recorded: list[Numbers], n_certain: int, every: int) -> Iter
         yield full_name(kind), TypeTotals(*map(round, sums))
 
 
-def _find_large(tracked: Sequence[_OfType]) -> list[SizedContainer]:
+def _find_large(tracked: Sequence[_TypeGroup]) -> list[SizedContainer]:
     """Find large tracked objects that are no containers of the program, such as ``io.BytesIO``."""
     return [
         SizedContainer(thing, sys.intern(full_name(kind)), 1, n_bytes)
@@ -384,7 +384,7 @@ def _find_large(tracked: Sequence[_OfType]) -> list[SizedContainer]:
     ]
 
 
-def _find_containers(groups: Sequence[_OfType], min_entries: int) -> Iterator[SizedContainer]:
+def _find_containers(groups: Sequence[_TypeGroup], min_entries: int) -> Iterator[SizedContainer]:
     """Find the containers that can grow and have some entries."""
     for kind, things in groups:
         if not can_grow(kind):

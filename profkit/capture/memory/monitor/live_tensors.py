@@ -132,7 +132,7 @@ class LiveTensors:
         self._graphs: dict[int, weakref.ref[Any]] = {}
         self._first_heads: dict[int, int | None] | None = None
         self._types: set[int] = set()
-        self._seen: deque[list[_Seen | None]] = deque()
+        self._seen: deque[list[_Observation | None]] = deque()
         self._pid = os.getpid()
         self._is_on = False
 
@@ -280,7 +280,7 @@ class LiveTensors:
             if seen is not None:
                 self._track(seen, step)
 
-    def _track(self, seen: "_Seen", step: int) -> None:
+    def _track(self, seen: "_Observation", step: int) -> None:
         """Track the storage of a tensor, and free the weak reference if there is one already."""
         kind = self._kinds.setdefault(seen.kind, seen.kind)
         storage = self._storages.get(seen.address)
@@ -354,7 +354,7 @@ class LiveTensors:
         return self._kinds.setdefault(pinned, pinned)
 
 
-class _Seen(NamedTuple):
+class _Observation(NamedTuple):
     """One tensor of a scan.
 
     Attributes:
@@ -369,7 +369,7 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # noqa: ANN401
+def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Observation | None:  # noqa: ANN401
     """Observe a tensor; None without a storage, or if the storage is aged and it has no graph.
 
     Args:
@@ -394,7 +394,7 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
         # Modules swap parameters and buffers, which have no graph.
         reference = weakref.ref(tensor) if has_graph or not _may_be_swapped(tensor) else None
         graph = reference if has_graph else None
-        return _Seen(storage._weak_ref(), n_bytes, kind, reference, graph)
+        return _Observation(storage._weak_ref(), n_bytes, kind, reference, graph)
     # A layout without storage, such as sparse, raises a kind of RuntimeError.
     except (RuntimeError, TypeError, AttributeError):
         return None

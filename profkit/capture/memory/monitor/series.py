@@ -269,6 +269,7 @@ class Series:
 
 
 def _plus(measured: int | None, n: int) -> int | None:
+    """Add to a figure, which stays None if it was not measured."""
     return None if measured is None else measured + n
 
 

@@ -8,7 +8,12 @@ import pytest
 
 from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
-from profkit.capture.memory.monitor.host_growth import Held, HostGrowthTracker, HostScan, View
+from profkit.capture.memory.monitor.host_growth import (
+    GrowingHolder,
+    HostGrowthTracker,
+    HostScan,
+    View,
+)
 from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -196,7 +201,7 @@ def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsew
     assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
 
 
-CLIPS = Held(
+CLIPS = GrowingHolder(
     180_000.0,
     (Chain("instance", ("__main__.trainer", ".clips"), name="trainer.clips"),),
     view=View(TensorShape("uint8", (64, 64, 3), 1), 196_608),
@@ -214,7 +219,7 @@ CLIPS = Held(
     ids=["a limit", "and little without", "and much without", "no limit"],
 )
 def test_growth_has_the_limit_of_what_holds_it(
-    holders: list[Held], limit_bytes: int | None
+    holders: list[GrowingHolder], limit_bytes: int | None
 ) -> None:
     found = tracker({PLACE: 150_000.0})
     found._scans[-1].holders.extend(holders)
@@ -250,7 +255,7 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
     found._scans = [HostScan(step, {"str": TypeTotals(1, 1)}, 0, []) for step in (10, 20)]
     found.growth.per_step = {PLACE: 500.0}
     chain = replace(CLIPS.chains[0], **changes)  # type: ignore[arg-type]
-    found._scans[-1].holders.append(Held(500.0, (chain,), owner="PIL.Image.Image"))
+    found._scans[-1].holders.append(GrowingHolder(500.0, (chain,), owner="PIL.Image.Image"))
     leak = found.find_leak(TREND)
     assert leak is not None
     assert leak.kind == "native"
