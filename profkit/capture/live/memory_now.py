@@ -18,7 +18,7 @@ def measure_memory_now() -> dict[str, int]:
     if resident is not None:
         bytes_by_device["host"] = resident
 
-    # A device whose memory was never reserved has no context, and is not asked for figures.
+    # A device without reserved memory is not in use.
     for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError):
             for ordinal in range(module.device_count()):

@@ -26,6 +26,7 @@ from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 _N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP
 """Steps between the begin and the first recorded step: a rank may come that much later."""
 _NO_LIMIT: Final = 1 << 30
+"""The recordings of a name are not limited: each of them was requested."""
 MAX_STEPS: Final = 100
 """Steps that one request records at most: their events are all in memory until the end."""
 _LEAST_S: Final = 10.0

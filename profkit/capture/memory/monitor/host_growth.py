@@ -58,6 +58,7 @@ _MAX_HOLDERS: Final = 4
 _N_EXAMPLES: Final = 3
 """Of many containers that grow alike, those whose holders are searched."""
 _MAX_CHAINS: Final = 3
+"""Chains that are reported: to cut one of several references frees nothing."""
 _HOLDER_SEARCH_S: Final = 1.0
 """CPU seconds of a search for holders; there are a few in a run."""
 _DEFAULT_BLOCK_BYTES: Final = 64.0

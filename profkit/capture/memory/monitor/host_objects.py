@@ -50,6 +50,7 @@ may have all that grows."""
 _MIN_LARGE_BYTES: Final = 32_768
 """Objects from this size on are tracked one by one: what replaces one may be larger."""
 _MAX_LARGE: Final = 64
+"""Large objects that are compared with those of the next scan, the largest first."""
 _LEAF_TYPES: Final = (bytes, bytearray, str, int, float, complex, array.array, np.ndarray)
 """Types that the garbage collector does not track and that programs fill memory with."""
 _UNTRACKED_TYPES: Final = {id(kind): n for n, kind in enumerate((*_LEAF_TYPES, dict, tuple))}

@@ -35,6 +35,7 @@ _MIN_LIMITED_BYTES: Final = 1 << 30
 unless the limit is mistaken: a replay buffer of a million pictures."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
+"""Leaks that are reported, the most bytes per step first."""
 
 
 @dataclass(frozen=True)

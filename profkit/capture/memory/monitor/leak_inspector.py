@@ -189,22 +189,27 @@ class LeakInspector:
                     cycle = next((held.cycle for held in held_by if held.cycle is not None), None)
                     inspections[group] = self._with_cycle(inspections[group], cycle)
 
-            outside = {
-                group for group, inspection in inspections.items() if not inspection.is_in_graph
-            }
-            excluded = self._not_saved(
-                outside.union(reported).difference(inspections.keys() - outside)
-            )
-            for group, storages in members.items():
-                if group[0].has_graph and not inspections[group].is_in_graph:
-                    tensors = [
-                        tensor_on[address] for address, _ in storages if address in tensor_on
-                    ]
-                    graph = measure_graph(tensors, counted=set(excluded))
-                    if graph.n_nodes:
-                        inspections[group] = replace(inspections[group], graph=graph)
-
+            self._measure_graphs(inspections, members, tensor_on, reported)
             return inspections, unheld
+
+    def _measure_graphs(
+        self,
+        inspections: dict[SiteGroup, Inspection],
+        members: dict[SiteGroup, list[tuple[int, LiveStorage]]],
+        tensor_on: Mapping[int, Any],
+        reported: Collection[SiteGroup],
+    ) -> None:
+        """Add to inspections the graph behind each group, with what is not reported on its own."""
+        outside = {group for group, inspection in inspections.items() if not inspection.is_in_graph}
+        is_hidden = inspections.keys() - outside
+        excluded = self._not_saved(outside.union(reported).difference(is_hidden))
+
+        for group, storages in members.items():
+            if group[0].has_graph and group in outside:
+                tensors = [tensor_on[address] for address, _ in storages if address in tensor_on]
+                graph = measure_graph(tensors, counted=set(excluded))
+                if graph.n_nodes:
+                    inspections[group] = replace(inspections[group], graph=graph)
 
     def inspect_deepest(
         self, reported: Collection[SiteGroup]

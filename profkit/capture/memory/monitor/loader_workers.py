@@ -41,6 +41,7 @@ _NS_PER_BYTE: Final = 0.04
 _INTERVAL_DIVISOR: Final = 3
 """Steps between two measurements: this part of the steps so far, and at least the minimum."""
 _MIN_INTERVAL: Final = 4
+"""Least number of steps between two measurements, or two looks for workers."""
 
 
 @dataclass
@@ -163,6 +164,7 @@ class Workers:
 
 def _worker_pids() -> Iterator[int]:
     """Yield the process ids of DataLoader workers, the oldest first."""
+    # ``active_children()`` would also reap children that have ended, as only the program may.
     children = list(multiprocessing.process._children)  # type: ignore[attr-defined]  # noqa: SLF001
     running = [vars(child).get("_popen") for child in children]
     for pid in sorted(process.pid for process in running if process is not None):
