@@ -14,16 +14,16 @@ BEYOND = PageStyle(dense=0, pronouns=0, comments=15, nouns=0, verbless=0, ellipt
 NOW = {
     "analysis": BEYOND._replace(comments=20, verbless=0.08),  # the public name `study`
     "budgets": BEYOND._replace(comments=16.5),
-    "capture": PageStyle(0.59, 0.068, 9.7, 0.36, 0.42, 6),
+    "capture": PageStyle(0.19, 0.013, 13.3, 0.15, 0.18, 1),
     "cli": BEYOND._replace(comments=17, verbless=0.03),  # `main`
     "comparison": BEYOND,
     "detectors": PageStyle(0.00, 0.000, 19.6, 0.00, 0.01, 0),
     "engine": AIM._replace(comments=12),
     "index": PageStyle(0.00, 0.000, 17, 0.00, 0.04, 0),
     "integrations": BEYOND._replace(comments=16, verbless=0.1),  # hooks that pytest names
+    "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe
     "present": PageStyle(0.03, 0.003, 15.0, 0.05, 0.11, 0),
     "renderers": PageStyle(0.06, 0.001, 15.4, 0.01, 0.02, 0),
-    "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe
     "readers": PageStyle(0.00, 0.001, 17, 0.00, 0.07, 0),
     "scale": PageStyle(0.00, 0.000, 15.5, 0.00, 0.00, 0),
     "testing": BEYOND._replace(comments=15.5, verbless=0.07),  # `malloc`

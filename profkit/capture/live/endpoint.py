@@ -25,8 +25,11 @@ Message = dict[str, Any]
 
 PREFIX: Final = ".listen-"
 FOLDER_PREFIX: Final = "profkit-"
-"""Of the folder of a socket."""
+"""Start of the name of the folder that holds a socket."""
 _CHUNK: Final = 1 << 16
+"""Bytes that are received at once. Stacks of many threads take several chunks."""
+_CONNECT_LIMIT_S: Final = 1.0
+"""A process of this machine accepts at once, unless it is stopped or its queue is full."""
 
 
 @dataclass(frozen=True)
@@ -48,31 +51,33 @@ class Endpoint:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """Tell whether it is a process of this machine."""
         return self.host == socket.gethostname()
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is gone, as far as this machine knows.
+        """Tell whether its process is gone, as far as this machine knows.
 
         Another one may have got its number; nobody listens on its socket then.
         """
         return self.is_here and not (is_alive(self.pid) and _is_listened_on(self.socket))
 
     def write(self, folder: Path) -> Path:
-        """Write its file, and remove those of processes of this machine that are gone.
+        """Write its file, and remove the files of processes of this machine that are gone.
 
         Raises:
             OSError: It cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for path, other in _files(folder):
-            if other.has_died:
-                path.unlink(missing_ok=True)
-                remove_socket(other.socket)
+        for old_path, endpoint in _read_endpoints(folder):
+            if endpoint.has_died:
+                old_path.unlink(missing_ok=True)
+                remove_socket(endpoint.socket)
+
+        # Others never read half a file, nor one that everybody may read.
         path = folder / f"{PREFIX}{self.host}-{self.pid}"
         partial = path.with_name(f"{path.name}.part")
-        with open(partial, "w", opener=_private) as file:
+        with open(partial, "w", opener=_open_private) as file:
             json.dump(asdict(self), file)
         partial.replace(path)
         return path
@@ -88,34 +93,35 @@ def remove_socket(path: str) -> None:
 
 
 def _is_listened_on(path: str) -> bool:
-    """Whether a process has a socket open; one that belongs to another user may be."""
+    """Tell whether a process has a socket open; True if that cannot be told."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(1.0)
+        connection.settimeout(_CONNECT_LIMIT_S)
         try:
             connection.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
-        except OSError:
+        except OSError:  # of another user, or its queue is full
             return True
     return True
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can read."""
     return os.open(path, flags, 0o600)
 
 
-def _files(folder: Path) -> list[tuple[Path, Endpoint]]:
-    """The files in a folder, without those that are damaged."""
-    found = []
+def _read_endpoints(folder: Path) -> list[tuple[Path, Endpoint]]:
+    """Read the files in a folder, without those that are damaged."""
+    endpoint_files = []
     for path in sorted(folder.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             endpoint = Endpoint(**json.loads(path.read_text()))
-            found.append((path, endpoint))
-    return found
+            endpoint_files.append((path, endpoint))
+    return endpoint_files
 
 
 def endpoints(run: str) -> list[Endpoint]:
-    """The processes of the job that listens in a folder.
+    """Find the processes of the job that listens in a folder.
 
     Args:
         run: The folder of the run, the folder above it if it has one run only, or the file of one
@@ -125,43 +131,50 @@ def endpoints(run: str) -> list[Endpoint]:
         CaptureError: Nothing listens there, or several jobs do, or that of another user.
     """
     path = Path(run)
-    if path.is_file():
-        folder, chosen = (
-            path.parent,
-            {each.job for file, each in _files(path.parent) if file == path},
-        )
-        found = [(file, each) for file, each in _files(folder) if each.job in chosen]
-    else:
-        found = _files(path) or [one for below in sorted(path.glob("*/")) for one in _files(below)]
-    alive = [(file, each) for file, each in found if not each.has_died]
+    endpoint_files = _find_endpoints(path)
+    alive = [(file, endpoint) for file, endpoint in endpoint_files if not endpoint.has_died]
+
     if not alive and _is_of_another_user(path):
         raise CaptureError(
             f"The program that listens in {run} is another user's.",
             "Only the user who started it can ask it: its socket has mode 0600.",
         )
     if not alive:
-        died = ", ".join(str(each.pid) for _, each in found)
+        died = ", ".join(str(endpoint.pid) for _, endpoint in endpoint_files)
         raise CaptureError(
             f"No program listens in {run}"
             + (f": process {died} does not listen any more." if died else "."),
             "It has ended, or it was started without profkit.listen() or PROFKIT_LISTEN=1.",
         )
-    jobs = {each.job: file for file, each in alive}
+
+    jobs = {endpoint.job: file for file, endpoint in alive}
     if len(jobs) > 1:
         raise CaptureError(
             f"{len(jobs)} programs listen in {run}.",
             f"Name the file of one process instead: {', '.join(map(str, jobs.values()))}.",
         )
-    return [each for _, each in alive]
+    return [endpoint for _, endpoint in alive]
+
+
+def _find_endpoints(path: Path) -> list[tuple[Path, Endpoint]]:
+    """Find the files of processes in the folder of a run or the one above, or of a file's job."""
+    if path.is_file():
+        in_folder = _read_endpoints(path.parent)
+        jobs = {endpoint.job for file, endpoint in in_folder if file == path}
+        return [(file, endpoint) for file, endpoint in in_folder if endpoint.job in jobs]
+
+    if in_folder := _read_endpoints(path):
+        return in_folder
+    return [pair for folder in sorted(path.glob("*/")) for pair in _read_endpoints(folder)]
 
 
 def _is_of_another_user(run: Path) -> bool:
-    """Whether a file there, or the folder, cannot be read."""
+    """Tell whether a file there, or the folder, cannot be read."""
     try:
         return any(
-            not os.access(each, os.R_OK)
-            for each in (run, *run.glob(f"{PREFIX}*"), *run.glob(f"*/{PREFIX}*"))
-            if each.exists()
+            not os.access(path, os.R_OK)
+            for path in (run, *run.glob(f"{PREFIX}*"), *run.glob(f"*/{PREFIX}*"))
+            if path.exists()
         )
     except PermissionError:
         return True
@@ -182,34 +195,35 @@ class Conversation:
         self._selector = selectors.DefaultSelector()
         self._open: dict[Endpoint, socket.socket] = {}
         self._received: dict[Endpoint, bytes] = {}
-        for each in processes:
+
+        for process in processes:
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(1.0)
+            connection.settimeout(_CONNECT_LIMIT_S)
             try:
-                connection.connect(each.socket)
+                connection.connect(process.socket)
             except OSError as error:
                 connection.close()
-                self.failed[each] = f"cannot be reached ({error.strerror or error})"
+                self.failed[process] = f"cannot be reached ({error.strerror or error})"
             else:
-                self._open[each] = connection
-                self._selector.register(connection, selectors.EVENT_READ, each)
+                self._open[process] = connection
+                self._selector.register(connection, selectors.EVENT_READ, process)
 
     @property
     def processes(self) -> list[Endpoint]:
-        """Those whose connection is open."""
+        """Return the processes whose connection is open."""
         return list(self._open)
 
     def forget_all_but(self, processes: Collection[Endpoint]) -> None:
         """Close the connections to all others."""
-        for each in self._open.keys() - set(processes):
-            self._drop(each, "")
+        for process in self._open.keys() - set(processes):
+            self._drop(process, "")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for each in list(self._open):
-            self._drop(each, "")
+        for process in list(self._open):
+            self._drop(process, "")
         self._selector.close()
 
     def ask(
@@ -226,10 +240,13 @@ class Conversation:
         """
         line = json.dumps(question).encode() + b"\n"
         for process, connection in list(self._open.items()):
-            if not _sent(connection, line):
+            if not _send(connection, line):
                 self._drop(process, "has ended")
+
         answers: dict[Endpoint, Message] = {}
         until_s = time.monotonic() + timeout_s
+
+        # A process that ends meanwhile is no longer among the open ones.
         while len(answers) < len(self._open) and time.monotonic() < until_s:
             for key, _ in self._selector.select(max(until_s - time.monotonic(), 0)):
                 answer = self._receive(key.data)
@@ -239,7 +256,7 @@ class Conversation:
         return answers
 
     def _receive(self, process: Endpoint) -> Message | None:
-        """A whole answer, or None while it is incomplete or if there is none any more."""
+        """Receive a whole answer; None while it is incomplete, or if the process has ended."""
         try:
             chunk = self._open[process].recv(_CHUNK)
         except OSError:
@@ -247,20 +264,22 @@ class Conversation:
         if not chunk:
             self._drop(process, "has ended")
             return None
-        line, end, rest = (self._received.get(process, b"") + chunk).partition(b"\n")
-        self._received[process] = rest if end else line
-        answer: Message | None = json.loads(line) if end else None
+
+        line, newline, remainder = (self._received.get(process, b"") + chunk).partition(b"\n")
+        self._received[process] = remainder if newline else line
+        answer: Message | None = json.loads(line) if newline else None
         return answer
 
-    def _drop(self, process: Endpoint, why: str) -> None:
+    def _drop(self, process: Endpoint, reason: str) -> None:
         connection = self._open.pop(process)
         self._selector.unregister(connection)
         connection.close()
-        if why:
-            self.failed[process] = why
+        if reason:
+            self.failed[process] = reason
 
 
-def _sent(connection: socket.socket, line: bytes) -> bool:
+def _send(connection: socket.socket, line: bytes) -> bool:
+    """Send a line; return False if the process has closed the connection."""
     try:
         connection.sendall(line)
     except OSError:

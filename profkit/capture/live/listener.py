@@ -15,7 +15,7 @@ from typing import Final
 
 from profkit.arguments import NAME, PATH, Arguments, optional
 from profkit.capture.live.endpoint import Endpoint, Message
-from profkit.capture.live.memory_now import memory_now
+from profkit.capture.live.memory_now import measure_memory_now
 from profkit.capture.live.recorder import StepRecorder
 from profkit.capture.live.server import Client, Server
 from profkit.capture.live.stacks import stacks
@@ -55,7 +55,7 @@ class ProgramListener:
         folder: The folder of the run, absolute.
 
     Attributes:
-        folder: The same.
+        folder: The folder of the run, for users.
 
     Raises:
         OSError: The folder or the socket cannot be created.
@@ -71,14 +71,17 @@ class ProgramListener:
         self._watching: set[Client] = set()
         self._n_syncs = 0
         self._is_open = True
-        self._server = Server(self._answer, self._gone)
+
+        # The thread answers from here on: it needs all of the above.
+        self._server = Server(self._answer, self._forget_client)
         host = socket.gethostname()
-        endpoint = Endpoint(_job(host), host, self._pid, self._server.path, time.time_ns())
+        endpoint = Endpoint(_job_id(host), host, self._pid, self._server.path, time.time_ns())
         try:
             self._file = endpoint.write(folder)
         except OSError:
             self._server.stop()
             raise
+
         self._torch_import.watch()
 
     def __repr__(self) -> str:
@@ -94,7 +97,7 @@ class ProgramListener:
         self.end("")
 
     def end(self, stopped_by: str) -> None:
-        """The same.
+        """Listen no more, and end a recording that is under way.
 
         Args:
             stopped_by: What ends the program, or empty.
@@ -102,9 +105,11 @@ class ProgramListener:
         global _listener  # noqa: PLW0603  (of the process)
         if not self._is_open or self._pid != os.getpid():
             return
+
         self._is_open = False
         atexit.unregister(self.end)
         _listener = None if _listener is self else _listener
+
         self._torch_import.stop()
         self._recorder.stop(stopped_by)
         self._ends.end()
@@ -125,17 +130,21 @@ class ProgramListener:
             console.warn("steps cannot be detected with this version of torch.", error)
 
     def _answer(self, question: Message, client: Client) -> Message | None:
-        """The answer to a question; runs in the thread that answers."""
-        asked = question.get("ask")
-        if asked == "record":
+        """Return the answer to a question; called in the thread that answers."""
+        topic = question.get("ask")
+
+        if topic == "record":
             n_steps, memory = int(question["steps"]), bool(question["memory"])
             return self._recorder.begin(str(question["id"]), n_steps, client, memory=memory)
-        if asked == "identity":
+
+        if topic == "identity":
             return self._identity()
-        if asked == "stacks":
-            own = self._server.thread.ident
-            return {**self._identity(), "stacks": stacks(except_for=own)}
-        if asked == "figures":
+
+        if topic == "stacks":
+            this_thread = self._server.thread.ident
+            return {**self._identity(), "stacks": stacks(except_for=this_thread)}
+
+        if topic == "figures":
             self._watch_syncs(client)
             figures = self._clock.since(int(question["after"]))
             return {
@@ -144,9 +153,10 @@ class ProgramListener:
                 "now_ns": time.perf_counter_ns(),
                 "steps": self._ends.source,
                 "n_syncs": self._n_syncs if self._watching else None,
-                "memory": memory_now(),
+                "memory": measure_memory_now(),
                 "is_recording": self._recorder.request is not None,
             }
+
         return {"error": "it has another version of profkit, which does not know this question"}
 
     def _identity(self) -> Message:
@@ -155,6 +165,7 @@ class ProgramListener:
 
     def _watch_syncs(self, client: Client) -> None:
         """Count syncs as long as this client looks, in a program that uses CUDA."""
+        # Each wait takes some 15 µs more while it is counted, so only while somebody looks.
         if client in self._watching or not any(devices.modules_in_use(("cuda",))):
             return
         if not self._watching:
@@ -164,8 +175,8 @@ class ProgramListener:
     def _count_sync(self, _sync: object, _raises_at_line: bool) -> None:  # noqa: FBT001  (a Listener)
         self._n_syncs += 1
 
-    def _gone(self, client: Client) -> None:
-        """A client has closed its connection."""
+    def _forget_client(self, client: Client) -> None:
+        """Drop what a client has asked for, once it has closed its connection."""
         self._recorder.cancel(client)
         if client in self._watching:
             self._watching.remove(client)
@@ -174,7 +185,7 @@ class ProgramListener:
 
 
 _listener: ProgramListener | None = None
-"""That of this process."""
+"""The listener of this process, or None."""
 
 
 def listen(
@@ -242,14 +253,16 @@ def begin_if_wanted() -> None:
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for it."""
+    """Tell whether the environment asks to listen."""
     return os.environ.get(VARIABLE, "0").strip().lower() not in {"", "0", "off", "false", "no"}
 
 
-def _job(host: str) -> str:
-    """What tells this job from others."""
+def _job_id(host: str) -> str:
+    """Return an id that the ranks of this job share, and no other program."""
     if files.torchrun_job() is not None or launch.launched_rank() is not None:
         return files.job_name()
+
+    # Without a launcher, ranks are processes that one program has spawned.
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     return f"{host}-{os.getpid() if parent is None else parent.pid}"

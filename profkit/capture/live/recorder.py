@@ -26,12 +26,14 @@ from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 _N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP
 """Steps between the begin and the first recorded step: a rank may come that much later."""
 _NO_LIMIT: Final = 1 << 30
+"""The recordings of a name are not limited: each of them was requested."""
 MAX_STEPS: Final = 100
 """Steps that one request records at most: their events are all in memory until the end."""
 _LEAST_S: Final = 10.0
-_SLOWER: Final = 3.0
-"""How long a recording takes at most: this many seconds, and by this factor longer than the steps
-before it. A program of small operators takes three times as long with stacks."""
+"""A recording may take this many seconds, and in addition what its steps take."""
+_SLOWDOWN: Final = 3.0
+"""How much longer recorded steps may take: a program of small operators takes three times as long
+with stacks."""
 
 
 class Request:
@@ -59,7 +61,7 @@ class Request:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether its client has gone, and it has not begun: no step may end for long.
+        """Tell whether its client has gone before it began: no step may end for long.
 
         A step that ends meanwhile sees first that it is cancelled.
         """
@@ -99,24 +101,26 @@ class StepRecorder:
             return _refusal(f"a recording has 1 to {MAX_STEPS} steps")
         if self.request is not None and not self.request.is_dropped:
             return _refusal("another recording is under way; try again when it is done")
-        why_not = _why_not()
-        if why_not:
-            return _refusal(why_not)
+        reason = _refusal_reason()
+        if reason:
+            return _refusal(reason)
         self.request = Request(self._name, number, n_steps, client, memory=memory)
-        self._clock.on_step = self._step_ended
+        self._clock.on_step = self._end_step
         return None
 
     def cancel(self, client: Client) -> None:
-        """The client has gone: what has not begun is dropped at the end of the next step."""
+        """Drop what a client has requested at the end of the next step, unless it has begun."""
         request = self.request
         if request is not None and request.client is client:
             request.is_cancelled = True
 
-    def _step_ended(self, n_steps: int) -> None:
-        """A step has ended, and something was requested."""
+    def _end_step(self, n_steps: int) -> None:
+        """Begin, continue or end the requested recording at the end of a step."""
         request = self.request
         if request is None:
             return
+
+        # From here on the other thread does not drop the request: see ``is_dropped``.
         request.is_at_step_end = True
         try:
             if request.session is not None:
@@ -144,19 +148,30 @@ class StepRecorder:
                 self._finish(request, stopped_by)
 
     def _begin_if_time(self, request: Request, n_steps: int) -> None:
+        """Begin a requested recording at the step that all ranks share, unless that is refused."""
         # Rank 0 decides with the second step, when it knows how long steps take.
         n_late = request.shared.begins(n_steps, is_affordable=request.is_noted)
         request.is_noted = True
         if n_late is None:
             return
-        why_not = _why_not()
-        if not why_not and program_profilers.is_open():
-            why_not = "the program uses a profiler itself, and torch allows one at a time"
-        if why_not:
-            self._close(request, _refusal(why_not))
+
+        reason = _refusal_reason()
+        if not reason and program_profilers.is_open():
+            reason = "the program uses a profiler itself, and torch allows one at a time"
+        if reason:
+            self._close(request, _refusal(reason))
             return
+
         if current.session is not None:  # that of profkit run, which is done
             current.leave(current.session)
+        self._begin(request, n_late)
+
+    def _begin(self, request: Request, n_late: int) -> None:
+        """Begin a recording whose steps rank 0 has decided.
+
+        Args:
+            n_late: How many steps ago the ranks of the job began.
+        """
         source = self._ends.source
         if request.with_memory:
             request.memory = Memory(self._name, _NO_LIMIT, self._folder, quiet=True)
@@ -170,7 +185,8 @@ class StepRecorder:
             n_late if n_late < _N_BEFORE else 0,
         )
         request.session = opened if isinstance(opened, Session) else None
-        limit_s = _LEAST_S + _SLOWER * self._clock.longest_s(_N_BEFORE + request.n_steps)
+
+        limit_s = _LEAST_S + _SLOWDOWN * self._clock.longest_s(_N_BEFORE + request.n_steps)
         request.ends_s = time.monotonic() + limit_s
         own_threads.start(lambda: self._answer_in_time(request))
 
@@ -178,11 +194,12 @@ class StepRecorder:
         """Answer a client whose steps do not end; runs in a thread of its own."""
         if request.is_closed.wait(max(0.0, request.ends_s - time.monotonic())):
             return
-        why = (
+
+        reason = (
             "the program has not ended the recorded steps in time; what was recorded is written "
             "when the current one ends"
         )
-        request.client.answer(_refusal(why))
+        request.client.answer(_refusal(reason))
 
     def _finish(self, request: Request, stopped_by: str = "") -> None:
         """End the recording, and say where it is."""
@@ -191,14 +208,16 @@ class StepRecorder:
             current.leave(session, stopped_by)
         if memory is not None:
             memory.__exit__(None, None, None)
+
         trace = None if session is None else session.path
         if trace is not None:
-            found = [trace, *(_beside(trace, memory) if memory is not None else ())]
-            answer: Message = {"files": found, "stopped_by": stopped_by}
+            files_written = [trace, *(_move_beside(trace, memory) if memory is not None else ())]
+            answer: Message = {"files": files_written, "stopped_by": stopped_by}
         elif session is not None and session.made_way:
             answer = _refusal("the program began to use a profiler itself, which comes first")
         else:
             answer = _refusal("nothing was recorded; the program's stderr says why")
+
         self._close(request, answer)
 
     def _drop(self, request: Request) -> None:
@@ -220,15 +239,15 @@ class StepRecorder:
             request.client.answer(answer)
 
 
-def _beside(trace: str, memory: Memory) -> Iterator[str]:
+def _move_beside(trace: str, memory: Memory) -> Iterator[str]:
     """Give the files of a block the name of the trace, so that they are one recording."""
     for file, suffix in ((memory.path, MEMORY_SUFFIX), (memory.snapshot, SNAPSHOT_SUFFIX)):
         if file is not None:
             yield str(Path(file).replace(files.beside(trace, suffix)))
 
 
-def _why_not() -> str:
-    """Why nothing can be recorded now, or empty."""
+def _refusal_reason() -> str:
+    """Return why nothing can be recorded now, or an empty text."""
     session = current.session
     if not current.is_on:
         return "recording is off in this process"
@@ -239,5 +258,5 @@ def _why_not() -> str:
     return ""
 
 
-def _refusal(why: str) -> Message:
-    return {"error": why, "pid": os.getpid()}
+def _refusal(reason: str) -> Message:
+    return {"error": reason, "pid": os.getpid()}

@@ -18,8 +18,11 @@ from typing import Final
 from profkit.capture.live.endpoint import FOLDER_PREFIX, Message
 
 _CHUNK: Final = 1 << 16
+"""Bytes that are received at once."""
 _MAX_QUESTION: Final = 1 << 16
+"""A longer line is no question of profkit's, and ends the connection."""
 _SEND_LIMIT_S: Final = 5.0
+"""A client that does not read, such as one that is stopped, keeps the thread no longer."""
 _SHORT_FOLDER: Final = "/tmp"  # noqa: S108  (a folder in it is made by mkdtemp)
 
 
@@ -41,14 +44,21 @@ Answer = Callable[[Message, Client], Message | None]
 """Returns the answer to a question, or None if the client gets it later."""
 
 
-def _listening_socket() -> tuple[socket.socket, str]:
-    """A socket, and its path, in the temporary folder or where that has too long a path in /tmp.
+def _open_socket() -> tuple[socket.socket, str]:
+    """Open a socket in the temporary folder, or in /tmp where its path would be too long.
 
     Schedulers give each job a temporary folder of its own; a socket's path has at most 107
     characters on Linux.
+
+    Returns:
+        The socket, and its path.
+
+    Raises:
+        OSError: Neither folder can have one.
     """
     folders = dict.fromkeys((tempfile.gettempdir(), _SHORT_FOLDER))
     errors: list[OSError] = []
+
     for parent in folders:
         folder = None
         listening = socket.socket(socket.AF_UNIX)
@@ -86,8 +96,10 @@ class Server:
         self._answer = answer
         self._gone = gone
         self._clients: list[Client] = []
-        self._socket, self.path = _listening_socket()
+        self._socket, self.path = _open_socket()
         self._folder = str(Path(self.path).parent)
+
+        # A thread that waits in ``select`` notices only a socket.
         self._wake, self._woken = socket.socketpair()
         self.thread = threading.Thread(target=self._serve, name="profkit", daemon=True)
         self.thread.start()
@@ -95,20 +107,25 @@ class Server:
     def stop(self) -> None:
         """End the thread, the connections and the socket."""
         self._wake.close()
+
+        # A question that takes long does not hold the program up.
         self.thread.join(1.0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget_in_child(self) -> None:
         """Close what a forked child has inherited; the socket stays the parent's."""
-        for each in (self._socket, self._wake, self._woken):
-            each.close()
+        for inherited in (self._socket, self._wake, self._woken):
+            inherited.close()
         for client in self._clients:
             client.connection.close()
 
     def _serve(self) -> None:
+        """Wait for connections and questions until :meth:`stop` is called."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
+
+            # ``stop`` closes the other end of this pair, which makes it readable.
             is_open = True
             while is_open:
                 for key, _ in selector.select():
@@ -121,6 +138,7 @@ class Server:
                     elif not self._is_served(key.data):
                         selector.unregister(key.data.connection)
                         self._leave(key.data)
+
         for client in list(self._clients):
             self._leave(client)
         self._socket.close()

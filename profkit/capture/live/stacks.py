@@ -8,7 +8,7 @@ from profkit.capture.process.stack_sampler import Call, calls_of
 
 
 def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
-    """The name and the frames of each Python thread of the program, the innermost frame last.
+    """Return the name and the frames of each Python thread of the program, innermost last.
 
     Threads that were not started by Python have frames only while they run Python code.
 

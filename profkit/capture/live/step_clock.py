@@ -10,7 +10,7 @@ from typing import Final
 from profkit.capture.live.endpoint import Message
 
 _N_TIMES: Final = 512
-"""Steps whose times are remembered; a power of two."""
+"""Steps whose times are remembered; a power of two, so that a place is a mask."""
 
 
 class StepClock:
@@ -30,7 +30,7 @@ class StepClock:
         self._waits_ns = array("q", bytes(8 * _N_TIMES))
 
     def step(self) -> None:
-        """A step has ended."""
+        """Count a step that has ended, and note the time."""
         n_steps = self.n_steps + 1
         place = n_steps & (_N_TIMES - 1)
         self._ends_ns[place] = time.perf_counter_ns()
@@ -40,11 +40,11 @@ class StepClock:
             self.on_step(n_steps)
 
     def skip(self) -> None:
-        """A step has ended that a profiler of the program records."""
+        """Count a step that has ended while a profiler of the program records it."""
         self.step()
 
     def discard(self) -> None:
-        """The steps so far were batches, of which a step has several."""
+        """Count from zero: the steps so far were batches, of which a step has several."""
         self.n_steps = 0
 
     def longest_s(self, n_steps: int) -> float:
@@ -66,10 +66,13 @@ class StepClock:
             program had waited for data by then.
         """
         n_steps = self.n_steps
+
+        # The oldest place is left out: the program's thread may overwrite it meanwhile.
         first = max(n_before, n_steps - _N_TIMES + 2, 1)
         places = [number & (_N_TIMES - 1) for number in range(first, n_steps + 1)]
+
         return {
             "n_steps": n_steps,
-            "ends_ns": [self._ends_ns[each] for each in places],
-            "waits_ns": [self._waits_ns[each] for each in places],
+            "ends_ns": [self._ends_ns[place] for place in places],
+            "waits_ns": [self._waits_ns[place] for place in places],
         }

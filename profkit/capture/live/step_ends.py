@@ -40,8 +40,8 @@ class StepEnds:
         self._thread = threading.get_ident()
         self._is_bound = False
         self._leader = LeadingOptimizer()
-        self._same = 0  # the id of the optimizer that stepped last, if its steps count
-        self._boundaries = StepBoundaries(self._found)
+        self._last_optimizer_id = 0  # of the one that stepped last, if its steps count
+        self._boundaries = StepBoundaries(self._use_source)
         self._undo: list[Callable[[], None]] = []
 
     def begin(self) -> None:
@@ -78,39 +78,42 @@ class StepEnds:
                 self._undo.pop()()
 
     def user_stepped(self) -> None:
-        """The program itself reports the end of a step."""
-        self._bind()
-        if self._counts():
+        """End a step that the program itself reports."""
+        self._bind_thread()
+        if self._is_counting_thread():
             self._boundaries.step_ended("user")
 
-    def _found(self, source: StepSource) -> StepClock:
-        self.source, self._same = source, 0
+    def _use_source(self, source: StepSource) -> StepClock:
+        """Count steps by a source from now on."""
+        self.source, self._last_optimizer_id = source, 0
         return self._clock
 
-    def _bind(self) -> None:
+    def _bind_thread(self) -> None:
         if not self._is_bound:
             self._is_bound, self._thread = True, threading.get_ident()
 
-    def _counts(self) -> bool:
+    def _is_counting_thread(self) -> bool:
         return self._thread == threading.get_ident()
 
     def _on_batch(self) -> None:
-        """A loader is about to return a batch."""
-        if self._counts():
+        """End a step where a loader is about to return a batch."""
+        if self._is_counting_thread():
             self._boundaries.step_ended("loader")
 
     def _on_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401
-        """An optimizer has stepped, and has returned to the program.
+        """End a step where an optimizer has stepped and has returned to the program.
 
         Most steps are like the one before, of the same optimizer: they take least.
         """
-        if id(optimizer) == self._same and self._counts():
+        if id(optimizer) == self._last_optimizer_id and self._is_counting_thread():
             self._clock.step()
             return
-        self._same = 0
-        self._bind()
-        if self._counts() and self._leader.ends_step(optimizer):
+
+        self._last_optimizer_id = 0
+        self._bind_thread()
+        if self._is_counting_thread() and self._leader.ends_step(optimizer):
             self._boundaries.step_ended("optimizer", begins_anew=self._leader.begins_anew)
-            # Until then another one may prove to be the outer one, by the number of its steps.
+            # Until it is settled, another optimizer may prove to be the outer one, by the number of
+            # its steps.
             is_same = self.source == "optimizer" and self._leader.is_settled
-            self._same = id(optimizer) if is_same else 0
+            self._last_optimizer_id = id(optimizer) if is_same else 0

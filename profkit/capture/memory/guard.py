@@ -45,8 +45,11 @@ class NoLeak(wrappers.CaptureBlock):
     def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
         steps, self._steps = self._steps, None
         live = None if steps is None else steps.end()
+
+        # The exception of the block itself takes precedence.
         if kind is not None:
             return
+
         if live is None or not live.n_evaluated_steps:
             n_steps = 0 if live is None else live.n_steps
             console.warn(
@@ -54,6 +57,7 @@ class NoLeak(wrappers.CaptureBlock):
                 "leak. Call its step() at the end of each step, or use an optimizer."
             )
             return
+
         self._check(live.leaks)
 
     def __call__(self, function: Function) -> Function:
@@ -87,7 +91,7 @@ class NoLeak(wrappers.CaptureBlock):
         from profkit.engine.families.leaks.host_messages import host_message
         from profkit.engine.families.leaks.messages import leak_clause
 
-        refused = [one for one in leaks if total_per_step_bytes(one) > self._allowed_bytes]
+        refused = [leak for leak in leaks if total_per_step_bytes(leak) > self._allowed_bytes]
         if refused:
             n_more = len(refused) - 1
             hint = f"{n_more} more leak{'s' if n_more > 1 else ''} found." if n_more else ""
@@ -114,19 +118,24 @@ class _Calls:
 
     def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
         if kind is None and current.is_on:
-            self._ended()
+            self._end_call()
 
-    def _ended(self) -> None:
+    def _end_call(self) -> None:
         """Count a call as a step, and check for leaks if that is due."""
         monitor = self._monitor
         if monitor is None:
             monitor = self._monitor = _monitor("user")
             self._thread = threading.get_ident()
+
+        # A monitor follows the tensors of one thread's steps: a call of another thread, or in a
+        # forked child, says nothing of them.
         if self._thread != threading.get_ident() or not monitor.is_own_process:
             return
+
         monitor.step()
         if monitor.n_steps < self._next_check:
             return
+
         self._next_check *= 2
         try:
             self._check(monitor.leaks())

@@ -132,11 +132,15 @@ class Memory(wrappers.CaptureBlock):
         steps, self._steps = self._steps, None
         if steps is None:
             return
+
         sync_monitor.unsubscribe(self._syncs.count)
         self._live = steps.end()
         if self._live is not None and sync_monitor.is_supported():
             self._live = replace(self._live, sync_sites=self._syncs.sites())
+
         self._report = None
+
+        # The history is still on here: a snapshot without it has no allocation sites.
         with self._cuda:
             if self._live is not None:
                 self._write(self._live)
@@ -184,22 +188,22 @@ class Memory(wrappers.CaptureBlock):
 
     @property
     def timeline(self) -> tuple[MemorySample, ...]:
-        """The samples taken at step boundaries, once the block has ended."""
+        """Return the samples taken at step boundaries, once the block has ended."""
         return () if self._live is None else self._live.samples
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """The leaks, the most bytes per step first, once the block has ended."""
+        """Return the leaks, the most bytes per step first, once the block has ended."""
         return () if self._live is None else self._live.leaks
 
     @property
     def sync_sites(self) -> tuple[SyncSite, ...]:
-        """The source lines that waited for a CUDA device, the most calls first."""
+        """Return the source lines that waited for a CUDA device, the most calls first."""
         return self._syncs.sites()
 
     @property
     def report(self) -> Report | None:
-        """The report, computed at the first access; None if nothing was monitored.
+        """Return the report, computed at the first access; None if nothing was monitored.
 
         Raises:
             LoadError: If the file cannot be read any more.
@@ -214,8 +218,10 @@ class Memory(wrappers.CaptureBlock):
         written = files.write_memory(live, trace, "the memory samples")
         if written is None:
             return
+
         self.path = written
         self._write_snapshot(trace)
+
         hint = f"next: profkit analyze {written}"
         console.note(f"monitored “{live.name}”; {hint}", quiet=self._options.quiet)
 
@@ -225,6 +231,7 @@ class Memory(wrappers.CaptureBlock):
         self._write_snapshot(files.trace_file(files.trace_folder(self._options.folder, name)))
         if failed or _n_monitored.get(name) != 1:  # warn once only
             return
+
         hint = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
         console.warn(
             f"profkit.memory found no steps in “{name}”, so leaks cannot be detected. Call its "

@@ -29,7 +29,7 @@ _GENERATED: Final = regex(
 )
 """Code that ``torch.compile`` generates, some of it into files."""
 _CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
-"""Sets another folder for them."""
+"""Environment variable that sets another folder for such files."""
 
 
 class SourceFiles:
@@ -43,7 +43,7 @@ class SourceFiles:
     def __init__(self) -> None:
         self.paths: dict[str, str] = {}
         self.libraries: set[str] = set()
-        self._found: dict[str, str | None] = {}
+        self._user_files: dict[str, str | None] = {}
         self._prefixes = _prefixes()
         self._roots = library_roots()
         working = working_folder()
@@ -54,39 +54,44 @@ class SourceFiles:
         }
 
     def user_file(self, name: str) -> str | None:
-        """The absolute path of a user file, or None for any other.
+        """Return the absolute path of a user file, or None for any other.
 
         Args:
             name: The name in torch's stacks.
         """
-        if name not in self._found:
-            self._found[name] = self._look_up(name)
-        return self._found[name]
+        if name not in self._user_files:
+            self._user_files[name] = self._look_up(name)
+        return self._user_files[name]
 
     def _look_up(self, name: str) -> str | None:
+        """Return the path of a user file, and note it, or the library of another file."""
         if not name or name.startswith("<"):
             return name if name.startswith(INTERACTIVE) else None
+
         path = self._resolve(name)
         if in_library(path, self._roots):
             self.libraries.add(name if Path(name).is_absolute() else Path(name).parts[0])
             return None
+
         if path != name:
             self.paths[name] = path
         return path
 
     def _resolve(self, name: str) -> str:
-        """The absolute path: of an imported module first, else of an existing file."""
+        """Return the absolute path of an imported module, or else of an existing file."""
         if Path(name).is_absolute():
             return name
+
+        # The name may fit several folders: an imported module is the file that ran.
         candidates = [prefix + name for prefix in self._prefixes]
         for candidate in candidates:
             if candidate in self._modules:
                 return candidate
-        return next((each for each in candidates if Path(each).is_file()), name)
+        return next((path for path in candidates if Path(path).is_file()), name)
 
 
 def in_library(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a file is in an installed package or the standard library, or is generated.
+    """Tell whether a file is in an installed package or the standard library, or is generated.
 
     Args:
         path: Its absolute path.
@@ -97,7 +102,7 @@ def in_library(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def package(path: str, roots: tuple[str, ...]) -> str:
-    """The package or module of a library's file, such as ``json``; empty for generated code.
+    """Return the package or module of a library's file, such as ``json``; empty for generated code.
 
     Args:
         path: Its absolute path.
@@ -110,7 +115,7 @@ def package(path: str, roots: tuple[str, ...]) -> str:
 
 
 def _prefixes() -> list[str]:
-    """The prefixes that torch cuts off, in the order in which it tries them."""
+    """Return the prefixes that torch cuts off, in the order in which it tries them."""
     import torch
 
     folders = [
@@ -125,17 +130,22 @@ def _prefixes() -> list[str]:
 
 
 def library_roots() -> tuple[str, ...]:
-    """Folders of the standard library, torch, generated code and profkit itself."""
+    """Return the folders of the standard library, torch, generated code and profkit itself."""
     return _library_roots(working_folder(), os.environ.get(_CACHE))
 
 
 @cache
 def _library_roots(folder: Path, generated: str | None) -> tuple[str, ...]:
-    """The same by the working directory and the folder of generated code, if that is set."""
+    """Return the folders of libraries for a working directory.
+
+    Args:
+        folder: The working directory, to which relative folders refer.
+        generated: The folder of generated code, if the environment names one.
+    """
     import torch
 
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [str(Path(torch.__file__).parent), PROFKIT_FOLDER]
     folders += filter(None, [generated])
-    return tuple({str(folder / each) + os.sep for each in folders})
+    return tuple({str(folder / root) + os.sep for root in folders})

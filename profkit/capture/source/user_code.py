@@ -12,7 +12,7 @@ from profkit.capture.source.files import INTERACTIVE, PROFKIT_FOLDER, in_library
 from profkit.model.location import Frame
 
 _MAX_DEPTH: Final = 64
-"""Frames of a stack that are examined."""
+"""Frames of a stack that are examined: deep recursion would make each sample expensive."""
 _MAX_USER_FRAMES: Final = 12
 """User frames of a stack that are returned."""
 
@@ -30,7 +30,7 @@ class UserCode:
         self._is_user_file: dict[str, bool] = {}
 
     def stack(self, frame: FrameType | None) -> Stack:
-        """The user frames of a stack, innermost first.
+        """Return the user frames of a stack, innermost first.
 
         Args:
             frame: The innermost frame.
@@ -38,10 +38,11 @@ class UserCode:
         return tuple(islice(self._places(frame), _MAX_USER_FRAMES))
 
     def innermost(self, frame: FrameType | None) -> Place | None:
-        """The innermost user frame of a stack, or None."""
+        """Return the innermost user frame of a stack, or None."""
         return next(self._places(frame), None)
 
     def _places(self, frame: FrameType | None) -> Iterator[Place]:
+        """Yield the user frames of a stack, innermost first."""
         for _ in range(_MAX_DEPTH):
             if frame is None:
                 return
@@ -51,21 +52,21 @@ class UserCode:
             frame = frame.f_back
 
     def is_user_file(self, file: str) -> bool:
-        """Whether a file is the user's own.
+        """Tell whether a file is the user's own.
 
         Args:
             file: Its ``co_filename``.
         """
-        known = self._is_user_file.get(file)
-        if known is None:
+        is_user = self._is_user_file.get(file)
+        if is_user is None:
             generated = file.startswith("<") and not file.startswith(INTERACTIVE)
-            known = not generated and not in_library(file, self._roots)
-            self._is_user_file[file] = known
-        return known
+            is_user = not generated and not in_library(file, self._roots)
+            self._is_user_file[file] = is_user
+        return is_user
 
 
 def is_profkit_frame(frame: FrameType) -> bool:
-    """Whether a frame is profkit's own.
+    """Tell whether a frame is profkit's own.
 
     A program of profkit's that runs as ``__main__``, as the demo does, counts as the user's.
     """
@@ -75,5 +76,5 @@ def is_profkit_frame(frame: FrameType) -> bool:
 
 
 def frames_of(stack: Stack) -> tuple[Frame, ...]:
-    """A stack as frames of the model."""
+    """Return a stack as frames of the model."""
     return tuple(Frame(file, line, function) for file, line, function in stack)

@@ -25,7 +25,7 @@ _thread: Final = threading.local()
 
 
 def is_in_call() -> bool:
-    """Whether this thread is inside one of the calls, which has then been reported already."""
+    """Tell whether this thread is inside one of the calls, which has then been reported already."""
     return bool(getattr(_thread, "in_call", False))
 
 

@@ -75,11 +75,14 @@ class NoSync(wrappers.CaptureBlock):
         token, self._token = self._token, None
         if token is None:
             return
+
         _reset(sync_monitor.active_guard, token)
         sync_monitor.unsubscribe(self._on_sync)
         _open.remove(self)
+
         if isinstance(error, HostSyncError):
             _trim_traceback(error)
+
         late, self._raise_at_end = self._raise_at_end, None
         if late is not None and not wrappers.is_early_end(kind):
             raise HostSyncError(_message(late), _HINT, lines=self.lines)
@@ -93,30 +96,33 @@ class NoSync(wrappers.CaptureBlock):
         return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
 
     def _wrapped(self, function: Function) -> Function:
-        return wrappers.wrap(function, self._again)
+        return wrappers.wrap(function, self._copy)
 
-    def _again(self) -> "NoSync":
+    def _copy(self) -> "NoSync":
+        """Create a guard for one call of a decorated function, which counts into this one."""
         guard = NoSync(raises=self._raises, extensions=self._extensions)
         guard._counter = self._counter
         return guard
 
     @property
     def lines(self) -> tuple[SyncSite, ...]:
-        """The source lines that synchronized, most calls first, allowed ones included."""
+        """Return the source lines that synchronized, most calls first, allowed ones included."""
         return self._counter.sites()
 
     def _on_sync(self, sync: Sync, raises_at_line: bool) -> None:  # noqa: FBT001  (a Listener)
         if not self._covers(sync):
             return
+
         self._counter.count(sync)
         if sync.allowed_reason is not None or not self._raises:
             return
+
         if raises_at_line:
             raise HostSyncError(_message(sync), _HINT, lines=self.lines)
         self._raise_at_end = self._raise_at_end or sync
 
     def _covers(self, sync: Sync) -> bool:
-        """Whether a sync is in this guard's thread or task.
+        """Tell whether a sync is in this guard's thread or task.
 
         An autograd thread works for the caller of ``backward``; with several guards open it is
         unknown which one that is.
@@ -253,10 +259,11 @@ def _trim_traceback(error: HostSyncError) -> None:
 
 
 def _message(sync: Sync) -> str:
-    what = f"Host-device sync inside profkit.no_sync: {sync.operation}"
+    summary = f"Host-device sync inside profkit.no_sync: {sync.operation}"
     if sync.place is None:
-        return f"{what}, in thread {threading.current_thread().name}."
+        return f"{summary}, in thread {threading.current_thread().name}."
+
     file, line, function = sync.place
     text = linecache.getline(file, line).strip()
     code = f" `{text}`" if text else ""
-    return f"{what}, at {file}:{line} in {function}:{code}."
+    return f"{summary}, at {file}:{line} in {function}:{code}."

@@ -92,12 +92,12 @@ class SyncCounter:
             self._n_calls[sync.operation, file, line, function, sync.allowed_reason] += 1
 
     def sites(self) -> tuple[SyncSite, ...]:
-        """The counts, the most calls first, then by place."""
+        """Return the counts, the most calls first, then by place."""
         with self._lock:
-            counted = sorted(self._n_calls.items(), key=lambda each: (-each[1], *map(str, each[0])))
+            counts = sorted(self._n_calls.items(), key=lambda item: (-item[1], *map(str, item[0])))
         return tuple(
             SyncSite(operation, Frame(file, line, function) if file else None, n_calls, reason)
-            for (operation, file, line, function, reason), n_calls in counted
+            for (operation, file, line, function, reason), n_calls in counts
         )
 
 
@@ -131,7 +131,7 @@ def subscribe(listener: Listener, *, extensions: bool = False) -> None:
 
 
 def is_supported() -> bool:
-    """Whether torch is built with CUDA and can report syncs."""
+    """Tell whether torch is built with CUDA and can report syncs."""
     import torch
 
     return hasattr(torch._C, "_cuda_set_sync_debug_mode")  # noqa: SLF001
@@ -191,7 +191,7 @@ class _SyncWarningFilter:
         self._pass_on = pass_on
 
     def match(self, text: str) -> bool:
-        """Whether the entry drops a warning; reports it if it is the mode's."""
+        """Tell whether the entry drops a warning; reports it if it is the mode's."""
         if SYNC_WARNING.match(text):
             _on_mode_warning(sys._getframe(1))  # noqa: SLF001
             return not self._pass_on
@@ -252,5 +252,5 @@ def _user_code() -> UserCode:
 
 def _in_native_thread() -> bool:
     # ``threading.current_thread`` would create an object for such a thread, and retain it.
-    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
-    return known is None or isinstance(known, threading._DummyThread)  # noqa: SLF001
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001

@@ -22,7 +22,7 @@ NO_LIMITS: Final[Mapping[int, int]] = {}
 
 
 def device_bytes(limits: Mapping[int, int] = NO_LIMITS) -> tuple[DeviceBytes, ...]:
-    """The memory of every device that this process uses; none before it initializes CUDA.
+    """Return the memory of every device that this process uses; none before CUDA is initialized.
 
     Never raises, and creates no context on a device that the process does not use.
 
@@ -35,11 +35,18 @@ def device_bytes(limits: Mapping[int, int] = NO_LIMITS) -> tuple[DeviceBytes, ..
 
     # A handler of the program runs after the block, where what it raises is not caught.
     with signals.held():
-        devices = [_of(torch, device, limits) for device in range(torch.cuda.device_count())]
+        devices = [
+            _read_device(torch, device, limits) for device in range(torch.cuda.device_count())
+        ]
     return tuple(device for device in devices if device is not None)
 
 
-def _of(torch: Any, device: int, limits: Mapping[int, int]) -> DeviceBytes | None:  # noqa: ANN401  (the module)
+def _read_device(
+    torch: Any,  # noqa: ANN401  (the module)
+    device: int,
+    limits: Mapping[int, int],
+) -> DeviceBytes | None:
+    """Return how a device's memory is divided, or None where it is unused or unknown."""
     try:
         torch_bytes = int(torch.cuda.memory_reserved(device))
         # Querying the driver about a device creates a context there, which takes memory itself.
@@ -48,36 +55,43 @@ def _of(torch: Any, device: int, limits: Mapping[int, int]) -> DeviceBytes | Non
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     except Exception:  # noqa: BLE001  (whatever torch and the driver raise: then it is not known)
         return None
-    own, others = _by_process(torch, device)
+
+    process_bytes, others_bytes = _read_processes(torch, device)
+
     return DeviceBytes(
         device=device,
         total_bytes=int(total_bytes),
         free_bytes=int(free_bytes),
         torch_bytes=torch_bytes,
-        process_bytes=own,
-        others_bytes=others,
+        process_bytes=process_bytes,
+        others_bytes=others_bytes,
         limit_bytes=limits.get(device),
     )
 
 
-def _by_process(torch: Any, device: int) -> tuple[int | None, int | None]:  # noqa: ANN401
-    """Bytes of this process and of all others on NVML's list; None if unknown."""
+def _read_processes(torch: Any, device: int) -> tuple[int | None, int | None]:  # noqa: ANN401
+    """Read from NVML the bytes of this process and of all others; None where unknown."""
     try:
         if torch.version.hip:
             return None, None
+
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        index = torch.cuda._get_nvml_device_index(device)  # noqa: SLF001  (knows CUDA_VISIBLE_DEVICES)
+
+        # NVML numbers all devices of the machine, torch those in CUDA_VISIBLE_DEVICES.
+        index = torch.cuda._get_nvml_device_index(device)  # noqa: SLF001  (not public)
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        used = {
+        used_bytes = {
             int(process.pid): process.usedGpuMemory
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         }
     except Exception:  # noqa: BLE001  (no NVML, no driver, no permission, MIG: then it is not known)
         return None, None
-    own = used.pop(os.getpid(), None)
-    if own is None:
+
+    # In a container, NVML lists the ids that processes have outside of it.
+    process_bytes = used_bytes.pop(os.getpid(), None)
+    if process_bytes is None:
         return None, None
-    if None in used.values():
-        return int(own), None
-    return int(own), sum(map(int, used.values()))
+    if None in used_bytes.values():
+        return int(process_bytes), None
+    return int(process_bytes), sum(map(int, used_bytes.values()))

@@ -33,6 +33,7 @@ MAX_ENTRIES: Final = 100_000
 PROTOCOL: Final = 4
 """Pickle protocol, readable by every Python since 3.4."""
 _GZIP_LEVEL: Final = 1
+"""The fastest: the program waits while the snapshot is written."""
 
 StacksOf = Literal["all", "alloc"]
 
@@ -40,7 +41,7 @@ _SWITCHES: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_
 """Functions of ``torch._C`` that turn the history on and off."""
 
 _owner: "HistoryRecording | None" = None
-_is_programs: bool = False
+_is_switched_by_program: bool = False
 """Whether the program has turned a history of its own on or off during a recording."""
 _torch_without_cuda: ModuleType | None = None
 """The torch module, once it is known to be built without CUDA."""
@@ -75,6 +76,7 @@ class HistoryRecording:
         if _owner is not None:
             _owner.call_when_started(self._started)
             return self
+
         _owner = self
         if torch.cuda.is_initialized():
             self._begin()
@@ -92,22 +94,25 @@ class HistoryRecording:
     def _end(self) -> None:
         while self._unwatch:
             self._unwatch.pop()()
+
+        # What the program has turned off or on again since is no longer this recording's.
         torch, was_on = _cuda_torch(), self._is_on
         self._is_on = False
         if torch is not None and was_on and is_recording():
             with signals.held(), suppress(Exception):
                 torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
 
-    def _watch_program(self, extension: Any) -> None:  # noqa: ANN401  (torch._C)
-        """End this recording before the program turns its own on."""
+    def _stop_before_program(self, extension: Any) -> None:  # noqa: ANN401  (torch._C)
+        """End this recording before the program turns a history of its own on."""
         for name in _SWITCHES:
             original = getattr(extension, name, None)
             if original is None:
                 continue
 
+            # ``_original`` is bound as a default, because the loop assigns ``original`` anew.
             def switch(*args: Any, _original: Any = original, **kwargs: Any) -> Any:  # noqa: ANN401
-                global _is_programs  # noqa: PLW0603
-                _is_programs = True
+                global _is_switched_by_program  # noqa: PLW0603
+                _is_switched_by_program = True
                 self._end()
                 return _original(*args, **kwargs)
 
@@ -130,10 +135,12 @@ class HistoryRecording:
         torch = _cuda_torch()
         if _owner is not self or torch is None:
             return
-        if not is_recording() and not _is_programs:
+
+        if not is_recording() and not _is_switched_by_program:
             # A handler of the program runs after the block, where what it raises is not caught.
             with signals.held():
                 self._turn_on(torch)
+
         if is_recording():
             for function in self._started:
                 function()
@@ -145,18 +152,18 @@ class HistoryRecording:
                 "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
             )
             self._is_on = True
-            self._watch_program(torch._C)  # noqa: SLF001
+            self._stop_before_program(torch._C)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  (the program goes on without a history)
             console.warn("the CUDA memory history is not recorded.", error)
 
 
 def has_cuda() -> bool:
-    """Whether the program has imported a torch that is built for CUDA or ROCm."""
+    """Tell whether the program has imported a torch that is built for CUDA or ROCm."""
     return _cuda_torch() is not None
 
 
 def is_recording() -> bool:
-    """Whether the allocator records its history now, whoever turned it on."""
+    """Tell whether the allocator records its history now, whoever turned it on."""
     torch = _cuda_torch()
     with signals.held(), suppress(Exception):
         return torch is not None and bool(torch._C._cuda_isHistoryEnabled())  # noqa: SLF001
@@ -184,21 +191,24 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
             "The CUDA memory history is not recorded, so a snapshot has no allocation sites.",
             "Record within `with profkit.memory()`, or with profkit run.",
         )
+
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001  (torch has no public way)
+
     # The allocator also records each snapshot that is taken.
     entries = (entry for trace in snapshot.get("device_traces", ()) for entry in trace)
     if all(entry.get("action") == "snapshot" for entry in entries):
         raise CaptureError(
             "The history is empty: no CUDA memory was allocated or freed while it was recorded."
         )
-    snapshot[SNAPSHOT_KEY] = {"devices": [asdict(each) for each in device_bytes(limits)]}
+
+    snapshot[SNAPSHOT_KEY] = {"devices": [asdict(device) for device in device_bytes(limits)]}
     with files.atomic_path(target) as partial, igzip.open(partial, "wb", _GZIP_LEVEL) as sink:
         pickle.dump(snapshot, sink, protocol=PROTOCOL)
     return target
 
 
 def _cuda_torch() -> Any:  # noqa: ANN401  (the module, or None)
-    """The torch that the program has imported, if it is built for CUDA or ROCm."""
+    """Return the torch that the program has imported, if it is built for CUDA or ROCm."""
     global _torch_without_cuda  # noqa: PLW0603  (checking each time costs microseconds)
     torch = sys.modules.get("torch")
     if torch is _torch_without_cuda:

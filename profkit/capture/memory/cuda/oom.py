@@ -92,6 +92,7 @@ class OomMonitor:
         """
         if self._open is None or not self._open.first.acquire(blocking=False):
             return
+
         target = files.beside(files.trace_file(self._open.folder), history.SUFFIX)
         self.path = str(history.dump(target, {device: limit_bytes}))
         console.note(
@@ -115,7 +116,7 @@ def _attach() -> None:
 
 
 def _observe(device: int, _requested_bytes: int, limit_bytes: int, _free_bytes: int) -> None:
-    """Called by torch. An exception from here would replace torch's own error."""
+    """Write a snapshot; called by torch, whose own error an exception from here would replace."""
     try:
         monitor = _active
         if monitor is not None:
@@ -125,7 +126,7 @@ def _observe(device: int, _requested_bytes: int, limit_bytes: int, _free_bytes: 
 
 
 def _absolute(folder: Path) -> Path:
-    """The folder as an absolute path, as the program may change its working directory."""
+    """Return the folder as an absolute path, as the program may change its working directory."""
     try:
         return folder.absolute()
     except OSError:
