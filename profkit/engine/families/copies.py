@@ -90,5 +90,6 @@ def find_copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> I
             caller = find_library_function(ctx, owners)
             # The program calls a function of torch itself.
             caller = "" if may_be_torchs(caller) else caller
+            # The size of a copy that no producer has written is taken for none.
             sizes_bytes = np.maximum(0, ctx.events.n_bytes.at(copies))
             yield CopySite(location, caller, owners, copies, sizes_bytes, wait)
