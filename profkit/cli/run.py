@@ -72,7 +72,6 @@ def command(  # noqa: PLR0913  (one argument per option)
     from profkit.capture.recording.schedule import Schedule
     from profkit.capture.run.plan import Plan
     from profkit.capture.run.run import ProgramTarget, RunResult, run
-    from profkit.cli._run_report import RunReporter
 
     if json_file is not None:
         json_file = _resolve_json(json_file)
@@ -96,9 +95,12 @@ def command(  # noqa: PLR0913  (one argument per option)
     is_empty = no_trace and no_leaks
     rank = None if is_empty else _find_rank(plan)
     workers = _Workers(plan)
-    reporter = RunReporter(analysis_options, json_file, rank)
 
     def report(outcome: RunResult, *, is_killed: bool) -> None:
+        # The program does not wait for the module that reports on it.
+        from profkit.cli._run_report import RunReporter
+
+        reporter = RunReporter(analysis_options, json_file, rank)
         reporter.report(outcome, workers.end(), is_killed=is_killed)
 
     endings: list[BaseException | None] = []
