@@ -13,10 +13,9 @@ from profkit.engine.figures.critical_path import per_step_by_kind
 from profkit.errors import UsageError
 from profkit.index.distinct import distinct, united
 from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
-from profkit.index.launches import CALLS, DEVICE_WORK
 from profkit.index.replay.critical_path import find_critical_path
 from profkit.model.change import ProgramChange, together
-from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.events import DEVICE_WORK, HOST_CALLS, NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.location import Location
 from profkit.model.what_if import AppliedChange, Combinations, PredictedTime, Prediction
@@ -209,7 +208,7 @@ def _find_during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
     calls = ctx.syncs.rows[ctx.nearest(rows)[ctx.syncs.rows] != NO_ROW]
 
     launches = ctx.launches
-    launchers = rows[~np.isin(ctx.events.category[rows], (*CALLS, *DEVICE_WORK))]
+    launchers = rows[~np.isin(ctx.events.category[rows], (*HOST_CALLS, *DEVICE_WORK))]
     source = np.where(launches.launch != NO_ROW, launches.launch, launches.op)
     is_within = (source != NO_ROW) & (ctx.nearest(launchers)[source] != NO_ROW)
 

@@ -1,16 +1,21 @@
 """Which host call launched which device work."""
 
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.runtime_calls import EXPLICIT_SYNC, LAUNCH
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
-
-DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-CALLS: Final = (Category.RUNTIME, Category.DRIVER)
+from profkit.model.events import (
+    HOST_CALLS,
+    MISSING,
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Rows,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     Args:
         innermost_op: The innermost operator around every row, or :data:`NO_ROW`. Shape ``(n,)``.
     """
-    work = events.rows_of(*DEVICE_WORK)
+    work = events.device_work
     calls = _find_launching_calls(events)
     launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
 
@@ -77,7 +82,7 @@ def _find_launching_calls(events: EventTable) -> Rows:
     A SYCL call, the driver call within it and the wait that ends it share one correlation. The
     outermost call launched, never the wait.
     """
-    may_launch = np.isin(events.category, CALLS)
+    may_launch = np.isin(events.category, HOST_CALLS)
     may_launch[EXPLICIT_SYNC.rows(events)] = False
     calls = np.flatnonzero(may_launch)
     return calls[np.argsort(events.ts_ns[calls], kind="stable")]

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.model.events import Category, EventTable, Mask, Rows
+from profkit.model.events import HOST_CALLS, Category, EventTable, Mask, Rows
 from profkit.patterns import regex
 
 
@@ -26,7 +26,7 @@ class CallKind:
 
     def rows(self, events: EventTable) -> Rows:
         """Return runtime and driver calls of this kind, ascending."""
-        return np.flatnonzero(rows_named(events, self._pattern, Category.RUNTIME, Category.DRIVER))
+        return np.flatnonzero(rows_named(events, self._pattern, *HOST_CALLS))
 
 
 EXPLICIT_SYNC: Final = CallKind(

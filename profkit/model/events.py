@@ -69,6 +69,11 @@ class Category(IntEnum):
     calls within a wrapper belong to its caller."""
 
 
+DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+HOST_CALLS: Final = (Category.RUNTIME, Category.DRIVER)
+"""Calls of a vendor's runtime and of its driver."""
+PROGRAM: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *HOST_CALLS)
+"""Events of the program on the host."""
 HIDDEN: Final = (Category.UNFINISHED, Category.PROFKIT, Category.CONCEALED)
 """Categories that no graph, timeline or table shows."""
 
@@ -284,6 +289,26 @@ class EventTable:
             values = getattr(self, key).at(rows)
             columns[key] = pd.arrays.IntegerArray(values, values == MISSING)
         return pd.DataFrame(columns)
+
+    @cached_property
+    def device_work(self) -> Rows:
+        """Return the rows of kernels, copies and fills, ascending."""
+        return self.rows_of(*DEVICE_WORK)
+
+    @cached_property
+    def kernels(self) -> Rows:
+        """Return the rows of kernels, ascending."""
+        return self.rows_of(Category.KERNEL)
+
+    @cached_property
+    def copies(self) -> Rows:
+        """Return the rows of copies, ascending."""
+        return self.rows_of(Category.MEMCPY)
+
+    @cached_property
+    def host_calls(self) -> Rows:
+        """Return the rows of runtime and driver calls, ascending."""
+        return self.rows_of(*HOST_CALLS)
 
     def rows_of(self, *categories: Category) -> Rows:
         """Rows of the given categories, ascending."""

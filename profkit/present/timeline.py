@@ -16,11 +16,11 @@ from profkit.index.distinct import numbered_pairs, used
 from profkit.index.host.frames import owner_of_call, ownership_of
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
-from profkit.index.launches import DEVICE_WORK
 from profkit.index.level_of_detail import build_levels, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.critical_path import PathKind
 from profkit.model.events import (
+    DEVICE_WORK,
     HIDDEN,
     MISSING,
     NO_ROW,

@@ -209,7 +209,7 @@ def classify_work(
     category[ops[in_step[ops] != NO_ROW]] = WORK_CATEGORIES.index("optimizer")
 
     # A kernel's operator decides together with its name, so each pair is classified once.
-    work = events.rows_of(Category.KERNEL)
+    work = events.kernels
     op = np.full(len(events), NO_ROW, dtype=np.int64)
     op[launches.work] = launches.op
     launch = np.full(len(events), NO_ROW, dtype=np.int64)

@@ -8,7 +8,6 @@ from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import are_among, united
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import Intervals, covered_within
-from profkit.index.launches import CALLS
 from profkit.index.runtime_calls import ALLOCATOR, CallKind
 from profkit.model.events import EventTable, Rows
 from profkit.patterns import regex
@@ -34,7 +33,7 @@ def find_cold_calls(events: EventTable, tree: CallTree, syncs: Rows, busy: Inter
         syncs: Calls that block until a device has finished.
         busy: Time in which any device was busy.
     """
-    rows = events.rows_of(*CALLS)
+    rows = events.host_calls
     rows = rows[events.dur_ns[rows] >= COLD_CALL_NS]
     if not len(rows):
         return rows

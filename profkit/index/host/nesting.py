@@ -11,9 +11,9 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct
-from profkit.index.launches import CALLS
 from profkit.model.events import (
     NO_ROW,
+    PROGRAM,
     Category,
     EventTable,
     Int32s,
@@ -23,8 +23,6 @@ from profkit.model.events import (
     is_within,
 )
 
-PROGRAM: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *CALLS)
-"""Categories of events of the program on the host."""
 HOST: Final = (*PROGRAM, Category.PROFKIT)
 """Categories of host events, which can contain each other."""
 

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps
-from profkit.index.launches import CALLS, match_first
+from profkit.index.launches import match_first
 from profkit.model.capture_info import OpLines
 from profkit.model.events import (
+    HOST_CALLS,
     MISSING,
     NO_ROW,
     Category,
@@ -72,7 +73,7 @@ def _find_alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
     """Find rows that entries may describe: operators, annotations, calls outside operators."""
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
     named[steps.annotations] = False
-    calls = np.isin(events.category, CALLS)
+    calls = np.isin(events.category, HOST_CALLS)
     return np.asarray(named | (calls & (tree.nearest(named) == NO_ROW)))
 
 

@@ -8,10 +8,17 @@ import numpy as np
 
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
-from profkit.index.host.nesting import PROGRAM
-from profkit.index.launches import CALLS
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    HOST_CALLS,
+    PROGRAM,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+)
 from profkit.model.report import StepOrigin
 from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, OPTIMIZER_STEP, STEP
 
@@ -220,7 +227,7 @@ class Work:
         is_work = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
         # A recording of the device's activities alone has calls, but no operators.
         if not is_work.any():
-            is_work = np.isin(events.category, CALLS)
+            is_work = np.isin(events.category, HOST_CALLS)
         return cls(np.sort(events.ts_ns[is_work]))
 
     def count_between(self, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:

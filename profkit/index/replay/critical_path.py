@@ -19,7 +19,6 @@ from profkit.index.device.syncs import Syncs
 from profkit.index.distinct import distinct, marked, used
 from profkit.index.host.nesting import CallTree, find_open_rows
 from profkit.index.intervals import Intervals, inside, union
-from profkit.index.launches import CALLS
 from profkit.index.replay.graph import (
     NEVER,
     ORIGIN,
@@ -35,6 +34,7 @@ from profkit.index.runtime_calls import names_matching
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.events import (
+    HOST_CALLS,
     NO_ROW,
     Category,
     EventTable,
@@ -517,7 +517,7 @@ def _classify(
             inside(activity.collectives, at_ns),
             activity.is_sync[row],
             category == Category.OP,
-            np.isin(category, CALLS),
+            np.isin(category, HOST_CALLS),
         ],
         [
             PathKind.DATA_WAIT,

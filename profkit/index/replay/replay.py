@@ -10,11 +10,19 @@ from profkit.dataclass import dataclass
 from profkit.index.distinct import by_number, distinct, marked
 from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.intervals import Intervals, covered_by, inside, of_pairs, unite
-from profkit.index.launches import DEVICE_WORK
 from profkit.index.replay.batch import MAX_CHANGES, ChangedNodes, Wanted, replay_all
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Edge, NodeKind, Weights
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, EventTable, Float64s, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    DEVICE_WORK,
+    NO_ROW,
+    EventTable,
+    Float64s,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+)
 
 MAX_UNEXPLAINED_SHARE: Final = 0.05
 """The share of the steps up to which lags without a known cause leave the replay meaningful: other

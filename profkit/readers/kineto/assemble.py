@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.model.events import (
+    HOST_CALLS,
     MISSING,
     Category,
     EventTable,
@@ -26,7 +27,6 @@ from profkit.readers.kineto.batch import (
     InternTables,
     categories_with,
 )
-from profkit.readers.kineto.interning import CALLS
 from profkit.readers.kineto.invalid_times import find_invalid_times
 from profkit.readers.process_memory import release_free_memory
 
@@ -245,12 +245,12 @@ def _move_to_callers(columns: Columns, lanes: Sequence[tuple[str, str]]) -> Int3
     misplaced = [number for number, (process, _) in enumerate(lanes) if process == _NO_PROCESS]
     if not misplaced:
         return lane
-    call_rows = np.flatnonzero(np.isin(columns["category"], CALLS))
+    call_rows = np.flatnonzero(np.isin(columns["category"], HOST_CALLS))
     call_rows = call_rows[np.isin(lane[call_rows], misplaced)]
     if not len(call_rows):
         return lane
 
-    is_host = np.isin(columns["category"], (Category.OP, Category.ANNOTATION, *CALLS))
+    is_host = np.isin(columns["category"], (Category.OP, Category.ANNOTATION, *HOST_CALLS))
     lanes_by_thread: dict[str, list[int]] = {}
     for number in np.unique(lane[is_host]).tolist():
         process, thread = lanes[number]

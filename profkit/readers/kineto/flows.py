@@ -12,10 +12,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from profkit.model.events import MISSING, EventTable, Int64s, Rows, SparseColumn
+from profkit.model.events import (
+    DEVICE_WORK,
+    HOST_CALLS,
+    MISSING,
+    EventTable,
+    Int64s,
+    Rows,
+    SparseColumn,
+)
 from profkit.patterns import regex
 from profkit.readers.kineto.batch import to_int64, to_ns
-from profkit.readers.kineto.interning import CALLS, DEVICE_WORK
 from profkit.readers.kineto.split import UNREADABLE, TraceText, split_batches
 from profkit.readers.stream import Chunks, Place, open_plain
 
@@ -42,7 +49,7 @@ def need_flows(events: EventTable) -> bool:
     """Return whether there are device work and calls, and neither have correlation ids."""
     return all(
         len(rows) and (events.correlation.at(rows) == MISSING).all()
-        for rows in (events.rows_of(*CALLS), events.rows_of(*DEVICE_WORK))
+        for rows in (events.host_calls, events.device_work)
     )
 
 
@@ -63,7 +70,7 @@ def read_correlation(
         LoadError: The file cannot be read again.
     """
     # Lane and start identify an event. As one number they are sorted and searched at once.
-    rows = events.rows_of(*CALLS, *DEVICE_WORK)
+    rows = events.rows_of(*HOST_CALLS, *DEVICE_WORK)
     starts = np.unique(events.ts_ns[rows])
     start_index = np.searchsorted(starts, events.ts_ns[rows])
     keys = events.lane[rows].astype(np.int64) * len(starts) + start_index

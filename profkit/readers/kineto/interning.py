@@ -44,10 +44,6 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
 written by ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
-CALLS: Final = (Category.RUNTIME, Category.DRIVER)
-DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-HOST: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *CALLS)
-"""Categories of the events of host threads."""
 WITHOUT_WORK: Final = frozenset(
     {
         "external_correlation",

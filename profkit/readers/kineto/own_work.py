@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CaptureInfo
-from profkit.model.events import Category, EventTable, Int64s, Mask, Rows
+from profkit.model.events import PROGRAM, Category, EventTable, Int64s, Mask, Rows
 from profkit.model.own_code import (
     IMPORT_PREFIX,
     THREAD_PREFIX,
@@ -34,7 +34,6 @@ from profkit.model.own_code import (
     starts_profiler,
     waits_for_own_thread,
 )
-from profkit.readers.kineto.interning import HOST
 
 _HINT: Final = "profkit"
 """The text that the name of every call, mark and thread of profkit contains."""
@@ -52,7 +51,7 @@ def without_own_work(events: EventTable, capture: CaptureInfo | None) -> EventTa
         return events
 
     changed = _Changed.of(events)
-    is_host = np.isin(events.category, HOST)
+    is_host = np.isin(events.category, PROGRAM)
     masks = {
         "is_python": events.category == Category.PYTHON,
         "is_own": is_own,

@@ -17,10 +17,9 @@ from profkit.engine.figures.critical_path import (
 from profkit.engine.figures.path_segments import name_of_segment
 from profkit.engine.figures.path_steps import MAX_SEGMENTS
 from profkit.index.host.source import NO_FRAME
-from profkit.index.launches import CALLS
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
 from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindName
-from profkit.model.events import NO_ROW, Category
+from profkit.model.events import HOST_CALLS, NO_ROW, Category
 from profkit.testing import TraceBuilder
 from tests.index.replay.test_replay import each_recording, load_context
 from tests.traces import load_trace
@@ -308,7 +307,7 @@ def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> N
     critical, events = ctx.critical_path, ctx.events
     is_op = critical.kind == PathKind.OPERATOR
     on_host = np.flatnonzero(is_op | (critical.kind == PathKind.RUNTIME))
-    categories = {PathKind.OPERATOR: [Category.OP], PathKind.RUNTIME: list(CALLS)}
+    categories = {PathKind.OPERATOR: [Category.OP], PathKind.RUNTIME: list(HOST_CALLS)}
     for i in on_host[:: max(1, len(on_host) // 30)].tolist():
         row, start, end = critical.row[i], critical.starts_ns[i], critical.ends_ns[i]
         assert events.category[row] in categories[critical.kind[i]]
