@@ -65,10 +65,12 @@ def main() -> None:
         n_objects = len(gc.get_objects())
         print(f"{n_objects:,} objects")
         each = shown(
-            "holders of 1 tensor", lambda: holder_chains.chains(trainer.losses[5:6]), n_objects
+            "holders of 1 tensor", lambda: holder_chains.find_chains(trainer.losses[5:6]), n_objects
         )
         shown(
-            "holders of 20 tensors", lambda: holder_chains.chains(trainer.losses[5:25]), n_objects
+            "holders of 20 tensors",
+            lambda: holder_chains.find_chains(trainer.losses[5:25]),
+            n_objects,
         )
         shown("garbage", garbage.find_garbage, n_objects)
         shown("host objects", host_objects.scan_host_objects, n_objects)
@@ -83,7 +85,7 @@ def main() -> None:
         parts.append(part)
     total = torch.stack(parts).sum()
     print(f"a graph of {NODES:,} nodes")
-    length = min_ms(lambda: autograd_graphs.graph_behind([total], counted=set()))
+    length = min_ms(lambda: autograd_graphs.measure_graph([total], counted=set()))
     print(f"  {'nodes and bytes':<28} {length:8.1f} ms   {length * 1e3 / NODES:6.3f} us per node")
 
 

@@ -245,6 +245,8 @@ class Conversation:
 
         answers: dict[Endpoint, Message] = {}
         until_s = time.monotonic() + timeout_s
+
+        # A process that ends meanwhile is no longer among the open ones.
         while len(answers) < len(self._open) and time.monotonic() < until_s:
             for key, _ in self._selector.select(max(until_s - time.monotonic(), 0)):
                 answer = self._receive(key.data)

@@ -7,8 +7,8 @@ from profkit.capture.memory.monitor.loader_workers import resident_bytes
 from profkit.capture.process import devices
 
 
-def memory_now() -> dict[str, int]:
-    """Return bytes of resident memory (``host``), and allocated on devices in use (``cuda:0``).
+def measure_memory_now() -> dict[str, int]:
+    """Measure resident memory (``host``), and what is allocated on devices in use (``cuda:0``).
 
     Source: ``torch.cuda.memory_allocated``.
     """
@@ -18,7 +18,7 @@ def memory_now() -> dict[str, int]:
     if resident is not None:
         bytes_by_device["host"] = resident
 
-    # A device whose memory was never reserved has no context, and is not asked for figures.
+    # A device without reserved memory is not in use.
     for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError):
             for ordinal in range(module.device_count()):

@@ -26,6 +26,7 @@ from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 _N_BEFORE: Final = DEFAULT_WAIT + DEFAULT_WARMUP
 """Steps between the begin and the first recorded step: a rank may come that much later."""
 _NO_LIMIT: Final = 1 << 30
+"""The recordings of a name are not limited: each of them was requested."""
 MAX_STEPS: Final = 100
 """Steps that one request records at most: their events are all in memory until the end."""
 _LEAST_S: Final = 10.0
@@ -119,7 +120,7 @@ class StepRecorder:
         if request is None:
             return
 
-        # A cancellation from the other thread counts only before this: see ``is_dropped``.
+        # From here on the other thread does not drop the request: see ``is_dropped``.
         request.is_at_step_end = True
         try:
             if request.session is not None:

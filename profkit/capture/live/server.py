@@ -98,6 +98,8 @@ class Server:
         self._clients: list[Client] = []
         self._socket, self.path = _open_socket()
         self._folder = str(Path(self.path).parent)
+
+        # A thread that waits in ``select`` notices only a socket.
         self._wake, self._woken = socket.socketpair()
         self.thread = threading.Thread(target=self._serve, name="profkit", daemon=True)
         self.thread.start()
@@ -105,6 +107,8 @@ class Server:
     def stop(self) -> None:
         """End the thread, the connections and the socket."""
         self._wake.close()
+
+        # A question that takes long does not hold the program up.
         self.thread.join(1.0)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -67,7 +67,7 @@ class StepClock:
         """
         n_steps = self.n_steps
 
-        # A step's begin is the end of the one before, which is overwritten first.
+        # The oldest place is left out: the program's thread may overwrite it meanwhile.
         first = max(n_before, n_steps - _N_TIMES + 2, 1)
         places = [number & (_N_TIMES - 1) for number in range(first, n_steps + 1)]
 

@@ -139,6 +139,8 @@ class Memory(wrappers.CaptureBlock):
             self._live = replace(self._live, sync_sites=self._syncs.sites())
 
         self._report = None
+
+        # The history is still on here: a snapshot without it has no allocation sites.
         with self._cuda:
             if self._live is not None:
                 self._write(self._live)
@@ -186,22 +188,22 @@ class Memory(wrappers.CaptureBlock):
 
     @property
     def timeline(self) -> tuple[MemorySample, ...]:
-        """The samples taken at step boundaries, once the block has ended."""
+        """Return the samples taken at step boundaries, once the block has ended."""
         return () if self._live is None else self._live.samples
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """The leaks, the most bytes per step first, once the block has ended."""
+        """Return the leaks, the most bytes per step first, once the block has ended."""
         return () if self._live is None else self._live.leaks
 
     @property
     def sync_sites(self) -> tuple[SyncSite, ...]:
-        """The source lines that waited for a CUDA device, the most calls first."""
+        """Return the source lines that waited for a CUDA device, the most calls first."""
         return self._syncs.sites()
 
     @property
     def report(self) -> Report | None:
-        """The report, computed at the first access; None if nothing was monitored.
+        """Return the report, computed at the first access; None if nothing was monitored.
 
         Raises:
             LoadError: If the file cannot be read any more.

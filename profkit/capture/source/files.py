@@ -82,7 +82,7 @@ class SourceFiles:
         if Path(name).is_absolute():
             return name
 
-        # A relative ``sys.path`` may fit several folders: an imported module is the one that ran.
+        # The name may fit several folders: an imported module is the file that ran.
         candidates = [prefix + name for prefix in self._prefixes]
         for candidate in candidates:
             if candidate in self._modules:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from types import ModuleType
 
-from profkit.capture.memory.holders.holder_chains import chains
+from profkit.capture.memory.holders.holder_chains import find_chains
 from profkit.model.live_memory import Chain
 
 World = Callable[[str], ModuleType]
@@ -31,7 +31,7 @@ class Holder:
 def of(module: ModuleType, limit: int = 3) -> tuple[Chain, ...]:
     """The chains to the object that a program tracks."""
     # After thousands of tests a process has more objects than most programs.
-    return chains([module.ref()], limit=limit, budget_s=60.0)[0]
+    return find_chains([module.ref()], limit=limit, budget_s=60.0)[0]
 
 
 def text(chain: Chain) -> str:

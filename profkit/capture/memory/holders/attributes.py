@@ -18,10 +18,11 @@ _MODULE: Final = type.__dict__["__module__"]
 
 
 def namespace_of(thing: object) -> dict[str, object] | None:
-    """The ``__dict__`` of an object, or None if it has none."""
+    """Return the ``__dict__`` of an object, or None if it has none."""
     for cls in mro_of(type(thing)):
         descriptor = class_namespace(cls).get("__dict__")
         if descriptor is not None:
+            # Any other descriptor is the program's, and would run its code.
             if not is_exactly(descriptor, GetSetDescriptorType, MemberDescriptorType):
                 return None
             try:
@@ -33,7 +34,7 @@ def namespace_of(thing: object) -> dict[str, object] | None:
 
 
 def slots_of(thing: object) -> Iterator[tuple[str, object]]:
-    """Name and value of every slot of an object that is set."""
+    """Yield the name and value of every slot of an object that is set."""
     for cls in mro_of(type(thing)):
         for name, descriptor in class_namespace(cls).items():
             if type(descriptor) is MemberDescriptorType:
@@ -44,29 +45,29 @@ def slots_of(thing: object) -> Iterator[tuple[str, object]]:
 
 
 def is_class(thing: object) -> TypeGuard[type]:
-    """Whether something is a class, by its type alone: ``__class__`` may be overridden."""
+    """Tell whether something is a class, by its type alone: ``__class__`` may be overridden."""
     return issubclass(type(thing), type)
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    """A class and its bases, without calling its metaclass."""
+    """Return a class and its bases, without calling its metaclass."""
     mro: tuple[type, ...] = _MRO.__get__(cls)
     return mro
 
 
 def class_namespace(cls: type) -> Mapping[str, Any]:
-    """The ``__dict__`` of a class, without calling its metaclass."""
+    """Return the ``__dict__`` of a class, without calling its metaclass."""
     namespace: Mapping[str, Any] = _CLASS_NAMESPACE.__get__(cls)
     return namespace
 
 
 def type_name(cls: type) -> str:
-    """A class's qualified name without its module, without calling its metaclass."""
+    """Return a class's qualified name without its module, without calling its metaclass."""
     return str(_QUALNAME.__get__(cls))
 
 
 def module_of(cls: type) -> str:
-    """The ``__module__`` of a class; empty if it is not a string."""
+    """Return the ``__module__`` of a class; empty if it is not a string."""
     try:
         name = _MODULE.__get__(cls)
     except AttributeError:
@@ -75,12 +76,13 @@ def module_of(cls: type) -> str:
 
 
 def full_name(cls: type) -> str:
-    """A class's name with its module, ``collections.deque``; builtins without."""
+    """Return a class's name with its module, ``collections.deque``; builtins without."""
     module = module_of(cls)
     return type_name(cls) if module in {"", "builtins"} else f"{module}.{type_name(cls)}"
 
 
 def result_of(task: Any) -> object:  # noqa: ANN401  (an asyncio task or future)
-    """The result of an asyncio task or future that has ended, or None."""
+    """Return the result of an asyncio task or future that has ended, or None."""
+    # The class in C, whose attribute no subclass can override, as ``result()`` can be.
     future_type: Any = sys.modules["_asyncio"].Future
     return future_type._result.__get__(task)  # noqa: SLF001

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
-from profkit.capture.memory.holders.reference_cycles import shortest_cycle
-from profkit.capture.memory.holders.search import Found
+from profkit.capture.memory.holders.reference_cycles import find_shortest_cycle
+from profkit.capture.memory.holders.search import ReferenceGraph
 
 _MAX_STARTS: Final = 64
 """Objects above the target through which a cycle is searched, the nearest first."""
@@ -35,36 +35,46 @@ class AutogradCycle(NamedTuple):
     closed_by: object | None
 
 
-def cycle_above(found: Found, target: int) -> AutogradCycle | None:
-    """The shortest autograd reference cycle that keeps alive an object without a root.
+def find_cycle_above(graph: ReferenceGraph, target: int) -> AutogradCycle | None:
+    """Find the shortest autograd reference cycle that keeps alive an object without a root.
 
     Returns:
         None if a root is known, if the search stopped at a limit, or if Python references alone
         close the cycle, which its garbage collector frees.
     """
-    above = list(found.above(target))
-    if not found.is_exact or any(one in found.roots for one in above):
+    above = list(graph.above(target))
+    if not graph.is_exact or any(identity in graph.roots for identity in above):
         return None
+
     # Searched upward, so reversed: each object then holds the next one.
-    upward = (shortest_cycle(one, lambda n: found.up.get(n, ())) for one in above[:_MAX_STARTS])
-    cycles = [_links(found, cycle[:1] + cycle[:0:-1]) for cycle in upward]
-    native = [links for links in cycles if any(label for _, label in links)]
-    if not native:
+    upward = (
+        find_shortest_cycle(identity, lambda n: graph.referrers.get(n, ()))
+        for identity in above[:_MAX_STARTS]
+    )
+    cycles = [_links(graph, cycle[:1] + cycle[:0:-1]) for cycle in upward]
+
+    # A cycle without labels has only references of Python, whose collector frees it.
+    through_native = [links for links in cycles if any(label for _, label in links)]
+    if not through_native:
         return None
-    links = min(native, key=len)
-    return AutogradCycle(_names(links), _closed_by(links))
+    links = min(through_native, key=len)
+    return AutogradCycle(_name_objects(links), _find_closing_tensor(links))
 
 
-def _links(found: Found, cycle: list[int]) -> list[tuple[object, str]]:
-    """Each object of a cycle, and the label of its reference to the next; empty if in Python."""
-    following = [*cycle[1:], *cycle[:1]]
+def _links(graph: ReferenceGraph, cycle: list[int]) -> list[tuple[object, str]]:
+    """Return the objects of a cycle, each with the label of its reference to the next.
+
+    The label is empty for a reference that Python sees.
+    """
+    held_ids = [*cycle[1:], *cycle[:1]]
     return [
-        (found.nodes[one], found.labels.get((one, held), ""))
-        for one, held in zip(cycle, following, strict=True)
+        (graph.nodes[identity], graph.labels.get((identity, held_id), ""))
+        for identity, held_id in zip(cycle, held_ids, strict=True)
     ]
 
 
-def _names(links: list[tuple[object, str]]) -> tuple[str, ...]:
+def _name_objects(links: list[tuple[object, str]]) -> tuple[str, ...]:
+    """Name what a cycle goes through, from the gradient on if there is one."""
     names: list[str] = []
     for index, (thing, label) in enumerate(links):
         if type(thing) is dict and namespace_of(links[index - 1][0]) is thing:
@@ -73,15 +83,17 @@ def _names(links: list[tuple[object, str]]) -> tuple[str, ...]:
         names.append(f"{type_name(type(thing))}{attribute}")
         if _SAVED_BY in saved:
             names.append(saved.rpartition(_SAVED_BY)[2])
+
+    # A cycle has no beginning: the same one begins alike in each report.
     first = min(range(len(names)), key=lambda n: (not names[n].endswith(_GRADIENT), names[n]))
     return (*names[first:], *names[:first], names[first])
 
 
-def _closed_by(links: list[tuple[object, str]]) -> object | None:
-    """A gradient of the cycle, or else any tensor of it that has a graph."""
+def _find_closing_tensor(links: list[tuple[object, str]]) -> object | None:
+    """Find a gradient of the cycle, or else any tensor of it that has a graph."""
     is_gradient = [links[index - 1][1] == _GRADIENT for index in range(len(links))]
-    for wanted in (True, False):
-        for (thing, _), is_one in zip(links, is_gradient, strict=True):
-            if is_one is wanted and autograd_graphs.grad_fn_of(thing) is not None:
+    for wants_gradient in (True, False):
+        for (thing, _), is_grad in zip(links, is_gradient, strict=True):
+            if is_grad is wants_gradient and autograd_graphs.grad_fn_of(thing) is not None:
                 return thing
     return None

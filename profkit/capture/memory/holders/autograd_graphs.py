@@ -35,6 +35,7 @@ _PACKED_DEPTH: Final = 3
 """Nesting of a tensor in what a user's hook packed: ``(device, (tensor, True))``."""
 
 _STACK_BYTES_PER_NODE: Final = 256
+"""Stack that the destruction of a node is taken to need: 180 bytes were measured."""
 _DEFAULT_STACK_BYTES: Final = 8 << 20
 _SMALL_STACK_BYTES: Final = 1 << 20
 """The main thread's stack on Windows, which has no ``resource`` module to report it."""
@@ -49,17 +50,17 @@ _n_cut_walks = 0
 
 
 def grad_fn_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """The node that created a tensor, or None; ``__torch_function__`` is not called."""
+    """Return the node that created a tensor, or None; ``__torch_function__`` is not called."""
     return _read(tensor, "grad_fn")
 
 
 def grad_fns_of(tensors: Iterable[Any]) -> list[Any]:
-    """The nodes that created some tensors; those without a graph are left out."""
+    """Return the nodes that created some tensors; those without a graph are left out."""
     return [node for tensor in tensors if (node := grad_fn_of(tensor)) is not None]
 
 
 def sequence_nr_of(tensor: Any) -> int | None:  # noqa: ANN401
-    """The sequence number of the node that created a tensor, or None if it has none.
+    """Return the sequence number of the node that created a tensor, or None without one.
 
     Autograd numbers the nodes of a thread (``torch/csrc/autograd/function.h``, ``sequence_nr``),
     so an in-place operation changes it.
@@ -71,7 +72,7 @@ def sequence_nr_of(tensor: Any) -> int | None:  # noqa: ANN401
 
 
 def gradient_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """``tensor.grad``; ``__torch_function__`` is not called."""
+    """Return ``tensor.grad``; ``__torch_function__`` is not called."""
     # Reading it on a non-leaf tensor warns, and such a tensor rarely has one.
     if not _read(tensor, "is_leaf") and not _read(tensor, "retains_grad"):
         return None
@@ -79,19 +80,19 @@ def gradient_of(tensor: Any) -> Any | None:  # noqa: ANN401
 
 
 def base_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """The tensor that this one is a view of, or None; ``__torch_function__`` is not called."""
+    """Return the tensor that this one is a view of, or None, as :func:`grad_fn_of` does."""
     return _read(tensor, "_base")
 
 
 def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
-    """Address of a tensor's storage object and its bytes, or None if it has no storage."""
+    """Return the address of a tensor's storage object and its bytes, or None without one."""
     import torch
 
     try:
         with no_torch_function():
             storage = torch.Tensor.untyped_storage(tensor)
             return storage._cdata, storage.nbytes()  # noqa: SLF001
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, TypeError):  # a layout without storage, such as sparse; no tensor
         return None
 
 
@@ -103,14 +104,14 @@ def no_torch_function() -> AbstractContextManager[object]:
 
 
 def is_tensor(thing: object) -> bool:
-    """Whether something is a tensor, by its type alone: ``__class__`` may be overridden."""
+    """Tell whether something is a tensor, by its type alone: ``__class__`` may be overridden."""
     import torch
 
     return issubclass(type(thing), torch.Tensor)
 
 
-def graph_behind(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT) -> Graph:
-    """The graph behind some tensors together, each node and storage once.
+def measure_graph(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT) -> Graph:
+    """Measure the graph behind some tensors together, each node and storage once.
 
     Args:
         counted: Addresses of storages to leave out; those counted are added.
@@ -118,7 +119,8 @@ def graph_behind(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMI
     roots = grad_fns_of(tensors)
     walk = GraphWalk(limit)
     with no_torch_function():
-        n_bytes = walk.saved_bytes(roots, counted)
+        n_bytes = walk.sum_saved_bytes(roots, counted)
+
     root = type_name(type(roots[-1])) if roots else ""
     return Graph(walk.n_nodes, n_bytes, root, is_exact=walk.is_exact)
 
@@ -141,60 +143,67 @@ class GraphWalk:
         # Lives no longer than the walk: a program may define a new node class in every step.
         self._classes: dict[int, tuple[tuple[str, ...], bool]] = {}
 
-    def nodes(self, roots: Iterable[Any]) -> Iterator[Any]:
-        """The nodes reachable from ``roots``, themselves included, that were not visited yet."""
+    def walk(self, roots: Iterable[Any]) -> Iterator[Any]:
+        """Yield the nodes reachable from ``roots``, themselves included, not visited yet."""
         max_depth = safe_depth()
+
         for root in roots:
             pending = [(root, 0)]
             while pending:
                 node, depth = pending.pop()
                 if id(node) in self._seen:
                     continue
+
                 if self.n_nodes >= self._limit:
                     self.is_exact = False
                     return
+
                 self._seen[id(node)] = node
                 self.n_nodes += 1
                 yield node
+
+                # Deeper nodes stay without Python objects, whose destruction would be recursive.
                 if depth < max_depth:
-                    following = _attribute(node, "next_functions") or ()
-                    pending.extend((one, depth + 1) for one, _ in following if one is not None)
+                    edges = _attribute(node, "next_functions") or ()
+                    pending.extend((parent, depth + 1) for parent, _ in edges if parent is not None)
                 elif self.is_exact:
                     self.is_exact = False
                     note_cut_walk()
 
     def count(self, roots: Iterable[Any]) -> int:
-        """Visit the nodes reachable from ``roots``; all nodes visited so far."""
-        for _ in self.nodes(roots):
+        """Visit the nodes reachable from ``roots``; return how many were visited so far."""
+        for _ in self.walk(roots):
             pass
         return self.n_nodes
 
-    def saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
-        """Bytes of the storages saved by nodes reachable from ``roots``, as in ``graph_behind``.
+    def sum_saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
+        """Sum the bytes that nodes reachable from ``roots`` save, as in ``measure_graph``.
 
         0 where torch does not show them: a part of them would be taken for all.
         """
         if not shows_saved_tensors():
             self.count(roots)
             return 0
-        return sum(self._saved_bytes_of(node, counted) for node in self.nodes(roots))
+        return sum(self._saved_bytes_of(node, counted) for node in self.walk(roots))
 
     def saved_values(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
-        """What a node saves for backward, by name.
+        """Yield what a node saves for backward, by name.
 
         Tensors, or what a user's hook packed in their place; of a custom function also the
         attributes set on ``ctx``. None in place of tensors where torch does not show them.
         """
         names, is_custom = self._describe(type(node))
+
         for name in names:
             value = _attribute(node, name)
             if type(value) is tuple:
-                for index, one in enumerate(value):
-                    yield f"{name.removeprefix(_RAW)}[{index}]", _attribute(one, "data")
+                for index, saved in enumerate(value):
+                    yield f"{name.removeprefix(_RAW)}[{index}]", _attribute(saved, "data")
             elif name != _LEAF:
                 yield name.removeprefix(_RAW), _attribute(value, "data")
             else:
                 yield name, value
+
         if is_custom:
             yield from (namespace_of(node) or {}).copy().items()
 
@@ -209,15 +218,15 @@ class GraphWalk:
         return total
 
     def _describe(self, cls: type) -> tuple[tuple[str, ...], bool]:
-        """The attributes in which nodes of a class save values, and whether it is a custom one."""
-        known = self._classes.get(id(cls))
-        if known is None:
+        """Return the attributes in which nodes of a class save values, and whether it is custom."""
+        description = self._classes.get(id(cls))
+        if description is None:
             import torch
 
             names = (name for name in dir(cls) if name.startswith(_RAW) or name == _LEAF)
             is_custom = issubclass(cls, torch.autograd.function.BackwardCFunction)
-            known = self._classes[id(cls)] = tuple(names), is_custom
-        return known
+            description = self._classes[id(cls)] = tuple(names), is_custom
+        return description
 
 
 @functools.cache
@@ -233,7 +242,7 @@ def shows_saved_tensors() -> bool:
 
 
 def safe_depth() -> int:
-    """Links from a root that a walk may follow now."""
+    """Return how many links from a root a walk may follow now."""
     if not _nodes_keep_python_objects():
         return _UNLIMITED_DEPTH
     if not _n_cut_walks:
@@ -249,33 +258,35 @@ def note_cut_walk() -> None:
 
 @functools.cache
 def _half_of_stack() -> int:
-    """Nodes that can be destroyed recursively in half of the stack."""
+    """Return how many nodes can be destroyed recursively in half of the stack."""
     try:
         import resource
 
-        soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
     except ImportError:
-        soft = _SMALL_STACK_BYTES
-    stack = _DEFAULT_STACK_BYTES if soft < 0 else min(soft, _DEFAULT_STACK_BYTES)
+        limit_bytes = _SMALL_STACK_BYTES
+
+    is_unlimited = limit_bytes < 0
+    stack = _DEFAULT_STACK_BYTES if is_unlimited else min(limit_bytes, _DEFAULT_STACK_BYTES)
     return stack // 2 // _STACK_BYTES_PER_NODE
 
 
 @functools.cache
 def _nodes_keep_python_objects() -> bool:
-    """Whether torch itself holds the Python object of a node that was accessed."""
+    """Tell whether torch itself holds the Python object of a node that was accessed."""
     import torch
 
     try:
         output = in_new_thread(lambda: torch.ones((), requires_grad=True) * 1)
     except RuntimeError:  # no thread can be started
         return True
-    nodes, others = [output.grad_fn], [object()]
+    nodes, plain_objects = [output.grad_fn], [object()]
     # torch holds it for as long as its own tensor holds the node.
-    return sys.getrefcount(nodes[0]) > sys.getrefcount(others[0])
+    return sys.getrefcount(nodes[0]) > sys.getrefcount(plain_objects[0])
 
 
 def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
-    """An attribute of one of torch's own classes; None once backward has freed it."""
+    """Read an attribute of one of torch's own classes; None once backward has freed it."""
     try:
         return getattr(owner, name)
     except (AttributeError, RuntimeError):
@@ -283,25 +294,25 @@ def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
 
 
 def _packed_tensors(packed: object) -> Iterator[object]:
-    """The tensors inside what a user's hook packed."""
+    """Yield the tensors inside what a user's hook packed."""
     level: list[Any] = [packed]
     for _ in range(_PACKED_DEPTH):
         inner: list[Any] = []
-        for one in level:
-            if type(one) is tuple or type(one) is list:
-                inner.extend(one)
-            elif type(one) is dict:
-                inner.extend(one.values())
-        yield from (one for one in inner if is_tensor(one))
+        for thing in level:
+            if type(thing) is tuple or type(thing) is list:
+                inner.extend(thing)
+            elif type(thing) is dict:
+                inner.extend(thing.values())
+        yield from (thing for thing in inner if is_tensor(thing))
         level = inner
 
 
 def _read(tensor: Any, name: str) -> Any | None:  # noqa: ANN401
-    """An attribute as ``torch.Tensor`` defines it, whatever a subclass overrides."""
+    """Read an attribute as ``torch.Tensor`` defines it, whatever a subclass overrides."""
     import torch
 
     try:
         with no_torch_function():
             return getattr(torch.Tensor, name).__get__(tensor)
-    except (RuntimeError, AttributeError, TypeError):
+    except (RuntimeError, AttributeError, TypeError):  # a view that is invalid now; no tensor
         return None

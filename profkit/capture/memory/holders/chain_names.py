@@ -77,14 +77,17 @@ class _Text:
     containers: list[_Container] = field(default_factory=list)
 
     def add(self, text: str, role: _Role = "attribute") -> None:
+        """Add a part, unless it is empty."""
         if text:
             self.parts.append(_Part(middle_cut(visible(text), MAX_PART), role))
 
     def end_segment(self) -> None:
+        """Write the scope of the current segment's name."""
         self.add(self.where, "scope")
         self.where = ""
 
     def start_segment(self, text: str, where: str) -> None:
+        """Go on with a new name, which is reached through the one before."""
         self.end_segment()
         self.add(f"{_ARROW}{text}" if self.parts else text, "name")
         self.where = where
@@ -93,7 +96,7 @@ class _Text:
         """Begin again with a holder that has a name of its own."""
         self.parts, self.where = [], ""
         self.add(text, "name")
-        self.containers = [one._replace(n_parts=1) for one in self.containers[-1:]]
+        self.containers = [last._replace(n_parts=1) for last in self.containers[-1:]]
 
     def note_kind(self, kind: HolderKind | None) -> None:
         """Adopt a kind if it is more specific than the current one."""
@@ -101,7 +104,7 @@ class _Text:
             self.kind = kind
 
 
-def chain(
+def render_chain(
     path: Sequence[object], root: Root, labels: Mapping[tuple[int, int], str] | None = None
 ) -> Chain:
     """Render a path from a root to an object.
@@ -111,36 +114,14 @@ def chain(
             holds directly.
         labels: Names of links that are already known, by the ids of both ends.
     """
-    text = _Text(root.kind)
-    if root.kind == "unknown":
-        text.add(links.unnamed_holder(path[0]), "name")
-    else:
-        text.add(root.name, "name")
-        text.where = root.where
-    position = 0
-    while position < len(path) - 1:
-        _note_container(text, path, position)
-        label = (labels or {}).get((id(path[position]), id(path[position + 1])))
-        if label:
-            _write_label(text, label)
-            position += 1
-            continue
-        link = links.link(path[position:])
-        if link.restarts:
-            text.restart(link.text)
-        elif link.starts_segment:
-            text.start_segment(link.text, link.where)
-        else:
-            named: _Role = "entry" if link.is_entry else "attribute"
-            text.add(link.text, named if link.is_named else "unnamed")
-        text.note_kind(link.kind)
-        position += link.length
-    text.end_segment()
-    growing = _likely_growing(text.containers)
-    name, scope = _name_and_scope(text.parts, None if growing is None else growing.n_parts)
+    text = _write_path(path, root, labels or {})
+
+    growing = _find_growing(text.containers)
+    name, scope = _find_name_and_scope(text.parts, None if growing is None else growing.n_parts)
+
     return Chain(
         text.kind,
-        _cut([part.text for part in text.parts]),
+        _shorten([part.text for part in text.parts]),
         "" if growing is None else growing.type,
         None if growing is None else growing.length,
         name=name,
@@ -151,8 +132,42 @@ def chain(
     )
 
 
-def _name_and_scope(parts: list[_Part], end: int | None) -> tuple[str, str]:
-    """The name of what grows, and the scope of that name.
+def _write_path(path: Sequence[object], root: Root, labels: Mapping[tuple[int, int], str]) -> _Text:
+    """Write the links of a path, and note the containers that it passes."""
+    text = _Text(root.kind)
+    if root.kind == "unknown":
+        text.add(links.unnamed_holder(path[0]), "name")
+    else:
+        text.add(root.name, "name")
+        text.where = root.where
+
+    position = 0
+    while position < len(path) - 1:
+        _note_container(text, path, position)
+
+        # A link through C++ cannot be read from the objects: the search has named it.
+        label = labels.get((id(path[position]), id(path[position + 1])))
+        if label:
+            _write_label(text, label)
+            position += 1
+            continue
+
+        link = links.name_link(path[position:])
+        if link.restarts:
+            text.restart(link.text)
+        elif link.starts_segment:
+            text.start_segment(link.text, link.where)
+        else:
+            named: _Role = "entry" if link.is_entry else "attribute"
+            text.add(link.text, named if link.is_named else "unnamed")
+        text.note_kind(link.kind)
+        position += link.length
+    text.end_segment()
+    return text
+
+
+def _find_name_and_scope(parts: list[_Part], end: int | None) -> tuple[str, str]:
+    """Find the name of what grows, and the scope of that name.
 
     Args:
         end: The number of parts that lead to the container that grows; None without one, where
@@ -160,18 +175,23 @@ def _name_and_scope(parts: list[_Part], end: int | None) -> tuple[str, str]:
     """
     roles = [part.role for part in parts]
     entries = [place for place, role in enumerate(roles) if place and role == "entry"]
+
     if end is None:
         end = entries[-1] if entries else len(parts) - (roles[-1:] == ["scope"])
         while end > 1 and roles[end - 1] == "entry":
             end -= 1
+
+    # The last new name before it: ``seen[7] in the closure of hook``, not what leads there.
     start = max((place for place in range(end) if roles[place] == "name"), default=0)
+
     if "unnamed" in roles[start:end]:
         end = roles.index("unnamed", start)
         while end > start + 1 and parts[end - 1].text.startswith("._"):
             end -= 1  # how a library stores it, as ``DataFrame._mgr``
+
     name = "".join(part.text for part in parts[start:end]).removeprefix(_ARROW)
-    behind = itertools.takewhile(lambda part: part.role != "name", parts[end:])
-    scope = next((part.text for part in behind if part.role == "scope"), "")
+    following_parts = itertools.takewhile(lambda part: part.role != "name", parts[end:])
+    scope = next((part.text for part in following_parts if part.role == "scope"), "")
     return name.removeprefix("__main__.").lstrip("."), scope
 
 
@@ -207,12 +227,12 @@ def _specificity(kind: HolderKind) -> int:
     return _UNSPECIFIC_KINDS.get(kind, len(_UNSPECIFIC_KINDS))
 
 
-def _likely_growing(containers: list[_Container]) -> _Container | None:
-    """The container that most likely grows: the longest, and the innermost of equals."""
-    return max(reversed(containers), key=lambda one: one.length, default=None)
+def _find_growing(containers: list[_Container]) -> _Container | None:
+    """Find the container that most likely grows: the longest, and the innermost of equals."""
+    return max(reversed(containers), key=lambda container: container.length, default=None)
 
 
-def _cut(parts: list[str]) -> tuple[str, ...]:
+def _shorten(parts: list[str]) -> tuple[str, ...]:
     if len(parts) <= MAX_PARTS:
         return tuple(parts)
     half = MAX_PARTS // 2

@@ -20,13 +20,14 @@ MAX_KEY: Final = 40
 """Characters of a key."""
 
 _BIG_INT_BITS: Final = 128
+"""A larger integer is not shown: ``repr`` takes quadratic time, and refuses 4,300 digits."""
 _PLAIN: Final = (bool, float, complex, type(None))
 _SEQUENCES: Final = (list, tuple, deque)
 _GROWING: Final = (list, dict, set, deque, bytearray)
 
 
-def key_of(namespace: object, held: object) -> tuple[object] | None:
-    """The key under which a dict or subclass holds an object, as a 1-tuple; None if it does not."""
+def find_key(namespace: object, held: object) -> tuple[object] | None:
+    """Find the key under which a dict or subclass holds an object, as a 1-tuple, or None."""
     if not issubclass(type(namespace), dict):
         return None
     entries: Iterable[tuple[object, object]] = dict.items(namespace)  # type: ignore[arg-type]
@@ -36,8 +37,8 @@ def key_of(namespace: object, held: object) -> tuple[object] | None:
         return None
 
 
-def index_of(sequence: object, held: object) -> int | None:
-    """The index at which a list, tuple or deque holds an object, or None."""
+def find_index(sequence: object, held: object) -> int | None:
+    """Find the index at which a list, tuple or deque holds an object, or None."""
     for kind in _SEQUENCES:
         if issubclass(type(sequence), kind):
             elements: Iterable[Any] = kind.__iter__(sequence)  # type: ignore[arg-type]
@@ -49,8 +50,8 @@ def index_of(sequence: object, held: object) -> int | None:
     return None
 
 
-def array_index_of(array: Any, held: object) -> tuple[int, ...] | None:  # noqa: ANN401
-    """The index, one number per dimension, at which an object array holds an object, or None."""
+def find_array_index(array: Any, held: object) -> tuple[int, ...] | None:  # noqa: ANN401
+    """Find the index, a number per dimension, at which an object array holds an object, or None."""
     if type(array) is not np.ndarray or not array.dtype.hasobject:
         return None
     level: list[tuple[tuple[int, ...], Any]] = [((), array.tolist())]
@@ -60,29 +61,34 @@ def array_index_of(array: Any, held: object) -> tuple[int, ...] | None:  # noqa:
 
 
 def subscript(key: object) -> str:
-    """A key as a subscript: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``."""
-    return f"[{_key_text(key)}]"
+    """Return a key as a subscript: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``."""
+    return f"[{_render_key(key)}]"
 
 
-def _key_text(key: object, depth: int = 2) -> str:
-    """A key of a built-in type as its literal, any other as its type's name."""
+def _render_key(key: object, depth: int = 2) -> str:
+    """Return a key of a built-in type as its literal, any other as its type's name."""
     kind = type(key)
     if kind is str or kind is bytes:
+        # Cut before ``repr``, which would copy a key of any length.
         start = key[: MAX_KEY + 1]  # type: ignore[index]
         return middle_cut(visible(repr(start)), MAX_KEY)
+
     if kind is int:
         return repr(key) if key.bit_length() <= _BIG_INT_BITS else "<int>"  # type: ignore[attr-defined]
+
     if is_exactly(key, *_PLAIN):
         return repr(key)
+
     if kind is tuple and depth:
-        shown = [_key_text(one, depth - 1) for one in key[:4]]  # type: ignore[index]
+        shown = [_render_key(item, depth - 1) for item in key[:4]]  # type: ignore[index]
         more = ["…"] if len(key) > len(shown) else []  # type: ignore[arg-type]
         return f"({', '.join([*shown, *more])}{',' if len(shown) == 1 and not more else ''})"
+
     return f"<{visible(full_name(kind))}>"
 
 
 def length_of(thing: object) -> int | None:
-    """Number of entries of a container that can grow, or None for anything else."""
+    """Return the number of entries of a container that can grow, or None for anything else."""
     if type(thing) is functools._lru_cache_wrapper:  # noqa: SLF001
         return thing.cache_info().currsize
     if type(thing) is queue.SimpleQueue:
@@ -94,12 +100,12 @@ def length_of(thing: object) -> int | None:
 
 
 def limit_of(thing: object) -> int | None:
-    """Most entries that a container takes before it drops old ones, or None without a limit."""
+    """Return how many entries a container takes before it drops old ones, or None without limit."""
     if type(thing) is functools._lru_cache_wrapper:  # noqa: SLF001
         return thing.cache_info().maxsize
     return deque.maxlen.__get__(thing) if issubclass(type(thing), deque) else None
 
 
 def can_grow(kind: type) -> bool:
-    """Whether instances of a type are containers that can grow."""
+    """Tell whether instances of a type are containers that can grow."""
     return issubclass(kind, (*_GROWING, functools._lru_cache_wrapper))  # noqa: SLF001

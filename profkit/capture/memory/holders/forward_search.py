@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from profkit.capture.memory.holders.attributes import is_class
 from profkit.capture.memory.holders.roots import Root, Roots
-from profkit.capture.memory.holders.search import Found
+from profkit.capture.memory.holders.search import ReferenceGraph
 from profkit.capture.process import frames
 from profkit.capture.process.objects import is_exactly, referents
 
@@ -32,6 +32,7 @@ _MAX_OBJECTS: Final = 6_000
 _LARGE: Final = 1_024
 """Entries of a container above which only the newest ones are followed."""
 _NEWEST: Final = 128
+"""Entries of a large container that are followed: what grows is at its end."""
 _MAX_ENTRIES: Final = 100_000
 """Entries of large containers that are compared with the targets, 30 ns each."""
 _GROWING: Final = (list, dict, deque)
@@ -50,91 +51,101 @@ _WITHOUT_HOLDERS: Final = frozenset(
 """Types of objects that are not followed: code, and what belongs to the interpreter."""
 
 
-def references_of(references: Iterable["weakref.ref[Any]"]) -> dict[int, int]:
-    """The number of references to each of some objects that are alive, by id.
+def count_references(references: Iterable["weakref.ref[Any]"]) -> dict[int, int]:
+    """Count the references to each of some objects that are alive, by id.
 
     Args:
         references: Weak ones; nothing of the caller's refers to the objects.
     """
-    found = {}
+    n_references = {}
     for reference in references:
         thing = reference()
         if thing is not None:
-            found[id(thing)] = sys.getrefcount(thing) - _REFERENCES_HERE
-    return found
+            n_references[id(thing)] = sys.getrefcount(thing) - _REFERENCES_HERE
+    return n_references
 
 
-def found_forward(
-    targets: Sequence[object], own: Collection[int], n_references: Mapping[int, int]
-) -> Found | None:
-    """Every reference to the targets; None if the search does not find them all.
+def search_forward(
+    targets: Sequence[object], skip: Collection[int], n_references: Mapping[int, int]
+) -> ReferenceGraph | None:
+    """Search every reference to the targets; return None if not all of them are found.
 
     Args:
         targets: The objects.
-        own: Ids of the caller's objects, which are not holders.
+        skip: Ids of the caller's objects, which are not holders.
         n_references: How many references the program has to each target, by id.
     """
-    search = _ForwardSearch(targets, own, n_references)
-    for roots in search.roots():
+    search = _ForwardSearch(targets, skip, n_references)
+    for roots in search.find_roots():
         search.follow(roots)
         if search.is_complete():
-            return search.found
+            return search.graph
     return None
 
 
 class _ForwardSearch:
+    """One search forward; arguments as in :func:`search_forward`."""
+
     def __init__(
-        self, targets: Sequence[object], own: Collection[int], n_references: Mapping[int, int]
+        self, targets: Sequence[object], skip: Collection[int], n_references: Mapping[int, int]
     ) -> None:
-        self.found = Found(nodes={id(target): target for target in targets})
-        self._targets = set(self.found.nodes)
+        self.graph = ReferenceGraph(nodes={id(target): target for target in targets})
+        self._targets = set(self.graph.nodes)
         self._roots = Roots()
-        self._program = list(self._roots.of_program())
-        self._own = {*own, id(targets), id(self.found.nodes), id(self.__dict__)}
-        self._seen = {*self._own, *self._roots.namespaces()}
-        self._n_missing = {one: n_references[one] for one in self._targets if n_references[one] > 0}
+        self._program = list(self._roots.find_program_globals())
+        self._skip = {*skip, id(targets), id(self.graph.nodes), id(self.__dict__)}
+        self._seen = {*self._skip, *self._roots.namespaces()}
+        self._n_missing = {
+            target: n_references[target] for target in self._targets if n_references[target] > 0
+        }
         self._n_objects = 0
         self._n_entries = 0
 
     def is_complete(self) -> bool:
+        """Return whether every reference to every target was found."""
         return not self._n_missing
 
-    def roots(self) -> Iterator[list[tuple[object, Root]]]:
-        """The program's roots, those that chains prefer first."""
+    def find_roots(self) -> Iterator[list[tuple[object, Root]]]:
+        """Find the program's roots, and yield first those that chains prefer."""
         lasting: list[tuple[object, Root]] = list(self._program)
         arguments: list[tuple[object, Root]] = []
+
         for frame in frames.running():
             in_cells = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
             for name, value in frames.locals_of(frame).items():
                 root = self._roots.of_value(id(value))
                 if id(value) in self._targets:
+                    # The cell holds the value of such a variable, and counts where it is followed.
                     if name not in in_cells:
                         self._count(id(value))
                     if root is not None:
-                        self.found.roots[id(value)] = root
+                        self.graph.roots[id(value)] = root
                 elif root is not None and root.kind == "frame" and not root.is_library:
                     (arguments if root.is_argument else lasting).append((value, root))
+
         yield lasting
         yield arguments
 
     def follow(self, roots: Iterable[tuple[object, Root]]) -> None:
         """Follow the references of some roots, the nearest first."""
         pending: deque[object] = deque()
+
         for thing, root in roots:
-            if gc.is_tracked(thing) and id(thing) not in self._own:
-                self.found.roots.setdefault(id(thing), root)
-                if id(thing) not in self.found.nodes:
-                    self.found.nodes[id(thing)] = thing
+            if gc.is_tracked(thing) and id(thing) not in self._skip:
+                self.graph.roots.setdefault(id(thing), root)
+                if id(thing) not in self.graph.nodes:
+                    self.graph.nodes[id(thing)] = thing
                     self._seen.add(id(thing))
                     pending.append(thing)
+
         # Once every reference is found, what has not been followed leads to no other.
         while pending and self._n_missing and self._n_objects < _MAX_OBJECTS:
             thing = pending.popleft()
             self._n_objects += 1
-            for held in self._entries(thing):
+            for held in self._select_entries(thing):
                 if id(held) in self._targets:
                     self._count(id(held))
-                    parents = self.found.up.setdefault(id(held), [])
+                    parents = self.graph.referrers.setdefault(id(held), [])
                     if id(thing) not in parents:
                         parents.append(id(thing))
                 elif id(held) not in self._seen:
@@ -150,29 +161,33 @@ class _ForwardSearch:
             self._n_missing[target] = n_missing - 1
 
     def _add(self, held: object, holder: object) -> None:
-        self.found.nodes[id(held)] = held
-        self.found.up[id(held)] = [id(holder)]
+        """Add an object to the graph, with the one that led to it."""
+        self.graph.nodes[id(held)] = held
+        self.graph.referrers[id(held)] = [id(holder)]
         if is_class(held):
-            self.found.roots[id(held)] = self._roots.of_class(held)
+            self.graph.roots[id(held)] = self._roots.of_class(held)
 
-    def _entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
-        """What an object refers to; of a large container the targets, and the newest entries."""
+    def _select_entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
+        """Return what an object refers to; of a large container targets and newest entries."""
         if not is_exactly(thing, *_GROWING) or len(thing) <= _LARGE:
             return referents(thing)
+
         self._n_entries += len(thing)
         if self._n_entries > _MAX_ENTRIES:
             return ()
+
         entries = thing.values() if type(thing) is dict else thing
         try:
-            has_none = self._targets.isdisjoint(map(id, entries))
-            held = [] if has_none else [one for one in entries if id(one) in self._targets]
+            # Most containers have none, which a pass in C shows.
+            has_targets = not self._targets.isdisjoint(map(id, entries))
+            held = [entry for entry in entries if id(entry) in self._targets] if has_targets else []
             newest = list(islice(reversed(entries), _NEWEST))
         except RuntimeError:  # another thread changed it meanwhile
             return ()
-        return [*held, *(one for one in newest if id(one) not in self._targets)]
+        return [*held, *(entry for entry in newest if id(entry) not in self._targets)]
 
     def _is_followed(self, thing: object) -> bool:
-        """Whether an object may lead to one that the program holds."""
+        """Tell whether an object may lead to one that the program holds."""
         if not gc.is_tracked(thing) or id(type(thing)) in _WITHOUT_HOLDERS:
             return False
         if type(thing) is FunctionType:
@@ -182,10 +197,10 @@ class _ForwardSearch:
         return not self._roots.is_own(thing)
 
 
-def _references_of_variable() -> int:
-    """References to an object that a variable of a running function holds, as they are counted."""
+def _count_references_of_variable() -> int:
+    """Count the references to an object that only a variable of a running function holds."""
     thing = object()
     return sys.getrefcount(thing)
 
 
-_REFERENCES_HERE: Final = _references_of_variable()
+_REFERENCES_HERE: Final = _count_references_of_variable()

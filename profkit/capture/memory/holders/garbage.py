@@ -45,7 +45,7 @@ class Garbage(NamedTuple):
 
 
 def find_garbage() -> list[Garbage]:
-    """What a garbage collection would free at this moment, without collecting; most bytes first.
+    """Find what a garbage collection would free now, without collecting; most bytes first.
 
     It takes one to two microseconds for each tracked object.
     """
@@ -55,21 +55,26 @@ def find_garbage() -> list[Garbage]:
         indices = [n for n, thing in enumerate(things) if autograd_graphs.is_tensor(thing)]
         if not indices:
             return []
+
         # A tensor without Python referrers is kept by C++, as the base of a view or by a graph.
         # Whether it stays depends on those, which are examined one by one.
         undecided = {id(thing) for thing in scan.held_once} - set(map(id, local_values()))
         undecided |= {id(things[index]) for index in indices}
-        freed = _FreedBytes([one for one in live_tensors() if id(one) not in undecided])
+        freed = _FreedBytes([tensor for tensor in live_tensors() if id(tensor) not in undecided])
+
         cycles = Cycles(things)
         by_cycle: dict[tuple[str, ...], list[int]] = {}
         for index in indices:
-            by_cycle.setdefault(cycles.of(index), []).append(index)
-        n_bytes = {index: freed.of(things[index]) for index in indices}
-        found = [
-            Garbage(cycle, sum(n_bytes[n] for n in alike), frozenset(id(things[n]) for n in alike))
-            for cycle, alike in by_cycle.items()
+            by_cycle.setdefault(cycles.describe(index), []).append(index)
+
+        n_bytes = {index: freed.count(things[index]) for index in indices}
+        garbage = [
+            Garbage(
+                cycle, sum(n_bytes[n] for n in members), frozenset(id(things[n]) for n in members)
+            )
+            for cycle, members in by_cycle.items()
         ]
-        return sorted(found, key=lambda one: (-one.bytes, one.cycle))
+        return sorted(garbage, key=lambda group: (-group.bytes, group.cycle))
 
 
 class _FreedBytes:
@@ -79,26 +84,26 @@ class _FreedBytes:
         self._counted: set[int] = set()
         self._walk = autograd_graphs.GraphWalk()
         for tensor in live:
-            self._storage(tensor)
+            self._count_storage(tensor)
             gradient = autograd_graphs.gradient_of(tensor)
             if gradient is not None:
-                self._storage(gradient)
+                self._count_storage(gradient)
         for tensor in live:
-            self._graph(tensor)
+            self._count_graph(tensor)
 
-    def of(self, tensor: Any) -> int:  # noqa: ANN401
-        """Bytes freed with a tensor and the graph behind it, less those counted before."""
-        return self._storage(tensor) + self._graph(tensor)
+    def count(self, tensor: Any) -> int:  # noqa: ANN401
+        """Count the bytes freed with a tensor and the graph behind it, except counted ones."""
+        return self._count_storage(tensor) + self._count_graph(tensor)
 
-    def _storage(self, tensor: Any) -> int:  # noqa: ANN401
+    def _count_storage(self, tensor: Any) -> int:  # noqa: ANN401
         storage = autograd_graphs.storage_of(tensor)
         if storage is None or storage[0] in self._counted:
             return 0
         self._counted.add(storage[0])
         return storage[1]
 
-    def _graph(self, tensor: Any) -> int:  # noqa: ANN401
-        return self._walk.saved_bytes(autograd_graphs.grad_fns_of([tensor]), self._counted)
+    def _count_graph(self, tensor: Any) -> int:  # noqa: ANN401
+        return self._walk.sum_saved_bytes(autograd_graphs.grad_fns_of([tensor]), self._counted)
 
 
 class ReachabilityScan(NamedTuple):
@@ -117,17 +122,22 @@ class ReachabilityScan(NamedTuple):
 def scan_reachability() -> ReachabilityScan:
     """Scan all tracked objects, which takes one to two microseconds for each of them."""
     objects = gc.get_objects()
+
     # Before anything else here refers to them.
     n_references = np.fromiter(map(sys.getrefcount, objects), np.int64, len(objects))
     n_references -= next(map(sys.getrefcount, [object()]))
+
+    # Less the references from other tracked objects: what is left comes from outside.
     index = _Index(objects)
     is_held_once = n_references == 1
     for indices in index.referents(range(len(objects))):
         held, times = np.unique(indices, return_counts=True)
         n_references[held] -= times
+
     is_reachable = n_references > 0
     is_held_once &= is_reachable
     _propagate(index, is_reachable)
+
     return ReachabilityScan(
         list(compress(objects, (~is_reachable).tolist())),
         list(compress(objects, is_held_once.tolist())),
@@ -144,7 +154,7 @@ class _Index:
         self._ids = ids[self._order]
 
     def referents(self, indices: Sequence[int]) -> Iterator[_Indices]:
-        """Indices of what some objects refer to, one array per batch of objects.
+        """Yield the indices of what some objects refer to, one array per batch of objects.
 
         Untracked objects, such as numbers and strings, are not in the list and are left out.
         """
@@ -153,17 +163,17 @@ class _Index:
             held = referents(*batch)
             ids = np.fromiter(map(id, filter(gc.is_tracked, held)), np.int64)
             ids.sort()
-            where = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
-            yield self._order[where[self._ids[where] == ids]]
+            position = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
+            yield self._order[position[self._ids[position] == ids]]
 
 
 def _propagate(index: _Index, is_reachable: npt.NDArray[np.bool_]) -> None:
     """Mark everything that reachable objects refer to, in place."""
     frontier: list[int] = np.flatnonzero(is_reachable).tolist()
     while frontier:
-        found: list[int] = []
+        next_frontier: list[int] = []
         for indices in index.referents(frontier):
             new = np.unique(indices[~is_reachable[indices]])
             is_reachable[new] = True
-            found.extend(new.tolist())
-        frontier = found
+            next_frontier.extend(new.tolist())
+        frontier = next_frontier

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from profkit.capture.memory.holders import chain_names
-from profkit.capture.memory.holders.autograd_cycles import AutogradCycle, cycle_above
-from profkit.capture.memory.holders.forward_search import found_forward
+from profkit.capture.memory.holders.autograd_cycles import AutogradCycle, find_cycle_above
+from profkit.capture.memory.holders.forward_search import search_forward
 from profkit.capture.memory.holders.links import is_a
 from profkit.capture.memory.holders.roots import Root
-from profkit.capture.memory.holders.search import Found, Search
+from profkit.capture.memory.holders.search import ReferenceGraph, Search
 from profkit.capture.process import frames
 from profkit.model.live_memory import Chain
 
@@ -29,26 +29,27 @@ class Holding(NamedTuple):
     cycle: AutogradCycle | None
 
 
-def chains(
+def find_chains(
     targets: Sequence[object],
     *,
-    own: Collection[int] = (),
+    skip: Collection[int] = (),
     limit: int = 3,
     budget_s: float = BUDGET_S,
 ) -> list[tuple[Chain, ...]]:
-    """The reference chains to each target, as :func:`holdings` returns them."""
-    return [one.chains for one in holdings(targets, own=own, limit=limit, budget_s=budget_s)]
+    """Find the reference chains to each target, as :func:`find_holdings` does."""
+    holdings = find_holdings(targets, skip=skip, limit=limit, budget_s=budget_s)
+    return [holding.chains for holding in holdings]
 
 
-def holdings(
+def find_holdings(
     targets: Sequence[object],
     *,
-    own: Collection[int] = (),
+    skip: Collection[int] = (),
     limit: int = 3,
     budget_s: float = BUDGET_S,
     n_references: Mapping[int, int] | None = None,
 ) -> list[Holding]:
-    """The holders of each target, or the autograd reference cycle that keeps it alive.
+    """Find the holders of each target, or the autograd reference cycle that keeps it alive.
 
     Every object that refers to a target directly yields one chain, the shortest from a root to it:
     cutting the chain's last link removes that holder. A target that only unreachable cycles keep
@@ -56,7 +57,7 @@ def holdings(
 
     Args:
         targets: The objects. The sequence itself is not a holder.
-        own: Ids of the caller's objects, which are not holders either.
+        skip: Ids of the caller's objects, which are not holders either.
         limit: Chains wanted for each target.
         budget_s: CPU seconds after which the search stops with what it has.
         n_references: How many references the program has to each target, by id, if known. Then the
@@ -67,30 +68,33 @@ def holdings(
         in a library, lasting holders before a variable that is a tensor itself, and among those
         the shortest first. A cycle refers to objects of the program: release it soon.
     """
-    found = None if n_references is None else found_forward(targets, own, n_references)
-    if found is None:
-        found = Search(targets, own, limit, budget_s).run()
-    results = []
+    graph = None if n_references is None else search_forward(targets, skip, n_references)
+    if graph is None:
+        graph = Search(targets, skip, limit, budget_s).run()
+
+    holdings = []
     for target in map(id, targets):
-        named = _chains_of(found, target, limit)
-        results.append(Holding(named, None if named else cycle_above(found, target)))
-    del found
+        chains = _name_chains(graph, target, limit)
+        holdings.append(Holding(chains, None if chains else find_cycle_above(graph, target)))
+
+    # It refers to objects of the program, as the cached locals of running functions do.
+    del graph
     frames.clear_cached_locals()
-    return results
+    return holdings
 
 
-def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
-    named: dict[tuple[str, ...], Chain] = {}
-    for root, path in sorted(_paths(found, target), key=_rank):
-        chain = chain_names.chain(path, root, found.labels)
-        named.setdefault(chain.parts, chain)
-        if len(named) == limit:
+def _name_chains(graph: ReferenceGraph, target: int, limit: int) -> tuple[Chain, ...]:
+    chains: dict[tuple[str, ...], Chain] = {}
+    for root, path in sorted(_find_paths(graph, target), key=_rank):
+        chain = chain_names.render_chain(path, root, graph.labels)
+        chains.setdefault(chain.parts, chain)
+        if len(chains) == limit:
             break
-    return tuple(named.values())
+    return tuple(chains.values())
 
 
 def _rank(path: _Path) -> tuple[int, bool, bool, int]:
-    """The program's own holders first, then the longest-lived, then the nearest.
+    """Rank the program's own holders first, then the longest-lived, then the nearest.
 
     A variable that is a tensor itself, such as the loss, is a new tensor in the next step; what it
     keeps alive is also kept by something that lasts from step to step. An argument, such as
@@ -102,39 +106,42 @@ def _rank(path: _Path) -> tuple[int, bool, bool, int]:
     return distance, is_step_local, root.is_argument, len(things)
 
 
-def _paths(found: Found, target: int) -> Iterator[_Path]:
-    """Paths from a root to a target: directly, and through each direct holder."""
-    root = found.roots.get(target)
+def _find_paths(graph: ReferenceGraph, target: int) -> Iterator[_Path]:
+    """Find paths from a root to a target: directly, and through each direct holder."""
+    root = graph.roots.get(target)
     if root is not None:
-        yield root, [found.nodes[target]]
-    for holder in found.up.get(target, ()):
-        path = _path_to(found, holder, target)
+        yield root, [graph.nodes[target]]
+    for holder in graph.referrers.get(target, ()):
+        path = _find_path(graph, holder, target)
         if path is not None:
-            yield path[0], [*path[1], found.nodes[target]]
+            yield path[0], [*path[1], graph.nodes[target]]
 
 
-def _path_to(found: Found, holder: int, target: int) -> _Path | None:
-    """The best path from a root to a holder of a target, without passing through the target."""
+def _find_path(graph: ReferenceGraph, holder: int, target: int) -> _Path | None:
+    """Find the best path from a root to a holder of a target that does not pass the target."""
     below: dict[int, int | None] = {holder: None}
     pending = [holder]
     best: _Path | None = None
-    for one in pending:
-        root = found.roots.get(one)
+
+    # Breadth first: the list grows while it is read.
+    for identity in pending:
+        root = graph.roots.get(identity)
         if root is not None:
-            path = (root, _downward(found, below, one))
+            path = (root, _follow_down(graph, below, identity))
             if best is None or _rank(path) < _rank(best):
                 best = path
-        for parent in found.up.get(one, ()):
+        for parent in graph.referrers.get(identity, ()):
             if parent not in below and parent != target:
-                below[parent] = one
+                below[parent] = identity
                 pending.append(parent)
     return best
 
 
-def _downward(found: Found, below: dict[int, int | None], top: int) -> list[object]:
+def _follow_down(graph: ReferenceGraph, below: dict[int, int | None], top: int) -> list[object]:
+    """Return the objects from one above a holder down to the holder."""
     path = []
-    one: int | None = top
-    while one is not None:
-        path.append(found.nodes[one])
-        one = below[one]
+    identity: int | None = top
+    while identity is not None:
+        path.append(graph.nodes[identity])
+        identity = below[identity]
     return path

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import namespace_of, result_of, type_name
 from profkit.capture.memory.holders.untracked_containers import (
+    find_untracked,
     live_tensors,
     referrers_of,
-    untracked,
 )
 from profkit.capture.process.frames import local_values
 from profkit.capture.process.objects import has_frozen_objects, referents
@@ -34,6 +34,7 @@ FROZEN_LIMIT: Final = 2_000_000
 """Objects visited on the way to frozen ones: a few seconds."""
 
 _NEWEST: Final = 32
+"""Newest tensors among which those that a Python object holds are searched."""
 _HEADS: Final = 3
 """Number of newest tensors whose names are preferred."""
 
@@ -51,20 +52,26 @@ class NativeRef(NamedTuple):
     label: str
 
 
-def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]:
-    """The references to some objects, by id, that the garbage collector does not see.
+def find_native_refs(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]:
+    """Find the references to some objects, by id, that the garbage collector does not see.
 
     Args:
         skip: Ids of objects that are not holders.
     """
     refs: list[NativeRef] = []
     if "torch" in sys.modules:
-        tensors = [one for one in live_tensors() if id(one) not in skip]
+        tensors = [tensor for tensor in live_tensors() if id(tensor) not in skip]
         tensors += _gradients_with_graphs(tensors)
         refs += _from_tensors(tensors, wanted)
-        missing = {one: wanted[one] for one in wanted.keys() - {ref.held for ref in refs}}
+        missing = {
+            identity: wanted[identity] for identity in wanted.keys() - {ref.held for ref in refs}
+        }
         refs += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
-    missing = {one: wanted[one] for one in wanted.keys() - {ref.held for ref in refs}}
+
+    # These take a pass over all objects each, or more.
+    missing = {
+        identity: wanted[identity] for identity in wanted.keys() - {ref.held for ref in refs}
+    }
     if missing:
         skip = {*skip, id(missing), id(wanted)}
         refs += _from_tasks(missing)
@@ -74,20 +81,24 @@ def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]
 
 
 def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
-    """Gradients with a graph whose Python objects did not exist before this access."""
-    known = set(map(id, tensors))
+    """Return gradients with a graph whose Python objects did not exist before this access."""
+    tensor_ids = set(map(id, tensors))
     gradients = [autograd_graphs.gradient_of(tensor) for tensor in tensors]
-    new = [one for one in gradients if one is not None and id(one) not in known]
-    return [one for one in new if autograd_graphs.grad_fn_of(one) is not None]
+    new = [
+        gradient
+        for gradient in gradients
+        if gradient is not None and id(gradient) not in tensor_ids
+    ]
+    return [gradient for gradient in new if autograd_graphs.grad_fn_of(gradient) is not None]
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[NativeRef]:
-    """References to gradients and to the bases of views."""
-    if not any(autograd_graphs.is_tensor(one) for one in wanted.values()):
+    """Find references to gradients and to the bases of views."""
+    if not any(autograd_graphs.is_tensor(thing) for thing in wanted.values()):
         return
-    ways = (autograd_graphs.gradient_of, ".grad"), (autograd_graphs.base_of, "._base")
+    readers = (autograd_graphs.gradient_of, ".grad"), (autograd_graphs.base_of, "._base")
     for tensor in tensors:
-        for read, label in ways:
+        for read, label in readers:
             held = read(tensor)
             if held is not None and id(held) in wanted:
                 yield NativeRef(tensor, id(held), label)
@@ -96,23 +107,28 @@ def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Nat
 def _from_graphs(
     tensors: list[Any], wanted: dict[int, object], skip: set[int]
 ) -> Iterator[NativeRef]:
-    """References to saved values, and to nodes of custom functions."""
+    """Find references to saved values, and to nodes of custom functions."""
     roots = [(tensor, node) for tensor in tensors if (node := autograd_graphs.grad_fn_of(tensor))]
     if not roots or not wanted:
         return
-    roots.sort(key=lambda one: -(autograd_graphs.sequence_nr_of(one[0]) or 0))
+
+    roots.sort(key=lambda root: -(autograd_graphs.sequence_nr_of(root[0]) or 0))
     skip |= {id(tensors), *map(id, roots)}
+
     # If one graph is part of another, prefer a name that the program still uses: that of the
     # newest tensors that a Python object holds.
     for tensor, node in _held_in_python(roots[:_NEWEST], skip)[:_HEADS]:
-        yield from _behind(tensor, node, autograd_graphs.GraphWalk(NODE_LIMIT // _HEADS), wanted)
+        yield from _from_graph(
+            tensor, node, autograd_graphs.GraphWalk(NODE_LIMIT // _HEADS), wanted
+        )
+
     walk = autograd_graphs.GraphWalk(NODE_LIMIT)
     for tensor, node in roots:
-        yield from _behind(tensor, node, walk, wanted)
+        yield from _from_graph(tensor, node, walk, wanted)
 
 
 def _held_in_python(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
-    """The tensors, with their nodes, that a Python object or a local variable holds."""
+    """Return the tensors, with their nodes, that a Python object or a local variable holds."""
     held = set(map(id, local_values()))
     for referrer in referrers_of(tensor for tensor, _ in roots):
         if id(referrer) not in skip and type(referrer) is not FrameType:
@@ -120,11 +136,11 @@ def _held_in_python(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[
     return [(tensor, node) for tensor, node in roots if id(tensor) in held]
 
 
-def _behind(
+def _from_graph(
     tensor: object, root: object, walk: autograd_graphs.GraphWalk, wanted: dict[int, object]
 ) -> Iterator[NativeRef]:
-    """References from the graph behind one tensor to wanted objects."""
-    for node in walk.nodes([root]):
+    """Find references from the graph behind one tensor to wanted objects."""
+    for node in walk.walk([root]):
         if id(node) in wanted:
             yield NativeRef(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
         for name, saved in walk.saved_values(node):
@@ -137,7 +153,7 @@ def _behind(
 
 
 def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
-    """References of asyncio's tasks to their results, exceptions and callbacks."""
+    """Find references of asyncio's tasks to their results, exceptions and callbacks."""
     module: Any = sys.modules.get("_asyncio")
     if module is None:
         return
@@ -151,24 +167,28 @@ def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
 
 
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
+    """Find references from containers that the collector does not track."""
     ids = frozenset(wanted)
-    for container, contents in untracked(gc.get_objects(), skip):
+    for container, contents in find_untracked(gc.get_objects(), skip):
         # Hardly any has one: in C, without a set of its contents.
         if not ids.isdisjoint(map(id, contents)):
-            for one in ids.intersection(map(id, contents)):
-                yield NativeRef(container, one, "")
+            for identity in ids.intersection(map(id, contents)):
+                yield NativeRef(container, identity, "")
 
 
 def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[NativeRef]:
-    """The shortest path forward to each object, from modules and local variables.
+    """Find the shortest path forward to each object, from modules and local variables.
 
     Made only if the program has frozen objects; the last link of each path first.
     """
     if not has_frozen_objects():
         return
+
     missing = set(wanted)
     things: list[object] = [*_module_namespaces(), *local_values()]
     holder_of: dict[int, int | None] = dict.fromkeys([*map(id, things), *skip])
+
+    # Breadth first: the list grows while it is read.
     for index, thing in enumerate(things):
         for held in referents(thing):
             if id(held) in holder_of:
@@ -176,7 +196,7 @@ def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[Nat
             holder_of[id(held)] = index
             if id(held) in missing:
                 missing.discard(id(held))
-                yield from _path_back(things, holder_of, id(held))
+                yield from _follow_back(things, holder_of, id(held))
             if gc.is_tracked(held):
                 things.append(held)
         if not missing or len(things) > FROZEN_LIMIT:
@@ -190,9 +210,10 @@ def _module_namespaces() -> Iterator[object]:
             yield namespace
 
 
-def _path_back(
+def _follow_back(
     things: list[object], holder_of: dict[int, int | None], held: int
 ) -> Iterator[NativeRef]:
+    """Yield the links of a path that was searched breadth first, the last one first."""
     index = holder_of[held]
     while index is not None:
         yield NativeRef(things[index], held, "")

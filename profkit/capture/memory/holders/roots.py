@@ -64,58 +64,65 @@ class Roots:
             self._values.setdefault(id(value), Root("thread", f"ContextVar {variable.name!r}"))
 
     def namespaces(self) -> Collection[int]:
-        """Ids of the globals of all modules."""
+        """Return the ids of the globals of all modules."""
         return self._module_names.keys()
 
-    def of_program(self) -> Iterator[tuple[dict[Any, object], Root]]:
-        """The globals of the program's own modules. A package is its own or a library's."""
+    def find_program_globals(self) -> Iterator[tuple[dict[Any, object], Root]]:
+        """Find the globals of the program's own modules. A package is its own or a library's."""
         is_library: dict[str, bool] = {}
+
         for name, module in list(sys.modules.items()):
             top = name.partition(".")[0] if type(name) is str else ""
             # A third of all modules: those of Python are known by name.
             if is_library.get(top) or top in sys.stdlib_module_names:
                 continue
+
             namespace: dict[Any, object] | None = namespace_of(module)
             root = None if namespace is None else self.of_namespace(namespace)
             if namespace is None or root is None or _is_own_namespace(namespace):
                 continue
+
             is_library[top] = root.is_library
             if not root.is_library:
                 yield namespace, root
 
     def is_of_program(self, namespace: dict[Any, object]) -> bool:
-        """Whether a dict is the globals of a module of the program."""
+        """Tell whether a dict is the globals of a module of the program."""
         root = self.of_namespace(namespace)
         return root is not None and not root.is_library and not _is_own_namespace(namespace)
 
     def of_namespace(self, namespace: dict[Any, object]) -> Root | None:
-        """The module whose globals a dict is, or None."""
-        known = self._modules.get(id(namespace))
-        if known is not None:
-            return known
+        """Return the module whose globals a dict is, or None."""
+        root = self._modules.get(id(namespace))
+        if root is not None:
+            return root
+
         module = self._module_names.get(id(namespace))
         if module is not None:
             is_library = module != "__main__" and self._is_library(
                 module, namespace.get("__file__")
             )
-            root = Root("module-global", module, is_library=is_library)
-            self._modules[id(namespace)] = root
+            root = self._modules[id(namespace)] = Root(
+                "module-global", module, is_library=is_library
+            )
             return root
+
+        # Code that the program runs with globals of its own, as ``exec`` does.
         if "__builtins__" not in namespace:
             return None
         name = namespace.get("__name__")
         return Root("module-global", name if type(name) is str else "globals")
 
     def of_class(self, cls: type) -> Root:
-        """A class as a root: its attributes live as long as a module's globals."""
+        """Return a class as a root: its attributes live as long as a module's globals."""
         return Root("class", type_name(cls), is_library=self._is_library_class(cls))
 
     def of_value(self, identity: int) -> Root | None:
-        """The local or context variable whose value has this id, or None."""
+        """Return the local or context variable whose value has this id, or None."""
         return self._values.get(identity)
 
     def is_own(self, thing: object) -> bool:
-        """Whether an object is profkit's own: a module's globals, an instance, a frame."""
+        """Tell whether an object is profkit's own: a module's globals, an instance, a frame."""
         if type(thing) is dict:
             return _is_own_namespace(thing)
         if type(thing) is FrameType:
@@ -124,18 +131,21 @@ class Roots:
         return module == _OWN_PACKAGE or module.startswith(f"{_OWN_PACKAGE}.")
 
     def _add_frames(self) -> None:
+        """Add the local variables of running functions, the innermost function first."""
         for frame in frames.running():
             code = frame.f_code
             is_library = in_library(code.co_filename, self._libraries)
             where = f" in {frames.describe_code(code)}"
             arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
             for name, value in frames.locals_of(frame).items():
                 if name.startswith("."):
                     continue  # the iterable of a comprehension has no name in the program
+
                 root = Root("frame", name, where, is_library, is_argument=name in arguments)
-                known = self._values.get(id(value))
+                earlier = self._values.get(id(value))
                 # The outermost of several functions lives longest, and comes last.
-                if known is None or known.is_library or not is_library:
+                if earlier is None or earlier.is_library or not is_library:
                     self._values[id(value)] = root
 
     def _is_library(self, name: str, file: object) -> bool:
@@ -155,7 +165,7 @@ class Roots:
 
 
 def _is_own_namespace(namespace: dict[Any, object]) -> bool:
-    """Whether a dict is the globals of a profkit module that does not run as the program."""
+    """Tell whether a dict is the globals of a profkit module that does not run as the program."""
     if "__builtins__" not in namespace:
         return False
     file = namespace.get("__file__")

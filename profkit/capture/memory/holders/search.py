@@ -39,90 +39,98 @@ preferred, and any other holder than an argument."""
 
 
 @dataclass
-class Found:
+class ReferenceGraph:
     """The references that a search has found, and the roots that they end in.
 
     Attributes:
-        up: From an object's id to the ids of its referrers, in the order in which they were found.
+        referrers: From an object's id to the ids of its referrers, in the order of the search.
         roots: From an object's id to the root that it is, or that holds it directly.
         nodes: The objects by id; keeps them alive.
         labels: Names of references through C++, by the ids of both ends.
         is_exact: False if the search stopped at a limit.
     """
 
-    up: dict[int, list[int]] = field(default_factory=dict)
+    referrers: dict[int, list[int]] = field(default_factory=dict)
     roots: dict[int, Root] = field(default_factory=dict)
     nodes: dict[int, object] = field(default_factory=dict)
     labels: dict[tuple[int, int], str] = field(default_factory=dict)
     is_exact: bool = True
 
     def above(self, identity: int) -> Iterator[int]:
-        """An object and everything that leads to it, the nearest first."""
+        """Yield an object and everything that leads to it, the nearest first."""
         above = [identity]
         seen = {identity}
-        for one in above:
-            yield one
-            new = [holder for holder in self.up.get(one, ()) if holder not in seen]
+        for node in above:
+            yield node
+            new = [holder for holder in self.referrers.get(node, ()) if holder not in seen]
             seen.update(new)
             above += new
 
 
 class Search:
-    """One search for the holders of several objects; arguments as in ``holder_chains.holdings``."""
+    """One search for holders of objects; arguments as in ``holder_chains.find_holdings``."""
 
     def __init__(
-        self, targets: Sequence[object], own: Collection[int], limit: int, budget_s: float
+        self, targets: Sequence[object], skip: Collection[int], limit: int, budget_s: float
     ) -> None:
-        self.found = Found(nodes={id(target): target for target in targets})
-        self._targets = list(self.found.nodes)
+        self.graph = ReferenceGraph(nodes={id(target): target for target in targets})
+        self._targets = list(self.graph.nodes)
         self._limit = limit
         self._until = time.thread_time() + budget_s
         self._roots = Roots()
-        self._skip = {*own, id(targets), id(self.found.nodes), id(self.__dict__)}
+        self._skip = {*skip, id(targets), id(self.graph.nodes), id(self.__dict__)}
         self._level_of_root: dict[int, int] = {}
         self._held_by_profkit: set[int] = set()
         self._expanded: set[int] = set()
         self._held_natively: set[int] = set()
 
-    def run(self) -> Found:
+    def run(self) -> ReferenceGraph:
         """Search until every target has its holders or no referrers are left."""
         frontier = list(self._targets)
         for level in range(MAX_LEVELS):
             for identity in frontier:
                 self._note_root(identity, level)
-            frontier = self._unresolved(frontier, level)
+            frontier = self._select_unresolved(frontier, level)
             if not frontier:
                 self._note_unknown_roots()
-                return self.found
+                return self.graph
+
+            # CPU time of this thread: a busy machine does not cut the search.
             if time.thread_time() > self._until:
                 break
             frontier = self._expand(frontier)
-        self.found.is_exact = False
-        return self.found
+
+        self.graph.is_exact = False
+        return self.graph
 
     def _expand(self, frontier: list[int]) -> list[int]:
-        """Find the referrers of some objects; the ids of those that are new."""
+        """Find the referrers of some objects, and return the ids of new ones."""
         self._expanded.update(frontier)
-        new = self._add_all(referrers_of(self.found.nodes[one] for one in frontier), frontier)
+        new = self._add_all(referrers_of(self.graph.nodes[node] for node in frontier), frontier)
+
         without_referrer = {
-            one: self.found.nodes[one]
-            for one in frontier
-            if not self.found.up.get(one) and one not in self._held_by_profkit
+            node: self.graph.nodes[node]
+            for node in frontier
+            if not self.graph.referrers.get(node) and node not in self._held_by_profkit
         }
         if without_referrer:
             skip = self._skip | {id(without_referrer)}
-            for ref in native_refs.refs_to(without_referrer, skip):
+            for ref in native_refs.find_native_refs(without_referrer, skip):
                 new.extend(self._add(ref.holder, [ref.held]))
                 self._held_natively.add(ref.held)
                 if ref.label:
-                    self.found.labels[id(ref.holder), ref.held] = ref.label
+                    self.graph.labels[id(ref.holder), ref.held] = ref.label
+
         return new
 
     def _add_all(self, referrers: list[object], frontier: list[int]) -> list[int]:
+        """Record what referrers refer to of a frontier, and return the ids of new ones."""
         targets = set(frontier)
+        # These lists and sets refer to the objects as well.
         self._skip |= {id(referrers), id(frontier), id(targets)}
+
         new: list[int] = []
-        for referrer in _limited(referrers, self._roots):
+        for referrer in _limit(referrers, self._roots):
             if id(referrer) in self._skip:
                 continue
             children = targets.intersection(map(id, referents(referrer)))
@@ -133,20 +141,22 @@ class Search:
         return new
 
     def _add(self, holder: object, children: Iterable[int]) -> list[int]:
-        """Record that a holder refers to some objects; its id if it is new."""
+        """Record that a holder refers to some objects, and return its id if it is new."""
         identity = id(holder)
         for child in children:
-            parents = self.found.up.setdefault(child, [])
+            parents = self.graph.referrers.setdefault(child, [])
             if identity not in parents and identity != child:
                 parents.append(identity)
-        if identity in self.found.nodes:
+
+        # Another way to a known object, whose holders are searched once.
+        if identity in self.graph.nodes:
             return []
-        self.found.nodes[identity] = holder
+        self.graph.nodes[identity] = holder
         return [identity]
 
     def _note_root(self, identity: int, level: int) -> None:
         """Record the root that an object is, or that holds it directly."""
-        thing = self.found.nodes[identity]
+        thing = self.graph.nodes[identity]
         root = self._roots.of_value(identity)
         if root is None and level:
             if type(thing) is dict:
@@ -154,75 +164,80 @@ class Search:
             elif is_class(thing):
                 root = self._roots.of_class(thing)
         if root is not None:
-            self.found.roots[identity] = root
+            self.graph.roots[identity] = root
             self._level_of_root[identity] = level
 
     def _note_unknown_roots(self) -> None:
         """Record objects held by running code or C: those with more references than were found."""
         if not self._open_above_targets(MAX_LEVELS):
             return
-        nodes = self.found.nodes
+
+        nodes = self.graph.nodes
         held = chain.from_iterable(referents(thing) for thing in nodes.values())
         counts = Counter(map(id, held))
         explained = self._held_natively.union(
-            self._targets, self._held_by_profkit, self.found.roots
+            self._targets, self._held_by_profkit, self.graph.roots
         )
+
         for identity in self._expanded - explained:
             if sys.getrefcount(nodes[identity]) > counts[identity] + _REFCOUNT_OF_SEARCH:
-                self.found.roots[identity] = Root("unknown", "")
+                self.graph.roots[identity] = Root("unknown", "")
 
-    def _unresolved(self, frontier: list[int], level: int) -> list[int]:
-        """The objects of a frontier that may still lead to a holder that is wanted."""
+    def _select_unresolved(self, frontier: list[int], level: int) -> list[int]:
+        """Select the objects of a frontier that may still lead to a wanted holder."""
         wanted = self._open_above_targets(level)
-        still = [one for one in frontier if one in wanted and not self._is_end(one)]
-        if len(still) > _MAX_BREADTH:
-            self.found.is_exact = False
-        return still[:_MAX_BREADTH]
+        unresolved = [node for node in frontier if node in wanted and not self._is_end(node)]
+        if len(unresolved) > _MAX_BREADTH:
+            self.graph.is_exact = False
+        return unresolved[:_MAX_BREADTH]
 
     def _is_end(self, identity: int) -> bool:
-        root = self.found.roots.get(identity)
+        root = self.graph.roots.get(identity)
         return root is not None and root.kind in {"module-global", "class"}
 
     def _open_above_targets(self, level: int) -> set[int]:
-        """All objects above those direct holders for which no root is known yet."""
+        """Return all objects above those direct holders for which no root is known yet."""
         wanted: set[int] = set()
         for target in self._targets:
-            if target in self.found.roots and self._limit == 1:
+            if target in self.graph.roots and self._limit == 1:
                 continue
-            holders = self.found.up.get(target)
+
+            holders = self.graph.referrers.get(target)
             if holders is None:
                 wanted.add(target)
                 continue
-            open_above = [above for one in holders if (above := self._open_above(one, level))]
+            open_above = [above for holder in holders if (above := self._open_above(holder, level))]
             if len(holders) - len(open_above) < self._limit:
                 wanted.update(*open_above)
         return wanted
 
     def _open_above(self, holder: int, level: int) -> set[int]:
-        """All objects above a holder and itself; empty once it has a root."""
+        """Return a holder and all objects above it; empty once it has a root."""
         seen: set[int] = set()
-        for one in self.found.above(holder):
-            root = self.found.roots.get(one)
+        for node in self.graph.above(holder):
+            root = self.graph.roots.get(node)
             if root is not None:
-                since = level - self._level_of_root.get(one, level)
+                since = level - self._level_of_root.get(node, level)
                 if not (root.is_library or root.is_argument) or since >= _GRACE_LEVELS:
                     return set()
-            seen.add(one)
+            seen.add(node)
         return seen
 
 
-def _limited(referrers: list[object], roots: Roots) -> Iterable[object]:
-    """All referrers, or of too many those that end a search and then the first ones."""
+def _limit(referrers: list[object], roots: Roots) -> Iterable[object]:
+    """Return all referrers, or of too many those that end a search and then the first ones."""
     if len(referrers) <= _MAX_REFERRERS:
         return referrers
     ends = [
-        one for one in referrers if is_class(one) or (type(one) is dict and roots.of_namespace(one))
+        thing
+        for thing in referrers
+        if is_class(thing) or (type(thing) is dict and roots.of_namespace(thing))
     ]
     return ends + referrers[: _MAX_REFERRERS - min(len(ends), _MAX_REFERRERS)]
 
 
 def _refcount_of_search() -> int:
-    """References to an object that the search itself holds."""
+    """Return how many references to an object the search itself holds."""
     nodes = {0: object()}
     return sys.getrefcount(nodes[0])
 

@@ -27,19 +27,19 @@ _TENSORS_REFER_TO_TYPE: Final = (2, 13)
 
 
 def contents_of(thing: object) -> list[object]:
-    """What an object refers to, including dict keys, which ``gc.get_referents`` may omit."""
+    """Return what an object refers to, including dict keys, which ``gc.get_referents`` may omit."""
     held = referents(thing)
     return [*held, *list(thing)] if type(thing) is dict else held
 
 
 def array_contents(array: Any) -> list[object]:  # noqa: ANN401
-    """The base of a NumPy array, such as a tensor, and the elements of an object array."""
+    """Return the base of a NumPy array, such as a tensor, and the elements of an object array."""
     base = [] if array.base is None else [array.base]
     return base + array.ravel(order="K").tolist() if array.dtype.kind == "O" else base
 
 
 def referrers_of(things: Iterable[object]) -> list[object]:
-    """The tracked objects that refer to any of some objects.
+    """Return the tracked objects that refer to any of some objects.
 
     Since Python 3.13 ``gc.get_referrers`` omits the tuple that it builds of its arguments, but no
     longer the one that they are passed in.
@@ -48,18 +48,18 @@ def referrers_of(things: Iterable[object]) -> list[object]:
         things: An iterator: a list of them would itself be a referrer.
     """
     targets = tuple(things)
-    return [one for one in gc.get_referrers(*targets) if one is not targets]
+    return [thing for thing in gc.get_referrers(*targets) if thing is not targets]
 
 
 def tensor_types() -> set[int]:
-    """Ids of ``torch.Tensor`` and all its subclasses at this moment."""
+    """Return the ids of ``torch.Tensor`` and all its subclasses at this moment."""
     import torch
 
     return type_ids(torch.Tensor)
 
 
 def live_tensors() -> list[Any]:
-    """All tensors that the garbage collector tracks.
+    """Return all tensors that the garbage collector tracks.
 
     An object of a class that Python code defines refers to its class. So one pass in C finds all
     tensors, in half the time of a list of all objects: 25 ns for each object instead of 60 to 100.
@@ -77,10 +77,10 @@ def live_tensors() -> list[Any]:
     return instances(gc.get_referrers(*types), set(map(id, types)))
 
 
-def untracked(
+def find_untracked(
     objects: Sequence[object], skip: Collection[int]
 ) -> Iterator[tuple[object, list[object]]]:
-    """The untracked containers that some objects or local variables refer to, each once.
+    """Find the untracked containers that some objects or local variables refer to, each once.
 
     Args:
         objects: Usually all that the collector tracks.
@@ -91,17 +91,19 @@ def untracked(
     """
     seen = set(skip)
     batches = (objects[start : start + BATCH] for start in range(0, len(objects), BATCH))
+
     for held in chain([local_values()], (referents(*batch) for batch in batches)):
-        found: Sequence[object] = held
+        level: Sequence[object] = held
         # Level by level: one search in C for the contents of a whole batch.
-        while pending := list(filterfalse(gc.is_tracked, instances(found, _UNTRACKED))):
-            found = within = []
+        while pending := list(filterfalse(gc.is_tracked, instances(level, _UNTRACKED))):
+            level = next_level = []
             for thing in pending:
                 if id(thing) in seen:
                     continue
                 seen.add(id(thing))
+
                 contents = (
                     array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
                 )
                 yield thing, contents
-                within += contents
+                next_level += contents

@@ -76,7 +76,7 @@ class AllocationSampler:
         self._user_code = UserCode()
 
     def can_begin(self) -> bool:
-        """Whether a dispatch mode can be pushed now without side effects on the program."""
+        """Tell whether a dispatch mode can be pushed now without side effects on the program."""
         return not self.is_on and can_record()
 
     def begin(
@@ -96,7 +96,7 @@ class AllocationSampler:
         self._existed = in_threads
         if in_threads is not None:
             self._tracing.begin(DEEP_FRAMES)
-        self._mode = recording_mode(self._record, lambda: None)
+        self._mode = build_recording_mode(self._record, lambda: None)
         self._mode.__enter__()
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
@@ -116,6 +116,7 @@ class AllocationSampler:
         depth = torch._C._len_torch_dispatch_stack() if self.is_on else 0
         if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self._mode:
             return False
+
         self._mode.__exit__(None, None, None)
         self._mode = None
         self._add_traced()
@@ -133,13 +134,13 @@ class AllocationSampler:
         """Drop the storages that are not alive any more, by their address."""
         import torch
 
-        for address in [one for one in self._stacks if not is_alive(one)]:
+        for address in [address for address in self._stacks if not is_alive(address)]:
             del self._stacks[address]
             self._kept_bytes.pop(address, None)
             torch.UntypedStorage._free_weak_ref(address)
 
     def stack_of(self, address: int) -> Stack:
-        """The allocation site of a storage, innermost user frame first; empty if not recorded.
+        """Return the allocation site of a storage, innermost user frame first, or an empty stack.
 
         Args:
             address: The address of torch's storage object.
@@ -147,7 +148,7 @@ class AllocationSampler:
         return self._stacks.get(address, ())
 
     def is_extension(self, address: int) -> bool:
-        """Whether a storage was computed from an earlier, shorter one, most of which it may keep.
+        """Tell whether a storage was computed from a shorter one, most of which it may keep.
 
         Args:
             address: The address of torch's storage object.
@@ -176,7 +177,11 @@ class AllocationSampler:
 
         # A handler of the program runs after the block: what it raises is not suppressed.
         with signals.held(), contextlib.suppress(Exception), no_torch_function():
-            kept = [] if self._earlier is None else self._earlier_in(call.inputs, self._earlier)
+            kept_bytes = (
+                []
+                if self._earlier is None
+                else self._read_earlier_bytes(call.inputs, self._earlier)
+            )
             for tensor in tensors_in(call.outputs, _DEPTH):
                 storage = _storage_of(tensor)
                 if storage is None:
@@ -185,22 +190,30 @@ class AllocationSampler:
                     if stack is None:
                         stack = self._user_code.stack(call.frame)
                     self._stacks[storage._weak_ref()] = stack
-                if kept and self._earlier is not None and not self._earlier(storage._cdata):
+                if kept_bytes and self._earlier is not None and not self._earlier(storage._cdata):
                     n_bytes = storage.nbytes()
-                    shorter = (one for one in kept if _MIN_KEPT * n_bytes <= one < n_bytes)
+                    shorter = (
+                        n_kept for n_kept in kept_bytes if _MIN_KEPT * n_bytes <= n_kept < n_bytes
+                    )
                     if (origin := next(shorter, None)) is not None:
                         self._kept_bytes[storage._cdata] = origin
 
-    def _earlier_in(self, inputs: object, is_earlier: Callable[[int], bool]) -> list[int]:
-        """Bytes of the earlier storages that an operator's inputs are, or were computed from."""
+    def _read_earlier_bytes(self, inputs: object, is_earlier: Callable[[int], bool]) -> list[int]:
+        """Return the bytes of earlier storages that inputs are, or were computed from."""
         storages = [_storage_of(tensor) for tensor in tensors_in(inputs)]
-        kept = [self._kept_bytes.get(one._cdata) for one in storages if one is not None]
-        earlier = [one.nbytes() for one in storages if one is not None and is_earlier(one._cdata)]
-        return [*filter(None, kept), *earlier]
+        kept_bytes = [
+            self._kept_bytes.get(storage._cdata) for storage in storages if storage is not None
+        ]
+        earlier_bytes = [
+            storage.nbytes()
+            for storage in storages
+            if storage is not None and is_earlier(storage._cdata)
+        ]
+        return [*filter(None, kept_bytes), *earlier_bytes]
 
 
 def with_site(leak: Leak, stack: Stack) -> Leak:
-    """A leak with its allocation site; unchanged if that is not known."""
+    """Return a leak with its allocation site; unchanged if that is not known."""
     if not stack:
         return leak
     frames = frames_of(stack)
@@ -209,7 +222,7 @@ def with_site(leak: Leak, stack: Stack) -> Leak:
 
 
 def can_record() -> bool:
-    """Whether a dispatch mode can be pushed now without side effects on the program."""
+    """Tell whether a dispatch mode can be pushed now without side effects on the program."""
     import torch
 
     if program_profilers.is_recording():
@@ -218,10 +231,10 @@ def can_record() -> bool:
     return not (torch._C._len_torch_dispatch_stack() or has_compiled())
 
 
-def recording_mode(
+def build_recording_mode(
     record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
 ) -> Any:  # noqa: ANN401
-    """A mode that runs every operator of this thread unchanged and records it.
+    """Build a mode that runs every operator of this thread unchanged and records it.
 
     Args:
         record: Called after each operator.
@@ -251,6 +264,7 @@ def recording_mode(
                 # The exception's traceback refers to this frame, which must keep nothing alive.
                 del args, kwargs, types
                 raise
+
             inputs = args, *(kwargs or {}).values()
             record(OperatorCall(func, inputs, outputs, sys._getframe(1)), began)
             return outputs
@@ -259,20 +273,21 @@ def recording_mode(
 
 
 def tensors_in(outputs: object, depth: int = _DEPTH + 1) -> Iterator[Any]:
-    """The tensors in an operator's inputs or outputs, nested so deep in tuples and lists."""
+    """Yield the tensors in an operator's inputs or outputs, nested so deep in tuples and lists."""
     import torch
 
     if issubclass(type(outputs), torch.Tensor):
         yield outputs
     elif depth and is_exactly(outputs, tuple, list):
-        for one in outputs:  # type: ignore[attr-defined]
-            yield from tensors_in(one, depth - 1)
+        for item in outputs:  # type: ignore[attr-defined]
+            yield from tensors_in(item, depth - 1)
 
 
 def _storage_of(tensor: Any) -> Any:  # noqa: ANN401
+    """Return the storage of a tensor, or None without one."""
     import torch
 
     try:
         return torch.Tensor.untyped_storage(tensor)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:  # a layout without storage, such as sparse
         return None

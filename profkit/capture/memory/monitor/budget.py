@@ -39,6 +39,7 @@ OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
 up and stops, or is cleared now and then, looks like a leak if measuring ends early."""
 _SCANS: Final[tuple[Work, ...]] = ("first", "inspection", "host")
+"""Kinds of work, besides full samples, that scan all objects."""
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
 """Weight of the newest value in a running mean."""
@@ -97,7 +98,7 @@ class Clock:
         self._began_ns = 0
         self._spent: dict[Work, _Spent] = {}
         self._sampling_ns = 0
-        self._pace_ns: float | None = None
+        self._mean_step_ns: float | None = None
         self._step = 0
         self._step_ns = 0
 
@@ -106,7 +107,7 @@ class Clock:
         return time.perf_counter_ns() - self._began_ns if self._began_ns else 0
 
     def affords(self, work: Work, expected_ns: float = 0.0) -> bool:
-        """Whether doing some work once more is expected to stay within the budget.
+        """Tell whether doing some work once more is expected to stay within the budget.
 
         Args:
             expected_ns: Expected CPU time, if known; if not, the first time is always allowed.
@@ -115,23 +116,28 @@ class Clock:
         free_ns = self._budget.free_s.get(work, 0.0) * _SECOND_NS
         allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.monitored_ns())
         next_ns = max(spent.next_ns, expected_ns)
+
+        # What was never done has no known cost: the first time shows it.
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
     def steps_until_afforded(self, work: Work) -> int:
-        """Return in how many steps some work is affordable, at the pace of the last ones."""
+        """Return in how many steps some work is affordable, at the length of the last ones."""
         spent, share = self._spent.get(work, _Spent()), self._budget.share.get(work, 0.0)
-        if not self._pace_ns or not share or self.affords(work):
+        if not self._mean_step_ns or not share or self.affords(work):
             return 0
+
+        # Time that must pass until the share of it has grown to what the work costs.
         missing_ns = (spent.cpu_ns + spent.next_ns) / share - self.monitored_ns()
-        return int(min(missing_ns / self._pace_ns, sys.maxsize))
+        return int(min(missing_ns / self._mean_step_ns, sys.maxsize))
 
     def affords_sites(self) -> bool:
-        """Whether sampling allocation sites has stayed within the budget."""
-        share, free_s = (one.get("sites", 0.0) for one in (self._budget.share, self._budget.free_s))
-        return self._sampling_ns <= max(free_s * _SECOND_NS, share * self.monitored_ns())
+        """Tell whether sampling allocation sites has stayed within the budget."""
+        free_ns = self._budget.free_s.get("sites", 0.0) * _SECOND_NS
+        share_ns = self._budget.share.get("sites", 0.0) * self.monitored_ns()
+        return self._sampling_ns <= max(free_ns, share_ns)
 
     def is_within_share(self, work: Work) -> bool:
-        """Whether some work has cost no more than its share, ignoring the free seconds."""
+        """Tell whether some work has cost no more than its share, ignoring the free seconds."""
         spent = self._spent.get(work, _Spent())
         return spent.cpu_ns <= self._budget.share[work] * self.monitored_ns()
 
@@ -140,6 +146,7 @@ class Clock:
         """Add the time spent while open to one kind of work."""
         if not self._began_ns:
             self._began_ns, self.began_unix_us = time.perf_counter_ns(), time.time_ns() // 1000
+
         spent = self._spent.setdefault(work, _Spent())
         wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
@@ -149,6 +156,8 @@ class Clock:
             spent.n += 1
             spent.cpu_ns += took_ns
             spent.wall_ns += time.perf_counter_ns() - wall_ns
+
+            # What is expected follows slowly: one time may be an exception.
             more_ns = took_ns - spent.next_ns
             spent.next_ns = took_ns if spent.n == 1 else spent.next_ns + _WEIGHT * more_ns
 
@@ -164,20 +173,23 @@ class Clock:
                 overhead.
         """
         took_ns = (time.perf_counter_ns() - self._step_ns) / max(step - self._step, 1)
+
+        # A sampled step takes longer than the mean of others, which is its overhead.
         if not sites_sampled:
-            pace_ns = took_ns if self._pace_ns is None else self._pace_ns
-            self._pace_ns = pace_ns + _WEIGHT * (took_ns - pace_ns)
-        elif self._pace_ns is not None:
-            self._sampling_ns += max(round(took_ns - self._pace_ns), 0)
+            mean_ns = took_ns if self._mean_step_ns is None else self._mean_step_ns
+            self._mean_step_ns = mean_ns + _WEIGHT * (took_ns - mean_ns)
+        elif self._mean_step_ns is not None:
+            self._sampling_ns += max(round(took_ns - self._mean_step_ns), 0)
 
     def cost(self) -> MonitoringCost:
-        """The overhead so far. The graph walk of a sample is not a sample of its own."""
+        """Return the overhead so far. The graph walk of a sample is not a sample of its own."""
         total_ns = self._sampling_ns + sum(spent.wall_ns for spent in self._spent.values())
-        n = {work: spent.n for work, spent in self._spent.items()}
-        n_full = n.get("full", 0)
+        n_done = {work: spent.n for work, spent in self._spent.items()}
+        n_full = n_done.get("full", 0)
+
         return MonitoringCost(
             total_ns=total_ns,
-            n_samples=n_full + n.get("young", 0),
-            n_tensor_scans=n_full + sum(n.get(each, 0) for each in _SCANS),
+            n_samples=n_full + n_done.get("young", 0),
+            n_tensor_scans=n_full + sum(n_done.get(work, 0) for work in _SCANS),
             share=total_ns / self.monitored_ns() if self._began_ns else 0.0,
         )

@@ -9,9 +9,9 @@ from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspec
 from profkit.capture.memory.monitor.live_tensors import TensorKind
 from profkit.capture.memory.monitor.series import (
     DeviceDtype,
+    find_reallocated,
     growing_kinds,
     growth_interval,
-    reallocated,
     suspected_kinds,
 )
 from profkit.capture.source.user_code import Place
@@ -50,7 +50,7 @@ class GrowthInspections:
 
     @property
     def wants_shorter(self) -> bool:
-        """Whether tensors become larger, so that those that they were computed from are wanted."""
+        """Tell whether tensors become larger, so that shorter ones that they extend are wanted."""
         return bool(self._reallocated)
 
     def evaluate(self) -> bool:
@@ -60,7 +60,7 @@ class GrowthInspections:
         if is_check_due and clock.affords("classify"):
             with clock.spending("classify"):
                 self._growing = growing_kinds(series)
-                self._reallocated = set(reallocated(series, self._growing))
+                self._reallocated = set(find_reallocated(series, self._growing))
 
         with clock.spending("evaluate"):
             self._suspected = suspected_kinds(series) | self._growing
@@ -111,7 +111,7 @@ class GrowthInspections:
         inspected = {kind for kind, _ in self._inspections}
         growing = growing_kinds(series)
         suspected = (suspected_kinds(series) | growing) - inspected
-        self._reallocated = set(reallocated(series, growing)) - {
+        self._reallocated = set(find_reallocated(series, growing)) - {
             (kind.device, kind.dtype)
             for (kind, _), inspection in self._inspections.items()
             if inspection.n_enlarged
@@ -128,9 +128,12 @@ class GrowthInspections:
         if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
             return Classified()
 
-        host = instruments.host_leak(is_final=True)
+        host = instruments.find_host_leak(is_final=True)
         if host is not None:
-            host = replace(host, growth=growth(*series.host(instruments.host.block_bytes)))
+            host = replace(
+                host, growth=growth(*series.unexplained_heap(instruments.host.block_bytes))
+            )
+
         evidence = leak_classifier.Evidence(
             series,
             instruments.live_tensors,
@@ -139,11 +142,12 @@ class GrowthInspections:
             self._bytes_at,
             self._deepest,
             host,
-            instruments.sampler.workers.leak(),
+            instruments.sampler.workers.find_leak(),
         )
         return Classified(leak_classifier.classify(evidence), steps[-1] - steps[0])
 
     def _inspect(self, step: int, suspected: set[TensorKind]) -> tuple[bool, bool]:
+        """Inspect some kinds, what is reallocated, and deep graphs, as :meth:`inspect` does."""
         instruments = self._instruments
         with (
             instruments.clock.spending("inspection"),
@@ -153,18 +157,20 @@ class GrowthInspections:
             inspector = LeakInspector(
                 instruments.live_tensors, instruments.sites, step, instruments.first_step
             )
+
             if suspected or self._reallocated:
-                newest = inspector.groups(
+                newest = inspector.inspect_groups(
                     suspected, self._reallocated, self._groups_outside_graphs()
                 )
                 for group, inspection in newest.items():
                     before = self._inspections.get(group)
-                    self._inspections[group] = _with_known(inspection, before)
+                    self._inspections[group] = _with_earlier(inspection, before)
+
             if self._has_deep_graph():
-                deepest = inspector.deepest(self._groups_outside_graphs())
-                known = None if self._deepest is None else self._deepest[1]
-                if deepest is not None:
-                    self._deepest = deepest[0], _with_known(deepest[1], known)
+                newest_deepest = inspector.inspect_deepest(self._groups_outside_graphs())
+                previous = None if self._deepest is None else self._deepest[1]
+                if newest_deepest is not None:
+                    self._deepest = newest_deepest[0], _with_earlier(newest_deepest[1], previous)
 
         # A group without holder and cycle may have one at a later inspection.
         inspections = self._inspections.values()
@@ -176,16 +182,16 @@ class GrowthInspections:
 
     def _lacks_sites_of(self, suspected: set[TensorKind]) -> bool:
         """Return whether the sites of some kinds, or of what else grows, are unknown."""
-        known = {kind for kind, site in self._inspections if site is not None}
-        known_dtypes = {
+        sited = {kind for kind, site in self._inspections if site is not None}
+        sited_dtypes = {
             (kind.device, kind.dtype)
             for (kind, site), inspection in self._inspections.items()
             if site is not None and inspection.n_enlarged
         }
         graph_known = self._deepest is not None and bool(self._deepest[1].stack)
         return (
-            bool(suspected - known)
-            or bool(self._reallocated - known_dtypes)
+            bool(suspected - sited)
+            or bool(self._reallocated - sited_dtypes)
             or (self._has_deep_graph() and not graph_known)
         )
 
@@ -198,10 +204,11 @@ class GrowthInspections:
         for address, storage in self._instruments.live_tensors.storages():
             stack = sites.stack_of(address) if storage.is_aged else ()
             if stack and storage.first_step in sites.steps:
-                at = self._bytes_at.setdefault(storage.kind, {})
-                at[stack[0]] = at.get(stack[0], 0) + max(storage.bytes, 1)
+                bytes_at_line = self._bytes_at.setdefault(storage.kind, {})
+                bytes_at_line[stack[0]] = bytes_at_line.get(stack[0], 0) + max(storage.bytes, 1)
 
     def _groups_outside_graphs(self) -> set[SiteGroup]:
+        """Return the groups that something else than a graph keeps alive."""
         return {
             group for group, inspection in self._inspections.items() if not inspection.is_in_graph
         }
@@ -214,7 +221,7 @@ class GrowthInspections:
         return self._graph_rises() or any(inspection.is_in_graph for inspection in inspections)
 
 
-def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:
+def _with_earlier(newest: Inspection, before: Inspection | None) -> Inspection:
     """Return the newest inspection, with the site and holders that an earlier one has found.
 
     Later the tensors of sampled steps may be gone, while others have come.

@@ -16,9 +16,9 @@ from profkit.model.live_memory import Leak
 
 _SAMPLING: Final[tuple[Work, ...]] = ("young", "evaluate")
 _PASS_NS: Final = 15_000_000
-"""What a pass over all objects takes for those of torch,"""
+"""What a pass over all objects takes at least, for those that ``import torch`` makes."""
 _NS_PER_BLOCK: Final = 11
-"""and more for each block of Python's allocator, some 2.6 per object."""
+"""What a pass takes more for each block of Python's allocator, some 2.6 per object."""
 _MAX_HOST_SCANS: Final = 4
 """Scans of host objects, which cost more than anything else."""
 
@@ -54,12 +54,12 @@ class Instruments:
 
     @property
     def is_recording(self) -> bool:
-        """Whether sites are sampled, allocations traced or the heap measured in this step."""
+        """Tell whether sites are sampled, allocations traced or the heap measured in this step."""
         return self.sites.is_on or self.host.is_sampling
 
     @property
     def is_cheap(self) -> bool:
-        """Whether samples have stayed within their share of the time."""
+        """Tell whether samples have stayed within their share of the time."""
         return all(map(self.clock.is_within_share, _SAMPLING))
 
     def begin(self, step: int) -> None:
@@ -79,6 +79,8 @@ class Instruments:
         n_until_overdue = math.ceil(OVERDUE * self.series.samples[-1].step - step)
         if n_until_overdue <= 0 or all(map(self.clock.affords, _SAMPLING)):
             return 0
+
+        # Steps may become longer, and the sample affordable earlier than expected.
         n_expected = max(map(self.clock.steps_until_afforded, _SAMPLING)) // 2
         return max(1, min(n_expected, n_until_overdue))
 
@@ -101,9 +103,11 @@ class Instruments:
             is_tracing: Whether a trace is being recorded, whose memory is not the program's.
         """
         is_needed = self.live_tensors.has_earlier and self.live_tensors.n_missed > 0
+
         work: Work = "full" if is_needed and self.clock.affords("full") else "young"
+
         n_samples = len(self.series.samples)
-        self.series.add(self.sampler.take(step, n_samples, work, is_tracing=is_tracing))
+        self.series.add(self.sampler.take_sample(step, n_samples, work, is_tracing=is_tracing))
 
     def existed(self, address: int) -> bool:
         """Return whether a storage was there at the last sample."""
@@ -155,8 +159,8 @@ class Instruments:
         with self.clock.spending("host"), self.sampler.excluding_own():
             # Samples with equal amounts share one dict.
             amounts = {id(sample.amounts): sample.amounts for sample in self.series.samples}
-            own = list(amounts.values())
-            self.host.scan(step, own, self.sampler.n_own_blocks)
+            own_containers = list(amounts.values())
+            self.host.scan(step, own_containers, self.sampler.n_own_blocks)
         return True
 
     def can_trace_lines(self) -> bool:
@@ -166,7 +170,7 @@ class Instruments:
 
     def is_native(self) -> bool:
         """Return whether growth seems to be native, and its lines and operators are unknown."""
-        leak = self.host.leak(self.host_trend())
+        leak = self.host.find_leak(self.host_trend())
         return leak is not None and leak.kind == "native" and self.host.native.growth is None
 
     def trace_lines(self, step: int) -> bool:
@@ -186,15 +190,15 @@ class Instruments:
         Args:
             is_final: Whether it is reported, so that tracing must not have led to it.
         """
-        host = self.series.host(self.host.block_bytes)
+        host = self.series.unexplained_heap(self.host.block_bytes)
         trend = growth_of(host, MIN_BYTES_PER_STEP)
         if is_final and trend and not self.series.is_seen_without_tracing(host, trend):
             return None
         return trend
 
-    def host_leak(self, *, is_final: bool = False) -> Leak | None:
+    def find_host_leak(self, *, is_final: bool = False) -> Leak | None:
         """Return the growth of the heap beyond tensors and graphs as a leak, or None."""
-        return self.host.leak(self.host_trend(is_final=is_final))
+        return self.host.find_leak(self.host_trend(is_final=is_final))
 
     def stop(self) -> None:
         """Stop sampling sites, tracing and measuring at the end of monitoring."""

@@ -13,10 +13,10 @@ from profkit.capture.memory.monitor.series import (
     DeviceDtype,
     Series,
     accumulation,
+    find_reallocated,
     graph_growth,
     growing_kinds,
     growth_of,
-    reallocated,
 )
 from profkit.capture.source.user_code import Place
 from profkit.dataclass import dataclass
@@ -35,6 +35,7 @@ _MIN_LIMITED_BYTES: Final = 1 << 30
 unless the limit is mistaken: a replay buffer of a million pictures."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
+"""Leaks that are reported, the most bytes per step first."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,23 @@ class Evidence:
 
 
 def classify(evidence: Evidence) -> tuple[Leak, ...]:
-    """The leaks of a run, the most bytes per step first."""
+    """Return the leaks of a run, the most bytes per step first."""
     nodes = graph_growth(evidence.series)
-    tensors = list(_tensor_leaks(evidence, nodes))
+    tensors = list(_find_tensor_leaks(evidence, nodes))
     in_graph = [leak for leak, inspection in tensors if inspection.is_in_graph]
     leaks = [leak for leak, inspection in tensors if not inspection.is_in_graph]
+
+    # What the graphs save is added to one leak: the tensor that holds them, else the deepest.
     with_graph = next((n for n, leak in enumerate(leaks) if leak.graph is not None), None)
     if with_graph is None and (in_graph or nodes is not None):
         with_graph = len(leaks)
-        leaks += _graph_leak(evidence, nodes, in_graph)
+        leaks += _build_graph_leak(evidence, nodes, in_graph)
     if with_graph is not None and len(leaks) > with_graph:
         leaks[with_graph] = _with_saved_bytes(evidence.series, leaks[with_graph], in_graph, nodes)
+
     merged = _merge(leaks)
     merged += [leak for leak in (evidence.host, evidence.workers) if leak is not None]
+
     merged.sort(key=lambda leak: -leak.per_step_bytes)
     if sum(leak.limit_bytes or 0 for leak in merged) < _MIN_LIMITED_BYTES:
         merged = [leak for leak in merged if leak.limit_bytes is None]
@@ -82,31 +87,35 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
 def _with_saved_bytes(
     series: Series, leak: Leak, in_graph: list[Leak], nodes: Trend | None
 ) -> Leak:
-    """A leak including what its graph saves.
+    """Return a leak including what its graph saves.
 
     The nodes of a step save the average of all nodes, and at least the growth of those tensors that
     were seen in the graph.
     """
     if leak.graph is None:
         return leak
+
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
-    graph = leak.graph if nodes is None else _grown(leak.graph, nodes)
+    graph = leak.graph if nodes is None else _enlarge_graph(leak.graph, nodes)
     saved = graph.saved_bytes * nodes_per_step / max(graph.n_nodes, 1)
-    saved = max(saved, sum(one.per_step_bytes for one in in_graph))
+    # A part of the nodes may save much: tensors that were seen there grow at least so.
+    saved = max(saved, sum(saved_leak.per_step_bytes for saved_leak in in_graph))
     return replace(
         leak,
         per_step_bytes=leak.per_step_bytes + round(saved),
         bytes=leak.bytes + graph.saved_bytes,
         graph=graph,
         nodes_per_step=nodes_per_step,
-        growth=_with_saved(series, graph, leak.growth, together(one.growth for one in in_graph)),
+        growth=_add_saved(
+            series, graph, leak.growth, together(saved_leak.growth for saved_leak in in_graph)
+        ),
     )
 
 
-def _with_saved(
+def _add_saved(
     series: Series, graph: Graph, of_tensors: Growth | None, in_graph: Growth | None
 ) -> Growth | None:
-    """The growth of tensors with what their graphs save, between walks on a straight line.
+    """Add to the growth of tensors what their graphs save, between walks on a straight line.
 
     Without tensors that grow, the nodes of all graphs and what these save; each saves the mean.
 
@@ -126,8 +135,8 @@ def _with_saved(
     return replace(of_tensors, bytes=tuple(map(round, more + np.array(of_tensors.bytes))))
 
 
-def _grown(graph: Graph, nodes: Trend) -> Graph:
-    """A graph as it is at the end: the inspection that walked it may be long ago."""
+def _enlarge_graph(graph: Graph, nodes: Trend) -> Graph:
+    """Return a graph as it is at the end: the inspection that walked it may be long ago."""
     n_nodes = round(nodes.per_step * (nodes.last_step - nodes.first_step))
     if n_nodes <= graph.n_nodes:
         return graph
@@ -135,8 +144,10 @@ def _grown(graph: Graph, nodes: Trend) -> Graph:
     return replace(graph, n_nodes=n_nodes, saved_bytes=saved_bytes)
 
 
-def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Leak, Inspection]]:
-    """Tensors that become more and more, or larger and larger."""
+def _find_tensor_leaks(
+    evidence: Evidence, nodes: Trend | None
+) -> Iterator[tuple[Leak, Inspection]]:
+    """Find tensors that become more and more, or larger and larger."""
     series = evidence.series
     accumulating = set()
     for kind in sorted(series.kinds()):
@@ -148,25 +159,29 @@ def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Lea
             if trend is not None:
                 per_step = max(median_slope(*series.aged_bytes(kind)), 0.0)
                 trend = replace(trend, per_step=per_step)
+
         if trend is not None:
             first = series.samples[0].step
             trend = replace(trend, first_step=max(trend.first_step, first))
-            yield from _by_site(evidence, kind, trend)
-    for device_dtype, trend in reallocated(series, accumulating).items():
-        yield from _enlarged(evidence, device_dtype, trend)
+            yield from _split_by_site(evidence, kind, trend)
+
+    for device_dtype, trend in find_reallocated(series, accumulating).items():
+        yield from _find_enlarged(evidence, device_dtype, trend)
 
 
-def _enlarged(
+def _find_enlarged(
     evidence: Evidence, device_dtype: DeviceDtype, trend: Trend
 ) -> Iterator[tuple[Leak, Inspection]]:
-    """Tensors that are longer in each step, each site with its share of the growth."""
+    """Find tensors that are longer in each step, each site with its share of the growth."""
     latest: dict[Place | None, Inspection] = {}
-    for (kind, site), one in sorted(evidence.inspections.items(), key=lambda each: each[1].step):
-        if one.n_enlarged and (kind.device, kind.dtype) == device_dtype:
-            latest[site] = one
+    inspections = sorted(evidence.inspections.items(), key=lambda item: item[1].step)
+    for (kind, site), inspection in inspections:
+        if inspection.n_enlarged and (kind.device, kind.dtype) == device_dtype:
+            latest[site] = inspection
     if any(latest):
         latest.pop(None, None)
-    total = sum(one.n_enlarged * one.storage_bytes for one in latest.values())
+
+    total = sum(newest.n_enlarged * newest.storage_bytes for newest in latest.values())
     steps, values = evidence.series.bytes_of(device_dtype, growing_kinds(evidence.series))
     for site, inspection in latest.items():
         n = inspection.n_enlarged
@@ -174,14 +189,14 @@ def _enlarged(
         grown = round(trend.per_step * share * (trend.last_step - trend.first_step))
         of_site = replace(trend, per_step=trend.per_step * share)
         amount = max(grown, n * inspection.storage_bytes), n
-        leak = _tensor_leak(device_dtype[0], of_site, amount, inspection, site)
+        leak = _build_tensor_leak(device_dtype[0], of_site, amount, inspection, site)
         yield replace(leak, growth=growth(steps, values * share)), inspection
 
 
-def _by_site(
+def _split_by_site(
     evidence: Evidence, kind: TensorKind, trend: Trend
 ) -> Iterator[tuple[Leak, Inspection]]:
-    """The growth of one kind of tensors, split among the sites that allocated what stayed alive."""
+    """Split the growth of one kind of tensors among the sites that allocated what stayed alive."""
     stayed = [
         (address, storage)
         for address, storage in evidence.live_tensors.storages()
@@ -189,33 +204,42 @@ def _by_site(
     ]
     if not stayed:
         return
+
     steps, aged_bytes = evidence.series.aged_bytes(kind)
     aged_n = evidence.series.aged_n(kind)[1]
-    # Those that only the last sample has seen are not aged, but among those of the series.
-    n_bytes = max(sum(storage.bytes for _, storage in stayed), _grown_by(steps, aged_bytes, trend))
-    n = max(len(stayed), _grown_by(steps, aged_n, trend))
+
+    # What only the last sample has seen is not aged yet, but is in the series.
+    n_bytes = max(
+        sum(storage.bytes for _, storage in stayed), _growth_since(steps, aged_bytes, trend)
+    )
+    n = max(len(stayed), _growth_since(steps, aged_n, trend))
+
     for site, share in _shares(evidence, kind, stayed).items():
-        inspection = _inspection_of(evidence, kind, site)
+        inspection = _find_inspection(evidence, kind, site)
         of_site = replace(trend, per_step=trend.per_step * share)
         amount = round(n_bytes * share), max(round(n * share), 1)
-        leak = _tensor_leak(kind.device, of_site, amount, inspection, site)
+        leak = _build_tensor_leak(kind.device, of_site, amount, inspection, site)
         grown = growth(steps, aged_bytes * share, aged_n * share)
         yield replace(leak, growth=grown), inspection
 
 
-def _grown_by(steps: Int64s, values: Floats, trend: Trend) -> int:
-    """What has been added since a trend began."""
+def _growth_since(steps: Int64s, values: Floats, trend: Trend) -> int:
+    """Return what has been added since a trend began."""
     return round(values[-1] - float(np.interp(trend.first_step, steps, values)))
 
 
-def _tensor_leak(
+def _build_tensor_leak(
     device: str,
     trend: Trend,
     amount: tuple[int, int],
     inspection: Inspection,
     site: Place | None = None,
 ) -> Leak:
-    """A leak of so many bytes in so many tensors."""
+    """Build a leak of some tensors.
+
+    Args:
+        amount: Their bytes, and how many they are.
+    """
     leak = Leak(
         kind="garbage" if inspection.cycle else "tensors",
         device=device,
@@ -228,26 +252,28 @@ def _tensor_leak(
     return _with_inspection(leak, inspection, site)
 
 
-def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> Inspection:
-    """The inspection of a kind's tensors that were allocated at a site.
+def _find_inspection(evidence: Evidence, kind: TensorKind, site: Place | None) -> Inspection:
+    """Find the inspection of a kind's tensors that were allocated at a site.
 
     If that site was not inspected, the other groups of the kind may still show that only a graph or
     a cycle keeps the tensors alive; they are then part of that leak and not one of their own.
     """
-    known = evidence.inspections.get((kind, site))
-    others = evidence.inspections.get((kind, None))
-    if known is None or (
-        others is not None and others.chains and not (known.chains or known.cycle)
+    of_site = evidence.inspections.get((kind, site))
+    without_site = evidence.inspections.get((kind, None))
+    if of_site is None or (
+        without_site is not None and without_site.chains and not (of_site.chains or of_site.cycle)
     ):
-        # Of a queue the sampled tensors may be gone at an inspection that finds the others' holder.
-        known = others
-    if known is not None:
-        return known
-    of_kind = [one for (other, _), one in evidence.inspections.items() if other == kind]
+        # Of a queue the sampled tensors may be gone when an inspection finds the holder of others.
+        of_site = without_site
+    if of_site is not None:
+        return of_site
+
+    of_kind = [inspection for group, inspection in evidence.inspections.items() if group[0] == kind]
     if of_kind and (
-        all(one.is_in_graph for one in of_kind) or len({one.cycle for one in of_kind}) == 1
+        all(inspection.is_in_graph for inspection in of_kind)
+        or len({inspection.cycle for inspection in of_kind}) == 1
     ):
-        newest = max(of_kind, key=lambda one: one.step)
+        newest = max(of_kind, key=lambda inspection: inspection.step)
         return newest if newest.is_in_graph or newest.cycle else Inspection(0)
     return Inspection(0)
 
@@ -255,7 +281,7 @@ def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> 
 def _shares(
     evidence: Evidence, kind: TensorKind, stayed: list[tuple[int, LiveStorage]]
 ) -> dict[Place | None, float]:
-    """Share of the live bytes allocated at each site, according to the sampled steps.
+    """Return the share of the live bytes allocated at each site, by the sampled steps.
 
     If nothing of those steps is alive any more, the share of what has aged after them.
     """
@@ -270,11 +296,14 @@ def _shares(
     return {site: n / total for site, n in by_site.items()} if total else {None: 1.0}
 
 
-def _graph_leak(evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]) -> Iterator[Leak]:
-    """A graph that becomes deeper and deeper behind one tensor."""
+def _build_graph_leak(
+    evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]
+) -> Iterator[Leak]:
+    """Build the leak of a graph that becomes deeper and deeper behind one tensor."""
     if evidence.deepest is None:
         yield from in_graph
         return
+
     kind, inspection = evidence.deepest
     leak = Leak(
         kind="graph",
@@ -287,16 +316,17 @@ def _graph_leak(evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]) -
     )
     leak = _with_inspection(leak, inspection)
     leak = replace(leak, chains=tuple(map(_of_one_attribute, leak.chains)))
-    sited = [one for one in in_graph if one.stack]
+
+    sited = [saved_leak for saved_leak in in_graph if saved_leak.stack]
     if not leak.stack and sited:
         # The site that allocates most of what the graph saves also creates one of its nodes.
-        largest = max(sited, key=lambda one: one.per_step_bytes)
+        largest = max(sited, key=lambda saved_leak: saved_leak.per_step_bytes)
         leak = replace(leak, stack=largest.stack, stack_basis="node", code=largest.code)
     yield leak
 
 
 def _of_one_attribute(chain: Chain) -> Chain:
-    """The chain to one object, whose attribute is what to change and no container on the way."""
+    """Return the chain to one object, whose attribute is what to change, and no container."""
     parts = [part for part in chain.parts if part != chain.scope]
     name = "".join(parts)
     if not chain.container or not parts[-1].startswith(".") or "→" in name:
@@ -306,6 +336,7 @@ def _of_one_attribute(chain: Chain) -> Chain:
 
 
 def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = None) -> Leak:
+    """Return a leak with what an inspection has found about it."""
     leak = replace(
         leak,
         type=inspection.type or leak.type,
@@ -322,7 +353,7 @@ def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = No
 
 
 def _limit_bytes(leak: Leak, inspection: Inspection) -> int | None:
-    """Bytes of the container that holds a leak, once it is full; None if it has no limit.
+    """Return the bytes of the container that holds a leak, once it is full; None without limit.
 
     Its entries since it was empty tell when that is. If it was not empty at first, its limit tells
     the least. A limit is no answer to graphs, which nobody stores on purpose, nor to entries that
@@ -332,47 +363,50 @@ def _limit_bytes(leak: Leak, inspection: Inspection) -> int | None:
     if limit is None or leak.graph is not None or leak.is_enlarged:
         return None
     n_limit, n_entries = limit.container_limit or 0, limit.container_len or 1
-    own_bytes = (leak.shape.n_bytes or 0) if leak.shape else 0
-    by_pace = leak.per_step_bytes * inspection.step * n_limit / n_entries
-    return max(own_bytes * n_limit, round(by_pace))
+    tensor_bytes = (leak.shape.n_bytes or 0) if leak.shape else 0
+    by_growth = leak.per_step_bytes * inspection.step * n_limit / n_entries
+    return max(tensor_bytes * n_limit, round(by_growth))
 
 
 def _merge(leaks: list[Leak]) -> list[Leak]:
     """Merge leaks with the same allocation site, or without one with the same holder."""
     merged: dict[object, Leak] = {}
-    for leak in sorted(leaks, key=lambda one: -one.per_step_bytes):
+    for leak in sorted(leaks, key=lambda leak: -leak.per_step_bytes):
         key = _merge_key(leak)
-        known = merged.get(key)
-        if known is None:
+        larger = merged.get(key)
+        if larger is None:
             merged[key] = leak
             continue
-        chains = {chain.parts: chain for chain in (*known.chains, *leak.chains)}
+
+        chains = {chain.parts: chain for chain in (*larger.chains, *leak.chains)}
         merged[key] = replace(
-            known,
-            per_step_bytes=known.per_step_bytes + leak.per_step_bytes,
-            bytes=known.bytes + leak.bytes,
-            n=known.n + leak.n,
-            first_step=min(known.first_step, leak.first_step),
+            larger,
+            per_step_bytes=larger.per_step_bytes + leak.per_step_bytes,
+            bytes=larger.bytes + leak.bytes,
+            n=larger.n + leak.n,
+            first_step=min(larger.first_step, leak.first_step),
             chains=tuple(chains.values())[:_MAX_CHAINS],
-            shape=known.shape if known.shape == leak.shape else None,
-            graph=leak.graph if leak.nodes_per_step else known.graph or leak.graph,
-            growth=together((known.growth, leak.growth)),
-            nodes_per_step=known.nodes_per_step + leak.nodes_per_step,
-            limit_bytes=limit_together((known, leak)),
+            shape=larger.shape if larger.shape == leak.shape else None,
+            graph=leak.graph if leak.nodes_per_step else larger.graph or leak.graph,
+            growth=together((larger.growth, leak.growth)),
+            nodes_per_step=larger.nodes_per_step + leak.nodes_per_step,
+            limit_bytes=limit_together((larger, leak)),
         )
+
         if leak.kind == "garbage":
             merged[key] = _with_site_of(merged[key], leak)
     return list(merged.values())
 
 
 def _with_site_of(leak: Leak, other: Leak) -> Leak:
-    """Several tensors of one cycle: the allocation site that is known."""
+    """Return a leak with the allocation site of another tensor of the same cycle."""
     if leak.stack or not other.stack:
         return leak
     return replace(leak, stack=other.stack, stack_basis=other.stack_basis, code=other.code)
 
 
 def _merge_key(leak: Leak) -> object:
+    """Return what leaks have in common that are one."""
     if leak.kind == "garbage":
         return leak.kind, leak.device, leak.cycle
     if leak.stack:

@@ -17,11 +17,11 @@ from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
     grad_fn_of,
     grad_fns_of,
-    graph_behind,
+    measure_graph,
     no_torch_function,
     storage_of,
 )
-from profkit.capture.memory.holders.forward_search import references_of
+from profkit.capture.memory.holders.forward_search import count_references
 from profkit.capture.memory.holders.garbage import Garbage, find_garbage
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
@@ -44,6 +44,7 @@ _MAX_ROOTS: Final = 16
 """Tensors whose graphs are compared, the oldest and the newest: a sum that is accumulated in place
 is old, and a state that each step creates anew is young."""
 _MAX_NODES: Final = 50_000
+"""Nodes up to which the graphs of these tensors are compared."""
 _NEARLY_ALL: Final = 0.8
 """The share of a graph's nodes from which another tensor reaches about as far."""
 
@@ -87,7 +88,7 @@ class Inspection:
 
     @property
     def is_in_graph(self) -> bool:
-        """Whether only the graph behind another tensor keeps them alive."""
+        """Tell whether only the graph behind another tensor keeps them alive."""
         return self.is_hidden or (
             bool(self.chains) and all(_is_through_graph(chain) for chain in self.chains)
         )
@@ -109,7 +110,7 @@ class LeakInspector:
         self._step = step
         self._since = since
 
-    def groups(
+    def inspect_groups(
         self,
         kinds: Collection[TensorKind],
         reallocated: Collection[DeviceDtype] = (),
@@ -122,18 +123,21 @@ class LeakInspector:
             reallocated: Devices and dtypes whose enlarged tensors are inspected, however young.
             reported: Groups that are reported on their own after earlier inspections.
         """
-        enlarged = self._enlarged(reallocated)
-        members = {**self._members(kinds), **enlarged}
+        enlarged = self._find_enlarged(reallocated)
+        members = {**self._find_members(kinds), **enlarged}
         with garbage_collection_paused():
             inspections, unheld = self._inspect(members, reported)
+
             # Only now does nothing here refer to the tensors: they would not be garbage before.
             garbage = find_garbage() if unheld else None
             if garbage is not None:
                 for group, ids in unheld.items():
-                    cycle = _cycle_of(ids, garbage, inspections[group].cycle)
+                    cycle = _find_cycle(ids, garbage, inspections[group].cycle)
                     inspections[group] = replace(inspections[group], cycle=cycle)
+
+            # Where no operator can be recorded, larger batches look alike, but nothing keeps those.
             for group, storages in enlarged.items():
-                is_resized = any(one.n_enlarged >= _MIN_ENLARGED for _, one in storages)
+                is_resized = any(storage.n_enlarged >= _MIN_ENLARGED for _, storage in storages)
                 if self._sites.can_begin() or is_resized or _is_state(inspections[group].chains):
                     inspections[group] = replace(inspections[group], n_enlarged=len(storages))
                 else:
@@ -145,53 +149,71 @@ class LeakInspector:
         members: dict[SiteGroup, list[tuple[int, LiveStorage]]],
         reported: Collection[SiteGroup],
     ) -> tuple[dict[SiteGroup, Inspection], dict[SiteGroup, set[int]]]:
-        """Inspect groups of storages; also the ids of the tensors of each group without holder."""
+        """Inspect groups of storages; return also the ids of the tensors without holder."""
         with no_torch_function():
             # Before anything here refers to them.
-            n_references = references_of(
+            n_references = count_references(
                 storage.tensor
                 for storages in members.values()
                 for _, storage in storages
                 if storage.tensor is not None
             )
-            found = _tensors_on(members)
-            chosen = {group: _examples(storages, found) for group, storages in members.items()}
+
+            tensor_on = _find_tensors(members)
+            chosen = {
+                group: _choose_examples(storages, tensor_on) for group, storages in members.items()
+            }
             targets = [tensor for examples in chosen.values() for tensor in examples]
-            own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
+            skip = {id(tensor_on), id(targets), id(chosen), *map(id, chosen.values())}
+
             is_known = all(id(target) in n_references for target in targets)
             holdings = iter(
-                holder_chains.holdings(
+                holder_chains.find_holdings(
                     targets,
-                    own=own,
+                    skip=skip,
                     limit=_MAX_CHAINS,
                     n_references=n_references if is_known else None,
                 )
             )
+
             inspections: dict[SiteGroup, Inspection] = {}
             unheld = {}
             for group, examples in chosen.items():
-                held_by = [each for _, each in zip(examples, holdings, strict=False)]
-                chains = _merged_chains([each.chains for each in held_by])
+                held_by = [holding for _, holding in zip(examples, holdings, strict=False)]
+                chains = _merge_chains([holding.chains for holding in held_by])
                 described = self._describe(group, examples, chains)
-                limit = _limit([each.chains for each in held_by])
+                limit = _find_limit([holding.chains for holding in held_by])
                 inspections[group] = replace(described, limit=limit)
                 if examples and not chains:
-                    unheld[group] = {id(one) for one in examples}
-                    cycle = next((each.cycle for each in held_by if each.cycle is not None), None)
+                    unheld[group] = {id(tensor) for tensor in examples}
+                    cycle = next((held.cycle for held in held_by if held.cycle is not None), None)
                     inspections[group] = self._with_cycle(inspections[group], cycle)
-            outside = {group for group, one in inspections.items() if not one.is_in_graph}
-            excluded = self._not_saved(
-                outside.union(reported).difference(inspections.keys() - outside)
-            )
-            for group, storages in members.items():
-                if group[0].has_graph and not inspections[group].is_in_graph:
-                    tensors = [found[address] for address, _ in storages if address in found]
-                    graph = graph_behind(tensors, counted=set(excluded))
-                    if graph.n_nodes:
-                        inspections[group] = replace(inspections[group], graph=graph)
+
+            self._measure_graphs(inspections, members, tensor_on, reported)
             return inspections, unheld
 
-    def deepest(self, reported: Collection[SiteGroup]) -> tuple[TensorKind, Inspection] | None:
+    def _measure_graphs(
+        self,
+        inspections: dict[SiteGroup, Inspection],
+        members: dict[SiteGroup, list[tuple[int, LiveStorage]]],
+        tensor_on: Mapping[int, Any],
+        reported: Collection[SiteGroup],
+    ) -> None:
+        """Add to inspections the graph behind each group, with what is not reported on its own."""
+        outside = {group for group, inspection in inspections.items() if not inspection.is_in_graph}
+        is_hidden = inspections.keys() - outside
+        excluded = self._not_saved(outside.union(reported).difference(is_hidden))
+
+        for group, storages in members.items():
+            if group[0].has_graph and group in outside:
+                tensors = [tensor_on[address] for address, _ in storages if address in tensor_on]
+                graph = measure_graph(tensors, counted=set(excluded))
+                if graph.n_nodes:
+                    inspections[group] = replace(inspections[group], graph=graph)
+
+    def inspect_deepest(
+        self, reported: Collection[SiteGroup]
+    ) -> tuple[TensorKind, Inspection] | None:
         """Inspect the tensor with the deepest graph; None without graphs.
 
         Of several that reach about as far, it is the one that reaches the fewest other nodes: what
@@ -203,36 +225,43 @@ class LeakInspector:
         """
         with garbage_collection_paused(), no_torch_function():
             roots = _oldest_and_newest(self._live_tensors.changed_roots())
-            targets = self._deep(roots)
+            targets = self._find_deep(roots)
             if not targets:
                 return None
-            held_by = holder_chains.chains(targets, own={id(roots), id(targets)}, limit=_MAX_CHAINS)
+
+            held_by = holder_chains.find_chains(
+                targets, skip={id(roots), id(targets)}, limit=_MAX_CHAINS
+            )
             is_named = [not all(map(_is_through_graph, chains)) for chains in held_by]
             chosen = is_named.index(True) if any(is_named) else 0
+
             deepest = targets[chosen]
-            found = self._storage_of(deepest)
-            if found is None:
+            storage = self._storage_of(deepest)
+            if storage is None:
                 return None
-            graph = graph_behind([deepest], counted=self._not_saved(reported))
+
+            graph = measure_graph([deepest], counted=self._not_saved(reported))
             # The stack is of an in-place operation if the tensor itself is older than sampling.
             stack, type_name = self._stack_of(deepest), full_name(type(deepest))
             inspection = Inspection(
                 self._step,
                 stack,
                 _shape(deepest),
-                found.bytes,
+                storage.bytes,
                 type=type_name,
                 chains=held_by[chosen],
                 graph=graph,
             )
-            return found.kind, inspection
+            return storage.kind, inspection
 
-    def _deep(self, roots: list[Any]) -> list[Any]:
-        """Tensors that may have the deepest graph, the most likely first."""
+    def _find_deep(self, roots: list[Any]) -> list[Any]:
+        """Find tensors that may have the deepest graph, the most likely first."""
         reach = [_n_nodes_behind([tensor]) for tensor in roots]
         if max(reach, default=0) < _NEARLY_ALL * _n_nodes_behind(roots):
             # Several graphs, which belong to lasting tensors and not to variables of a step.
-            aged = [one for one in roots if (s := self._storage_of(one)) is not None and s.is_aged]
+            aged = [
+                root for root in roots if (s := self._storage_of(root)) is not None and s.is_aged
+            ]
             if aged:
                 # One is as good an example as another; prefer a known allocation site.
                 return sorted(aged, key=lambda tensor: not self._stack_of(tensor))
@@ -246,7 +275,7 @@ class LeakInspector:
         return self._sites.stack_of((storage_of(tensor) or (0, 0))[0])
 
     def _not_saved(self, reported: Collection[SiteGroup]) -> set[int]:
-        """Storages not counted as saved by a graph: those that did not grow or are reported.
+        """Return storages not counted as saved by a graph: those that did not grow or are reported.
 
         Of a kind that is reported, storages without a known allocation site count as reported too.
         """
@@ -265,22 +294,22 @@ class LeakInspector:
         }
 
     def _with_cycle(self, inspection: Inspection, cycle: AutogradCycle | None) -> Inspection:
-        """The inspection with an autograd reference cycle and the line that closes it."""
+        """Return the inspection with an autograd reference cycle and the line that closes it."""
         if cycle is None:
             return inspection
         stack = () if cycle.closed_by is None else self._stack_of(cycle.closed_by)
         return replace(inspection, closed_at=stack, cycle=cycle.names)
 
     def _site_of(self, address: int, storage: LiveStorage) -> Place | None:
-        """The allocation site of a storage, if all of the step that allocated it was sampled."""
+        """Return the allocation site of a storage, if all of the step it is from was sampled."""
         is_sampled = storage.first_step in self._sites.steps
         stack = self._sites.stack_of(address) if is_sampled else ()
         return stack[0] if stack else None
 
-    def _members(
+    def _find_members(
         self, kinds: Collection[TensorKind]
     ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
-        """Storages by group; if some sites of a kind are known, only those with a site.
+        """Find storages by group; if some sites of a kind are known, only those with a site.
 
         With a single site the rest of the kind is taken to come from there too: of the sampled
         ones perhaps only that is left which is in use just now, and not in what grows.
@@ -290,35 +319,38 @@ class LeakInspector:
             if storage.kind in kinds and storage.is_aged and storage.first_step > self._since:
                 site = self._site_of(address, storage)
                 members.setdefault((storage.kind, site), []).append((address, storage))
+
         for kind in {kind for kind, site in members if site is not None}:
-            others = members.pop((kind, None), [])
+            without_site = members.pop((kind, None), [])
             sites = [group for group in members if group[0] == kind]
             if len(sites) == 1:
-                members[sites[0]] += others
+                members[sites[0]] += without_site
+
         largest = sorted(members, key=lambda group: -sum(s.bytes for _, s in members[group]))
         return {group: members[group] for group in largest[:_MAX_GROUPS]}
 
-    def _enlarged(
+    def _find_enlarged(
         self, reallocated: Collection[DeviceDtype]
     ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
-        """Storages that were resized, or computed from earlier ones that were shorter.
+        """Find storages that were resized, or computed from earlier ones that were shorter.
 
         Others are larger than earlier ones too, but keep nothing of them: larger batches. Where
         operators cannot be recorded, it is the largest new one of each dtype.
         """
-        is_known = self._sites.can_begin()
+        can_record = self._sites.can_begin()
         largest: dict[DeviceDtype, int] = {}
-        for _, one in self._live_tensors.storages():
-            key = one.kind.device, one.kind.dtype
-            if one.first_step > self._since:
-                largest[key] = max(one.bytes, largest.get(key, 0))
+        for _, storage in self._live_tensors.storages():
+            key = storage.kind.device, storage.kind.dtype
+            if storage.first_step > self._since:
+                largest[key] = max(storage.bytes, largest.get(key, 0))
+
         members: dict[SiteGroup, list[tuple[int, LiveStorage]]] = {}
         for address, storage in self._live_tensors.storages():
             key = storage.kind.device, storage.kind.dtype
             if key in reallocated and (
                 storage.n_enlarged >= _MIN_ENLARGED
                 or self._sites.is_extension(address)
-                or (not is_known and storage.bytes == largest.get(key))
+                or (not can_record and storage.bytes == largest.get(key))
             ):
                 group = storage.kind, self._site_of(address, storage)
                 members.setdefault(group, []).append((address, storage))
@@ -327,12 +359,17 @@ class LeakInspector:
     def _describe(
         self, group: SiteGroup, examples: list[Any], chains: tuple[Chain, ...]
     ) -> Inspection:
+        """Describe the tensors of a group by a few of them, the newest first."""
         if not examples:
             return Inspection(self._step, chains=chains, is_hidden=True)
+
         newest = examples[0]
         # What is older than sampling has the line of a view or of an operation in place.
         site = () if group[1] is None else (group[1],)
-        stack = next((one for one in map(self._stack_of, examples) if one[:1] == site), site)
+        stack = next(
+            (traced for traced in map(self._stack_of, examples) if traced[:1] == site), site
+        )
+
         storage = storage_of(newest)
         return Inspection(
             self._step,
@@ -344,14 +381,14 @@ class LeakInspector:
         )
 
 
-def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
-    """The chains of a group from those of its examples, each holder once.
+def _merge_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
+    """Return the chains of a group from those of its examples, each holder once.
 
     A holder of several examples holds the group; one of a single example, such as the variable with
     the newest tensor, may hold that alone. Ties keep the order of the examples, in which the
     program comes before libraries.
     """
-    n_held = Counter(name for each in chains for name in set(map(_without_entries, each)))
+    n_held = Counter(name for of_one in chains for name in set(map(_without_entries, of_one)))
     first: dict[tuple[str, ...], Chain] = {}
     for ranked in zip_longest(*chains):
         for chain in filter(None, ranked):
@@ -360,16 +397,17 @@ def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
     return tuple(first[name] for name in ordered[:_MAX_CHAINS])
 
 
-def _limit(chains: Sequence[tuple[Chain, ...]]) -> Chain | None:
-    """The container with a limit that holds all examples; None if one without limit holds one.
+def _find_limit(chains: Sequence[tuple[Chain, ...]]) -> Chain | None:
+    """Find the container with a limit that holds all examples; None if one without holds one.
 
     Args:
         chains: Those of each example. Shorter containers, such as a batch, are not what grows.
     """
     longest = [
-        max((one for one in each if one.container), key=_length, default=None) for each in chains
+        max((chain for chain in of_one if chain.container), key=_length, default=None)
+        for of_one in chains
     ]
-    is_limited = all(one is not None and one.container_limit is not None for one in longest)
+    is_limited = all(chain is not None and chain.container_limit is not None for chain in longest)
     return longest[0] if longest and is_limited else None
 
 
@@ -378,12 +416,12 @@ def _length(chain: Chain) -> int:
 
 
 def _is_state(chains: Sequence[Chain]) -> bool:
-    """Whether an attribute or a container holds an object, and not only variables."""
+    """Tell whether an attribute or a container holds an object, and not only variables."""
     return any(chain.is_entry or "." in chain.name for chain in chains)
 
 
 def _without_entries(chain: Chain) -> tuple[str, ...]:
-    """A chain's parts without the keys and indices of containers."""
+    """Return a chain's parts without the keys and indices of containers."""
     return tuple("[]" if part.startswith("[") else part for part in chain.parts)
 
 
@@ -400,51 +438,51 @@ def _is_through_graph(chain: Chain) -> bool:
     return any(part.startswith(".grad_fn") for part in chain.parts)
 
 
-def _cycle_of(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -> tuple[str, ...]:
-    """The cycle that keeps tensors without holder; empty if none is known.
+def _find_cycle(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -> tuple[str, ...]:
+    """Find the cycle that keeps tensors without holder; empty if none is known.
 
     Args:
         ids: Ids of the tensors.
         cycle: The autograd reference cycle that keeps them, if one does.
     """
-    known = next((group.cycle for group in garbage if ids & group.ids), None)
-    if known is not None:
-        return known
+    of_python = next((group.cycle for group in garbage if ids & group.ids), None)
+    if of_python is not None:
+        return of_python
     return cycle or (garbage[0].cycle if garbage else ())
 
 
 _Members = Mapping[SiteGroup, list[tuple[int, LiveStorage]]]
 
 
-def _tensors_on(members: _Members) -> dict[int, Any]:
-    """A tensor on each storage of some groups, by the storage's address.
+def _find_tensors(members: _Members) -> dict[int, Any]:
+    """Find a tensor on each storage of some groups, by the storage's address.
 
     All objects are searched only for groups whose known tensors are all gone.
     """
-    found: dict[int, Any] = {}
+    tensor_on: dict[int, Any] = {}
     wanted: set[int] = set()
     for storages in members.values():
-        here = {
+        known_tensors = {
             address: tensor
             for address, storage in storages
             if storage.tensor is not None and (tensor := storage.tensor()) is not None
         }
-        found.update(here)
-        if not here:
+        tensor_on.update(known_tensors)
+        if not known_tensors:
             wanted.update(address for address, _ in storages)
     if wanted:
-        found.update(_by_storage(live_tensors(), wanted))
-    return found
+        tensor_on.update(_select_tensors(live_tensors(), wanted))
+    return tensor_on
 
 
-def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
-    """A tensor on each wanted storage: one with a graph, the last created of several.
+def _select_tensors(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
+    """Select a tensor on each wanted storage: one with a graph, the last created of several.
 
     A node's saved output is a tensor of its own, without a graph, and becomes a Python object when
     a walk reads it. It shares the storage of the output that the program has, whose holder is
     wanted.
     """
-    found: dict[int, Any] = {}
+    tensor_on: dict[int, Any] = {}
     with_graph = set()
     for tensor in tensors:
         storage = storage_of(tensor)
@@ -454,21 +492,23 @@ def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
             with_graph.add(storage[0])
         elif storage[0] in with_graph:
             continue
-        found[storage[0]] = tensor
-    return found
+        tensor_on[storage[0]] = tensor
+    return tensor_on
 
 
-def _examples(storages: list[tuple[int, LiveStorage]], found: dict[int, Any]) -> list[Any]:
-    """A few tensors of a group, the newest first."""
-    here = sorted(
-        (storage.first_step, address) for address, storage in storages if address in found
+def _choose_examples(
+    storages: list[tuple[int, LiveStorage]], tensor_on: dict[int, Any]
+) -> list[Any]:
+    """Choose a few tensors of a group, the newest first."""
+    by_age = sorted(
+        (storage.first_step, address) for address, storage in storages if address in tensor_on
     )
-    chosen = sorted({len(here) - 1, len(here) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
-    return [found[here[index][1]] for index in chosen if here]
+    ranks = sorted({len(by_age) - 1, len(by_age) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
+    return [tensor_on[by_age[rank][1]] for rank in ranks if by_age]
 
 
 def _shape(tensor: Any) -> TensorShape:  # noqa: ANN401
-    """Without dimensions for a subclass, which may compute its shape."""
+    """Return the shape of a tensor, without dimensions for a subclass, which may compute them."""
     import torch
 
     base: Any = torch.Tensor

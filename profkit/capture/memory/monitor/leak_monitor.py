@@ -84,7 +84,7 @@ class LeakMonitor:
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process that began monitoring, and not a forked child."""
+        """Tell whether this is the process that began monitoring, and not a forked child."""
         return self._pid == os.getpid()
 
     def step(self) -> None:
@@ -109,13 +109,15 @@ class LeakMonitor:
 
     def leaks(self) -> tuple[Leak, ...]:
         """Return the leaks so far; none while there are too few steps."""
-        return self._classified().leaks
+        return self._classify().leaks
 
     def finish(self) -> LiveMemory:
         """End monitoring and return the result."""
         self._do(self._instruments.stop, even_after_failure=True)
         self._do(lambda: self._inspections.inspect_at_end(self.n_steps))
-        live = self._result(self._classified())
+
+        # The result is built before all that is tracked is released, which it refers to.
+        live = self._build_result(self._classify())
         self._do(self._end, even_after_failure=True)
         return live
 
@@ -154,6 +156,8 @@ class LeakMonitor:
         """Measure at the end of a step what is due, and decide what is due at the next ones."""
         instruments, step = self._instruments, self.n_steps
         was_recorded, n_to_wait = instruments.is_recording, 0
+
+        # At the end of the first step there is neither a sample nor the time of a step.
         if self._state.phase is not MonitorPhase.UNSTARTED:
             if was_recorded and self._is_tracing():
                 self._run(TraceBegan(step))
@@ -248,10 +252,14 @@ class LeakMonitor:
         instruments, step = self._instruments, self._state.step
         if instruments.sites.is_on:
             instruments.sites.end(step)
+
+        # Before the sample, so that it has what existed all the time.
         instruments.find_earlier(step)
+
         instruments.sample(step, is_tracing=self._is_tracing())
         if was_recorded:
             instruments.sites.retain(instruments.existed)
+
         return Sampled(
             is_cheap=instruments.is_cheap,
             affords_sites=instruments.clock.affords_sites(),
@@ -299,7 +307,7 @@ class LeakMonitor:
         is_native = not wants_lines and instruments.is_native()
         return HostScanned(wants_lines, is_native)
 
-    def _classified(self) -> Classified:
+    def _classify(self) -> Classified:
         """Return the leaks so far; none after an error of ours."""
         with signals.held():
             try:
@@ -308,13 +316,17 @@ class LeakMonitor:
                 self._give_up(error)
                 return Classified()
 
-    def _result(self, classified: Classified) -> LiveMemory:
+    def _build_result(self, classified: Classified) -> LiveMemory:
+        """Build what is written to a file."""
         instruments = self._instruments
+
         unexplained = None if classified.leaks else instruments.host_trend(is_final=True)
-        if instruments.host.leak(unexplained) is not None:
+        if instruments.host.find_leak(unexplained) is not None:
             unexplained = None  # what fills a container up to its limit is no leak
+
         cost = instruments.clock.cost()
         torch = sys.modules.get("torch")
+
         return LiveMemory(
             name=self.name,
             step_definition=self.step_definition,
@@ -324,7 +336,7 @@ class LeakMonitor:
             samples=tuple(sample.to_model() for sample in instruments.series.samples),
             leaks=classified.leaks,
             n_evaluated_steps=classified.n_steps,
-            not_measured=(*self._not_measured, *_not_measured(instruments)),
+            not_measured=(*self._not_measured, *_describe_limits(instruments)),
             cost=replace(cost, memory_bytes=instruments.live_tensors.most_bytes),
             torch=None if torch is None else str(torch.__version__),
             devices=tuple(environment.device_names()),
@@ -333,7 +345,7 @@ class LeakMonitor:
         )
 
 
-def _not_measured(instruments: Instruments) -> list[str]:
+def _describe_limits(instruments: Instruments) -> list[str]:
     """Return a sentence for each limit that was reached."""
     sentences = []
     samples = instruments.series.samples
@@ -343,13 +355,16 @@ def _not_measured(instruments: Instruments) -> list[str]:
             f"From step {exceeded} on there were at times more than {MAX_NODES:,} graph nodes, "
             "up to which they are counted."
         )
+
     if instruments.live_tensors.has_more:
         sentences.append(
             f"There were at times more than {MAX_STORAGES:,} tensors, up to which they are counted."
         )
+
     if instruments.first_step and not instruments.live_tensors.has_earlier:
         sentences.append(
             "Tensors from before the first step are not counted: among so many objects the "
             "search for them would have taken too large a share of so short a run."
         )
+
     return sentences

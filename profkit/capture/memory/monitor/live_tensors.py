@@ -34,7 +34,7 @@ _MAX_SEEN: Final = 50_000
 _BYTES_PER_STORAGE: Final = 370
 """Memory to track a storage: its entry in a dict, two numbers and a weak reference. Measured."""
 _PINNED_FROM_BYTES: Final = 4096
-"""Smaller host storages are not checked for being pinned."""
+"""Smaller host storages are not checked for being pinned, which asks the CUDA driver."""
 _META: Final = "meta"
 """The device of tensors without memory, such as those that a compiler creates."""
 MIN_AGE_STEPS: Final = 2
@@ -132,21 +132,21 @@ class LiveTensors:
         self._graphs: dict[int, weakref.ref[Any]] = {}
         self._first_heads: dict[int, int | None] | None = None
         self._types: set[int] = set()
-        self._seen: deque[list[_Seen | None]] = deque()
+        self._seen: deque[list[_Observation | None]] = deque()
         self._pid = os.getpid()
         self._is_on = False
 
     def begin(self) -> None:
         """Hook into the garbage collector, and leave older objects out of later scans."""
         self._is_on = True
-        gc.callbacks.append(self._before_collection)
+        gc.callbacks.append(self._record_before_collection)
         _promote_young_objects()
 
     def end(self) -> None:
         """Unhook from the garbage collector and release all weak references."""
         self._is_on = False
         with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._before_collection)
+            gc.callbacks.remove(self._record_before_collection)
         free = _storage_type()._free_weak_ref
         for address in self._storages:
             free(address)
@@ -156,7 +156,7 @@ class LiveTensors:
         self._seen.clear()
 
     def scan(self, step: int, *, full: bool = False) -> dict[TensorKind, Amount]:
-        """The amount of each kind that is alive at the end of a step.
+        """Return the amount of each kind that is alive at the end of a step.
 
         Args:
             full: Scan all objects, not only young ones.
@@ -164,12 +164,12 @@ class LiveTensors:
         with garbage_collection_paused(), no_torch_function():
             self._types = tensor_types()
             self.n_missed = 0 if full else self.n_missed
-            self._track_all(live_tensors() if full else self._young_tensors(), step)
+            self._track_all(live_tensors() if full else self._find_young_tensors(), step)
             return self._count(self._storages, step)
 
     @property
     def has_earlier(self) -> bool:
-        """Whether what existed before the first step was found."""
+        """Tell whether what existed before the first step was found."""
         return self._first_heads is not None
 
     def find_earlier(self, first_step: int, step: int) -> Earlier:
@@ -182,30 +182,37 @@ class LiveTensors:
             step: The step that has ended now.
         """
         with garbage_collection_paused(), no_torch_function():
-            self._track_all(self._young_tensors(), step)
-            known, known_graphs = set(self._storages), set(self._graphs)
+            self._track_all(self._find_young_tensors(), step)
+            known_addresses, known_graphs = set(self._storages), set(self._graphs)
+
             self.n_missed = 0
             self._track_all(live_tensors(), first_step)
+
             roots = [
-                one
+                root
                 for key, ref in self._graphs.items()
-                if key not in known_graphs and (one := ref()) is not None
+                if key not in known_graphs and (root := ref()) is not None
             ]
-            self._first_heads = {id(one): autograd_graphs.sequence_nr_of(one) for one in roots}
-            graph = autograd_graphs.graph_behind(roots, counted=set(self._storages))
-            new = {key: one for key, one in self._storages.items() if key not in known}
+            self._first_heads = {id(root): autograd_graphs.sequence_nr_of(root) for root in roots}
+
+            graph = autograd_graphs.measure_graph(roots, counted=set(self._storages))
+            new = {
+                address: storage
+                for address, storage in self._storages.items()
+                if address not in known_addresses
+            }
             amounts = self._count(new, step)
             return Earlier(amounts, graph.n_nodes, graph.saved_bytes)
 
     def roots(self) -> list[Any]:
-        """Live tensors that have a graph; release them soon."""
+        """Return live tensors that have a graph; release them soon."""
         dead = [key for key, reference in self._graphs.items() if reference() is None]
         for key in dead:
             del self._graphs[key]
         return [tensor for ref in self._graphs.values() if (tensor := ref()) is not None]
 
     def changed_roots(self) -> list[Any]:
-        """Those of :meth:`roots` whose graph differs from the one that they had at the first scan.
+        """Return live tensors with a graph that differs from the one at the first scan.
 
         A sum that is accumulated in place may exist from the start, but has a new ``grad_fn``. What
         an unchanged graph saves may be new to Python only: a walk that reads a tensor which an
@@ -218,43 +225,52 @@ class LiveTensors:
             number = first.get(id(root))
             is_same = number is not None and number == autograd_graphs.sequence_nr_of(root)
             (unchanged if is_same else changed).append(root)
+
         walk = autograd_graphs.GraphWalk()
-        within = {id(node) for node in walk.nodes(autograd_graphs.grad_fns_of(unchanged))}
-        return [root for root in changed if id(autograd_graphs.grad_fn_of(root)) not in within]
+        unchanged_nodes = {id(node) for node in walk.walk(autograd_graphs.grad_fns_of(unchanged))}
+        return [
+            root for root in changed if id(autograd_graphs.grad_fn_of(root)) not in unchanged_nodes
+        ]
 
     def storage(self, address: int) -> LiveStorage | None:
-        """The live storage at an address of torch's storage objects, or None."""
+        """Return the live storage at an address of torch's storage objects, or None."""
         return self._storages.get(address)
 
     def storages(self) -> Iterator[tuple[int, LiveStorage]]:
-        """Address and storage of each that was alive at the last scan."""
+        """Yield the address and the storage of each that was alive at the last scan."""
         yield from self._storages.items()
 
-    def _young_tensors(self) -> list[Any]:
-        found: list[Any] = []
+    def _find_young_tensors(self) -> list[Any]:
+        """Find the tensors that no collection has promoted to the oldest generation."""
+        tensors: list[Any] = []
         for generation in _YOUNG_GENERATIONS:
-            found += instances(gc.get_objects(generation=generation), self._types)
-        return found
+            tensors += instances(gc.get_objects(generation=generation), self._types)
+        return tensors
 
-    def _before_collection(self, phase: str, info: dict[str, int]) -> None:
+    def _record_before_collection(self, phase: str, info: dict[str, int]) -> None:
         """Record young tensors before a collection promotes them out of sight."""
         if phase != "start" or not self._is_on or self._pid != os.getpid():
             return
+        # A collection of generation 0 promotes to generation 1, which scans cover.
         if info["generation"] == 0 and sys.version_info < _EVERY_COLLECTION_PROMOTES:
             return
+
+        # What cannot be recorded is found by the next scan of all objects.
         n_seen = sum(map(len, self._seen))
         if n_seen > _MAX_SEEN or not self._clock.affords("collector"):
             self.n_missed += 1
             return
+
         with (
             signals.deferred(),
             contextlib.suppress(Exception),
             self._clock.spending("collector"),
             no_torch_function(),
         ):
-            self._seen.append([_observe(one, {}) for one in self._young_tensors()])
+            self._seen.append([_observe(tensor, {}) for tensor in self._find_young_tensors()])
 
     def _track_all(self, tensors: list[Any], step: int) -> None:
+        """Track what was recorded before collections, and some tensors."""
         while self._seen:
             for seen in self._seen.popleft():
                 if seen is not None:
@@ -264,20 +280,23 @@ class LiveTensors:
             if seen is not None:
                 self._track(seen, step)
 
-    def _track(self, seen: "_Seen", step: int) -> None:
+    def _track(self, seen: "_Observation", step: int) -> None:
+        """Track the storage of a tensor, and free the weak reference if there is one already."""
         kind = self._kinds.setdefault(seen.kind, seen.kind)
         storage = self._storages.get(seen.address)
         if storage is None and len(self._storages) >= MAX_STORAGES:
             self.has_more = True
             _storage_type()._free_weak_ref(seen.address)
             return
+
         if storage is None:
             storage = self._storages[seen.address] = LiveStorage(step, seen.bytes, kind)
         else:
             _storage_type()._free_weak_ref(seen.address)
             if storage.first_step == step:
                 # Of several tensors on one storage, which one counts must not depend on order.
-                storage.kind = max(storage.kind, kind, key=lambda one: one.has_graph)
+                storage.kind = max(storage.kind, kind, key=lambda seen_kind: seen_kind.has_graph)
+
         if seen.graph is not None:
             self._graphs[id(seen.graph)] = storage.graph = storage.tensor = seen.graph
         else:
@@ -289,6 +308,7 @@ class LiveTensors:
         """Add up what is alive of some storages, and stop tracking what is not."""
         self.most_bytes = max(self.most_bytes, _BYTES_PER_STORAGE * len(self._storages))
         resolve = _storage_type()._new_with_weak_ptr
+
         counted: dict[TensorKind, list[int]] = {}
         dead = []
         for address, entry in storages.items():
@@ -296,25 +316,28 @@ class LiveTensors:
             if storage is None:
                 dead.append(address)
                 continue
+
             n_bytes = storage.nbytes()
             entry.n_enlarged += n_bytes > entry.bytes
             entry.bytes = n_bytes
             if not entry.is_aged and entry.first_step <= step - MIN_AGE_STEPS:
                 entry.is_aged = True
                 entry.kind = self._with_pinned(self._without_dead_graph(entry), storage)
+
             sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
             sums[2] += entry.bytes
             sums[3] += 1
             if entry.is_aged:
                 sums[0] += entry.bytes
                 sums[1] += 1
+
         for address in dead:
             del self._storages[address]
             _storage_type()._free_weak_ref(address)
         return {kind: Amount(*sums) for kind, sums in counted.items()}
 
     def _without_dead_graph(self, entry: LiveStorage) -> TensorKind:
-        """The kind of an aged storage: its first scan may also have seen a step's variables."""
+        """Return the kind of an aged storage: its first scan may have seen a step's variables."""
         is_attached = entry.graph is not None and entry.graph() is not None
         if not entry.kind.has_graph or not entry.is_shared or is_attached:
             return entry.kind
@@ -322,7 +345,7 @@ class LiveTensors:
         return self._kinds.setdefault(detached, detached)
 
     def _with_pinned(self, kind: TensorKind, storage: Any) -> TensorKind:  # noqa: ANN401
-        """The kind of an aged storage, with device ``pinned`` if it is pinned."""
+        """Return the kind of an aged storage, with device ``pinned`` if it is pinned."""
         if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
             return kind
         if not any(devices.modules_in_use()) or not storage.is_pinned():
@@ -331,7 +354,7 @@ class LiveTensors:
         return self._kinds.setdefault(pinned, pinned)
 
 
-class _Seen(NamedTuple):
+class _Observation(NamedTuple):
     """One tensor of a scan.
 
     Attributes:
@@ -346,7 +369,7 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # noqa: ANN401
+def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Observation | None:  # noqa: ANN401
     """Observe a tensor; None without a storage, or if the storage is aged and it has no graph.
 
     Args:
@@ -362,20 +385,23 @@ def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # 
         has_graph = base.grad_fn.__get__(tensor) is not None
         if not has_graph and address in known and known[address].is_aged:
             return None
+
         dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
         device = str(storage.device)
         if device == _META:
             return None
         kind = TensorKind(device, dtype, n_bytes.bit_length(), has_graph)
+        # Modules swap parameters and buffers, which have no graph.
         reference = weakref.ref(tensor) if has_graph or not _may_be_swapped(tensor) else None
         graph = reference if has_graph else None
-        return _Seen(storage._weak_ref(), n_bytes, kind, reference, graph)
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+        return _Observation(storage._weak_ref(), n_bytes, kind, reference, graph)
+    # A layout without storage, such as sparse, raises a kind of RuntimeError.
+    except (RuntimeError, TypeError, AttributeError):
         return None
 
 
 def _may_be_swapped(tensor: Any) -> bool:  # noqa: ANN401
-    """Whether modules may swap a tensor with another, which fails if it has weak references.
+    """Tell whether modules may swap a tensor with another, which fails with weak references.
 
     Source: ``torch.utils.swap_tensors``, and its use for parameters, their gradients and buffers in
     ``torch.nn.Module._apply`` and ``_load_from_state_dict``: by default only for tensors of

@@ -41,6 +41,7 @@ _NS_PER_BYTE: Final = 0.04
 _INTERVAL_DIVISOR: Final = 3
 """Steps between two measurements: this part of the steps so far, and at least the minimum."""
 _MIN_INTERVAL: Final = 4
+"""Least number of steps between two measurements, or two looks for workers."""
 
 
 @dataclass
@@ -85,52 +86,62 @@ class Workers:
         """
         self._was_tracing = True
 
-    def due_ns(self, step: int) -> int | None:
-        """Expected time of a measurement at the end of a step; None if none is due."""
+    def estimate_ns(self, step: int) -> int | None:
+        """Return the expected time of a measurement at the end of a step; None if none is due."""
         if step < self._next_step:
             return None
+
         was_tracing, self._was_tracing = self._was_tracing, False
         pids = list(_worker_pids())
         if not pids:
             self._next_step = step + _MIN_INTERVAL
             return None
+
         if self._current is None or self._current.pid not in pids:
             self._update_longest()
             self._current = _Measured(pids[0], len(pids), was_tracing, self._heap.free_bytes())
+
         self._current.n = min(self._current.n, len(pids))
         return round((resident_bytes(self._current.pid) or 0) * _NS_PER_BYTE)
 
     def read(self, step: int) -> int | None:
         """Measure the private bytes of the current worker; None if the system reports none."""
         self._next_step = step + max(_MIN_INTERVAL, step // _INTERVAL_DIVISOR)
-        found = None if self._current is None else _measure(self._current.pid)
-        if self._current is None or found is None:
+        sizes = None if self._current is None else _read_sizes(self._current.pid)
+        if self._current is None or sizes is None:
             return None
-        self._current.samples.append((step, *found))
+
+        self._current.samples.append((step, *sizes))
         if len(self._current.samples) > MAX_SAMPLES:
             del self._current.samples[: MAX_SAMPLES // 2 : 2]
-        return found[0]
+        return sizes[0]
 
-    def leak(self) -> Leak | None:
-        """Growth of all workers, extrapolated from the one measured longest; None if none grows."""
+    def find_leak(self) -> Leak | None:
+        """Find the growth of all workers, extrapolated from the one measured longest, or None."""
         self._update_longest()
         worker = self._longest
         if worker is None or not worker.samples:
             return None
+
+        # Anonymous memory has what the inherited profiler records, and copies do not change it.
         steps, private, anonymous = np.array(worker.samples, np.int64).T
         grown = (private - anonymous if worker.may_be_traced else private).astype(np.float64)
         trend = growth_of((steps, grown), MIN_BYTES_PER_STEP)
         if trend is None:
             return None
+
         made = 0.0
         if not worker.may_be_traced:
             late = steps >= trend.first_step
             made = max(median_slope(steps[late], anonymous[late].astype(np.float64)), 0.0)
+
+        # What fits into memory that the main process had freed may be copied or allocated.
         n_steps = trend.last_step - trend.first_step
         either = math.inf if worker.free_bytes is None else worker.free_bytes / n_steps
         copied = max(trend.per_step - made - either, 0.0)
         if worker.may_be_traced and not copied:
             return None
+
         return Leak(
             kind="workers",
             device="workers",
@@ -152,10 +163,11 @@ class Workers:
 
 
 def _worker_pids() -> Iterator[int]:
-    """Process ids of DataLoader workers, the oldest first."""
+    """Yield the process ids of DataLoader workers, the oldest first."""
+    # ``active_children()`` would also reap children that have ended, as only the program may.
     children = list(multiprocessing.process._children)  # type: ignore[attr-defined]  # noqa: SLF001
     running = [vars(child).get("_popen") for child in children]
-    for pid in sorted(one.pid for one in running if one is not None):
+    for pid in sorted(process.pid for process in running if process is not None):
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
         except OSError:
@@ -165,7 +177,7 @@ def _worker_pids() -> Iterator[int]:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process, or None if the system does not report it.
+    """Return the resident memory of a process, or None if the system does not report it.
 
     Source: ``/proc/[pid]/statm`` in proc(5).
     """
@@ -176,8 +188,8 @@ def resident_bytes(pid: int) -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _measure(pid: int) -> tuple[int, int] | None:
-    """Private and anonymous bytes of a process; None if the system reports none."""
+def _read_sizes(pid: int) -> tuple[int, int] | None:
+    """Read private and anonymous bytes of a process; None if the system reports none."""
     kib = {"Private_Clean": 0, "Private_Dirty": 0, "Private_Hugetlb": 0, "Anonymous": 0}
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -18,7 +18,7 @@ INTERVAL_DIVISOR: Final = 33
 """Steps between two samples: this part of the steps so far. So each step is sampled at first, and a
 few hundred samples are taken in all."""
 COSTLY_INTERVAL_DIVISOR: Final = 12
-"""The same once samples exceed their share of the time, so that they cover a short run evenly."""
+"""This part instead once samples exceed their share of the time: they cover a short run evenly."""
 MIN_SAMPLED_STEPS: Final = 3
 """Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
 MAX_SAMPLED_STEPS: Final = (6, 12, 24)
@@ -58,7 +58,7 @@ class MonitorAction(Enum):
     SAMPLE = auto()
     """Take a sample."""
     SAMPLE_RECORDED = auto()
-    """The same after a step that was recorded: drop the allocations that were freed."""
+    """Take a sample after a step that was recorded: drop the allocations that were freed."""
     STOP_RECORDING = auto()
     """Stop sampling sites, tracing and measuring, all of which would disturb a trace."""
     ADVANCE_TRACING = auto()
@@ -84,7 +84,7 @@ class MonitorAction(Enum):
     GO_ON = auto()
     """Let the program go on."""
     WAIT = auto()
-    """The same without any measurement at this step, which is not over for the clock."""
+    """Let the program go on without any measurement at this step, which the clock goes on with."""
     END = auto()
     """Release all that was tracked."""
 
@@ -118,17 +118,17 @@ class MonitorState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is done at further steps."""
+        """Tell whether nothing is done at further steps."""
         return self.phase in {MonitorPhase.FINISHED, MonitorPhase.GIVEN_UP}
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether enough steps were sampled to suspect the allocations of other threads."""
+        """Tell whether enough steps were sampled to suspect the allocations of other threads."""
         return self.step >= self.sites_from + MIN_SAMPLED_STEPS
 
     @property
     def may_sample_again(self) -> bool:
-        """Whether allocation sites may be sampled another time."""
+        """Tell whether allocation sites may be sampled another time."""
         return self.n_site_samplings < len(MAX_SAMPLED_STEPS)
 
 
@@ -456,6 +456,7 @@ def _sites_answered(state: MonitorState, event: SitesAnswered) -> Transition:
             n_site_samplings=state.n_site_samplings + 1,
         )
         return state, _Action.RECORD_SITES
+
     if state.step > state.inspect_from + PATIENCE_STEPS:
         return state, _Action.INSPECT
     return state, _Action.GO_ON

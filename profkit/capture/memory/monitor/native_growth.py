@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function, storage_of
 from profkit.capture.memory.monitor.allocation_sites import (
     OperatorCall,
+    build_recording_mode,
     can_record,
-    recording_mode,
     tensors_in,
 )
 from profkit.capture.process import program_profilers, signals
@@ -72,12 +72,12 @@ class _HeapReadings:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the C library reports the size of its heap."""
+        """Tell whether the C library reports the size of its heap."""
         return self._heap.allocated() is not None
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the heap was read so often that the rest is left out."""
+        """Tell whether the heap was read so often that the rest is left out."""
         return self.n > _MAX_READS
 
     def read(self) -> int:
@@ -127,7 +127,7 @@ class NativeSampler:
         if sys.gettrace() is not None or not can_record() or not self._readings.is_possible:
             return
         self._first = step
-        self._mode = recording_mode(self._after_operator, self._before_operator)
+        self._mode = build_recording_mode(self._count_operator, self._read_before_operator)
         self._mode.__enter__()
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
@@ -154,10 +154,13 @@ class NativeSampler:
         if not self.is_on:
             return
         self.is_on = False
+
+        # The program may have set a tracer of its own meanwhile, which stays.
         if sys.gettrace() == self._at_call:
             sys.settrace(None)
         self._mark_frames(None)
         program_profilers.unsubscribe(self._on_program_profiler)
+
         with contextlib.suppress(AssertionError):
             self._mode.__exit__(None, None, None)
         self._mode = None
@@ -203,12 +206,12 @@ class NativeSampler:
         readings.place = self._user_code.innermost(frame)
         readings.last_bytes = readings.read()
 
-    def _before_operator(self) -> int:
+    def _read_before_operator(self) -> int:
         """Return the bytes on the heap before an operator."""
         self._is_in_operator = True
         return self._readings.read()
 
-    def _after_operator(self, call: OperatorCall, before: int) -> None:
+    def _count_operator(self, call: OperatorCall, before: int) -> None:
         """Count what an operator has allocated beyond its outputs."""
         readings = self._readings
         added = readings.read() - before
@@ -217,11 +220,11 @@ class NativeSampler:
         # A handler of the program runs after the block: what it raises is not suppressed.
         with signals.held(), contextlib.suppress(Exception), no_torch_function():
             inputs, outputs = list(tensors_in(call.inputs)), tensors_in(call.outputs)
-            old = {storage[0] for one in inputs if (storage := storage_of(one))}
-            new = {s[0]: s[1] for one in outputs if (s := storage_of(one))}
+            old = {storage[0] for tensor in inputs if (storage := storage_of(tensor))}
+            new = {storage[0]: storage[1] for tensor in outputs if (storage := storage_of(tensor))}
             beyond = added - sum(n_bytes for key, n_bytes in new.items() if key not in old)
 
-            shapes = tuple((str(one.dtype), tuple(one.shape)) for one in inputs)
+            shapes = tuple((str(tensor.dtype), tuple(tensor.shape)) for tensor in inputs)
             name = str(call.operator).rpartition(".")[0]
             self._seen.add((name, shapes))
             if (name, shapes) in self._known:

@@ -19,8 +19,8 @@ from profkit.dataclass import dataclass, replace
 SETTLING_STEPS: Final = 32
 """Steps of a leading optimizer after which no outer one is looked for any more."""
 FOREIGN_STEPS: Final = 8
-"""Steps of others after which the leading optimizer has stopped, unless it is known to pause for
-longer."""
+"""Steps of other optimizers after which the leading one has stopped, unless it is known to pause
+for longer."""
 MAX_REMEMBERED: Final = 1024
 """Optimizers that are remembered: a program may make a new one for each step, and keep it."""
 _FOREIGN_FACTOR: Final = 2
@@ -96,7 +96,7 @@ class OptimizerOrder:
 
     Attributes:
         leader: The one that leads; None before the first step, or if it was freed.
-        others: The others that still exist.
+        followers: The others that still exist.
         n_events: Steps of all optimizers.
         n_led: Steps that were counted as the program's.
         n_anew: Steps of those that were counted before the count began anew.
@@ -110,7 +110,7 @@ class OptimizerOrder:
 
     phase: OrderPhase = OrderPhase.EMPTY
     leader: SteppedOptimizer | None = None
-    others: tuple[SteppedOptimizer, ...] = ()
+    followers: tuple[SteppedOptimizer, ...] = ()
     n_events: int = 0
     n_led: int = 0
     n_anew: int = 0
@@ -136,12 +136,12 @@ def next_order(
     order = replace(order, n_events=order.n_events + 1)
 
     if order.phase is OrderPhase.ANY:
-        return _any_stepped(order, key)
+        return _count_any_step(order, key)
     if order.leader is None:
-        return _stepped_without_leader(order, key)
+        return _choose_leader(order, key)
     if order.leader.key == key:
-        return _leader_stepped(order)
-    return _other_stepped(order, order.leader, key)
+        return _count_leader_step(order)
+    return _judge_follower_step(order, order.leader, key)
 
 
 def is_steady(order: OptimizerOrder) -> bool:
@@ -166,20 +166,20 @@ def after_steps_of_leader(order: OptimizerOrder, n: int) -> OptimizerOrder:
 
 def _without_freed(order: OptimizerOrder, freed: frozenset[int]) -> OptimizerOrder:
     """Forget the optimizers that were freed."""
-    others = tuple(other for other in order.others if other.key not in freed)
-    if len(others) < len(order.others) and order.phase is not OrderPhase.ANY:
+    followers = tuple(follower for follower in order.followers if follower.key not in freed)
+    if len(followers) < len(order.followers) and order.phase is not OrderPhase.ANY:
         # Others come and go while the leader stays: they are the inner ones.
         order = _as_outer(order)
-    order = replace(order, others=others)
+    order = replace(order, followers=followers)
 
     leader = order.leader
     if leader is None or leader.key not in freed:
         return order
     outlived = tuple(
-        replace(other, n_outlived=other.n_outlived + (other.last > order.reign_event))
-        for other in order.others
+        replace(follower, n_outlived=follower.n_outlived + (follower.last > order.reign_event))
+        for follower in order.followers
     )
-    return replace(order, leader=None, others=outlived, n_freed=order.n_freed + 1)
+    return replace(order, leader=None, followers=outlived, n_freed=order.n_freed + 1)
 
 
 def _as_outer(order: OptimizerOrder) -> OptimizerOrder:
@@ -192,17 +192,15 @@ def _as_outer(order: OptimizerOrder) -> OptimizerOrder:
     return replace(order, is_outer=True, begins_anew=begins_anew)
 
 
-def _stepped_without_leader(
-    order: OptimizerOrder, key: int
-) -> tuple[OptimizerOrder, OptimizerStep]:
+def _choose_leader(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerStep]:
     """Give the lead to an optimizer that outlived the last leader, else to the one that steps."""
     is_finding = order.phase in {OrderPhase.EMPTY, OrderPhase.FINDING}
     least = 1 if is_finding else _MIN_OUTLIVED
-    heirs = [other for other in order.others if other.n_outlived >= least]
+    heirs = [follower for follower in order.followers if follower.n_outlived >= least]
     if heirs:
-        heir = min(heirs, key=lambda other: (other.n, other.key))
+        heir = min(heirs, key=lambda follower: (follower.n, follower.key))
         order = _as_outer(_with_leader(order, heir))
-        return _leader_stepped(order) if heir.key == key else _noted(order, key)
+        return _count_leader_step(order) if heir.key == key else _note_inner_step(order, key)
 
     # How long it pauses is known only if the steps until now are those of one iteration.
     optimizer = _optimizer(order, key)
@@ -211,10 +209,10 @@ def _stepped_without_leader(
     order = _with_leader(order, optimizer)
     phase = OrderPhase.FINDING if is_finding else order.phase
     begins_anew = is_finding and 0 < order.n_freed <= _MAX_ANEW
-    return _leader_stepped(replace(order, phase=phase, begins_anew=begins_anew))
+    return _count_leader_step(replace(order, phase=phase, begins_anew=begins_anew))
 
 
-def _leader_stepped(order: OptimizerOrder) -> tuple[OptimizerOrder, OptimizerStep]:
+def _count_leader_step(order: OptimizerOrder) -> tuple[OptimizerOrder, OptimizerStep]:
     """Count a step of the leading optimizer."""
     leader = order.leader
     assert leader is not None  # noqa: S101  (for the type checker)
@@ -243,7 +241,7 @@ def _leader_stepped(order: OptimizerOrder) -> tuple[OptimizerOrder, OptimizerSte
     return order, step
 
 
-def _other_stepped(
+def _judge_follower_step(
     order: OptimizerOrder, leader: SteppedOptimizer, key: int
 ) -> tuple[OptimizerOrder, OptimizerStep]:
     """Note a step of another optimizer, which may take the lead."""
@@ -259,15 +257,15 @@ def _other_stepped(
         between = order.n_events - 1 - optimizer.last
         optimizer = replace(optimizer, most_between=max(optimizer.most_between, between))
         order = replace(_with_leader(order, optimizer), begins_anew=True, n_gone=0)
-        return _leader_stepped(order)
+        return _count_leader_step(order)
 
     if not _has_stopped(order, leader, optimizer):
-        return _noted(order, key)
+        return _note_inner_step(order, key)
 
     n_gone = order.n_gone + 1
     phase = OrderPhase.ANY if n_gone > _MAX_GONE else order.phase
     order = replace(_with_leader(order, replace(optimizer, most_between=0)), n_gone=n_gone)
-    return _leader_stepped(replace(order, phase=phase))
+    return _count_leader_step(replace(order, phase=phase))
 
 
 def _has_stopped(
@@ -280,30 +278,31 @@ def _has_stopped(
         return n_foreign >= max(FOREIGN_STEPS, known_pause)
 
     # Early on, a few others that step many times each may be the inner ones of the leader.
-    steppers = {other.key for other in order.others if other.last > leader.last}
+    steppers = {follower.key for follower in order.followers if follower.last > leader.last}
     n_steppers = len(steppers | {optimizer.key})
     is_of_many = n_steppers >= FOREIGN_STEPS and n_foreign >= known_pause
     return is_of_many or n_foreign >= max(SETTLING_STEPS, known_pause)
 
 
-def _any_stepped(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerStep]:
+def _count_any_step(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerStep]:
     """Count a step of any optimizer, unless their order proves to repeat."""
     optimizer = _optimizer(order, key)
     n_between = order.n_events - 1 - optimizer.last
-    n_others = sum(other.last > optimizer.last for other in _all(order))
+    n_others = sum(follower.last > optimizer.last for follower in _all(order))
 
     # One optimizer for each parameter: all of them have stepped once, and the first comes again.
     is_round = optimizer.n > 0 and n_between >= FOREIGN_STEPS and n_between == n_others
     if not is_round:
-        return _leader_stepped(_with_leader(order, optimizer))
-    is_settled = any(one.n > SETTLING_STEPS for one in _all(order))
+        return _count_leader_step(_with_leader(order, optimizer))
+
+    is_settled = any(stepped.n > SETTLING_STEPS for stepped in _all(order))
     phase = OrderPhase.SETTLED if is_settled else OrderPhase.FINDING
     order = _with_leader(order, optimizer)
     order = replace(order, phase=phase, n_gone=0, is_outer=True, begins_anew=not is_settled)
-    return _leader_stepped(order)
+    return _count_leader_step(order)
 
 
-def _noted(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerStep]:
+def _note_inner_step(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerStep]:
     """Note a step within a step of the program."""
     optimizer = _optimizer(order, key)
     between = order.n_events - 1 - optimizer.last
@@ -316,19 +315,19 @@ def _noted(order: OptimizerOrder, key: int) -> tuple[OptimizerOrder, OptimizerSt
     )
     # One that steps again while another leads belongs within the steps of that one.
     is_outer = order.is_outer or optimizer.n > 1
-    order = replace(order, others=_with(order.others, optimizer), is_outer=is_outer)
+    order = replace(order, followers=_with(order.followers, optimizer), is_outer=is_outer)
     return order, OptimizerStep.WITHIN
 
 
 def _with_leader(order: OptimizerOrder, optimizer: SteppedOptimizer) -> OptimizerOrder:
     """Return the order with another leader, whose own step is not counted yet."""
-    others = tuple(other for other in order.others if other.key != optimizer.key)
+    followers = tuple(follower for follower in order.followers if follower.key != optimizer.key)
     if order.leader is not None and order.leader.key != optimizer.key:
-        others = _with(others, order.leader)
+        followers = _with(followers, order.leader)
     return replace(
         order,
         leader=optimizer,
-        others=others,
+        followers=followers,
         reign_led=order.n_led,
         reign_event=order.n_events - 1,
         is_outer=False,
@@ -337,18 +336,18 @@ def _with_leader(order: OptimizerOrder, optimizer: SteppedOptimizer) -> Optimize
 
 
 def _with(
-    others: tuple[SteppedOptimizer, ...], optimizer: SteppedOptimizer
+    followers: tuple[SteppedOptimizer, ...], optimizer: SteppedOptimizer
 ) -> tuple[SteppedOptimizer, ...]:
-    """Return the others with one of them added or replaced, without those beyond the limit."""
-    kept = [other for other in others if other.key != optimizer.key]
+    """Return the followers with one of them added or replaced, without those beyond the limit."""
+    kept = [follower for follower in followers if follower.key != optimizer.key]
     return (*kept[-(MAX_REMEMBERED - 1) :], optimizer)
 
 
 def _optimizer(order: OptimizerOrder, key: int) -> SteppedOptimizer:
     """Return what is known of an optimizer: nothing, if it has not stepped before."""
-    return next((one for one in _all(order) if one.key == key), SteppedOptimizer(key))
+    return next((stepped for stepped in _all(order) if stepped.key == key), SteppedOptimizer(key))
 
 
 def _all(order: OptimizerOrder) -> tuple[SteppedOptimizer, ...]:
     """Return all optimizers that have stepped and still exist."""
-    return order.others if order.leader is None else (order.leader, *order.others)
+    return order.followers if order.leader is None else (order.leader, *order.followers)

@@ -21,13 +21,12 @@ _USES: Final = (
     "get_traced_memory", "get_traceback_limit", "get_tracemalloc_memory", "get_object_traceback",
 )  # fmt: skip
 """Functions of the module that depend on whether tracing is on."""
-
-
 _WRONG_ADDRESS: Final = (3, 11)
 """In this version ``get_object_traceback`` finds no instance of a class, as it does not count two
 pointers before the header. Source: ``_PyType_PreHeaderSize`` in ``_tracemalloc.c`` of 3.12."""
 _PRE_HEADER_BYTES: Final = 4 * ctypes.sizeof(ctypes.c_void_p)
 _DOMAIN: Final = 0
+"""``tracemalloc`` numbers domains of memory: Python's own is 0."""
 
 
 class OwnTracing:
@@ -67,15 +66,15 @@ class OwnTracing:
             return tracemalloc.get_tracemalloc_memory() if self.is_on else 0
 
     def statistics(self) -> list[tuple[tracemalloc.Traceback, int]]:
-        """Bytes that were allocated since and are alive, by traceback; empty if it is off."""
+        """Return the bytes that were allocated since and are alive, by traceback; empty if off."""
         with self._lock, program_profilers.own():
             if not self.is_on:
                 return []
-            found = tracemalloc.take_snapshot().statistics("traceback")
-            return [(one.traceback, one.size) for one in found]
+            statistics = tracemalloc.take_snapshot().statistics("traceback")
+            return [(statistic.traceback, statistic.size) for statistic in statistics]
 
     def traceback_of(self, thing: object) -> tracemalloc.Traceback | None:
-        """Where an object was allocated, in whichever thread; None if before, or if it is off."""
+        """Return where an object was allocated, in any thread; None if before, or if it is off."""
         with self._lock, program_profilers.own():
             return _traceback_of(thing) if self.is_on else None
 
@@ -84,10 +83,12 @@ class OwnTracing:
 
 
 def _traceback_of(thing: object) -> tracemalloc.Traceback | None:
-    found = tracemalloc.get_object_traceback(thing)
-    if found is not None or sys.version_info[:2] != _WRONG_ADDRESS:
-        return found
-    traceback: Any = ctypes.pythonapi._PyTraceMalloc_GetTraceback  # noqa: SLF001
-    traceback.restype = ctypes.py_object
-    frames = traceback(ctypes.c_uint(_DOMAIN), ctypes.c_void_p(id(thing) - _PRE_HEADER_BYTES))
+    allocated_at = tracemalloc.get_object_traceback(thing)
+    if allocated_at is not None or sys.version_info[:2] != _WRONG_ADDRESS:
+        return allocated_at
+
+    # The function in C takes the address of the block, which that of 3.11 computes wrongly.
+    get_traceback: Any = ctypes.pythonapi._PyTraceMalloc_GetTraceback  # noqa: SLF001
+    get_traceback.restype = ctypes.py_object
+    frames = get_traceback(ctypes.c_uint(_DOMAIN), ctypes.c_void_p(id(thing) - _PRE_HEADER_BYTES))
     return None if frames is None else tracemalloc.Traceback(frames)

@@ -48,12 +48,12 @@ class Sampler:
         self._tracing_bytes = tracing_bytes
         self._heap = Heap()
         self.workers = Workers(self._heap)
-        self._own = Allocated(0, 0)
+        self._excluded = Allocated(0, 0)
         self._walked_step = 0
         self._heap_step = 0
         self._bytes_step = 0
 
-    def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
+    def take_sample(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
         """Take a sample at the end of a step.
 
         Args:
@@ -61,12 +61,17 @@ class Sampler:
             work: The kind of tensor scan.
             is_tracing: Whether a trace is being recorded, whose memory would be counted as well.
         """
+        # Resident memory and the devices' are read with the tensors: all are of one moment.
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
             rss_bytes = None if is_tracing else resident_bytes(os.getpid())
-            device_bytes = _device_bytes()
+            device_bytes = _read_devices()
+
         is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
-        n_nodes, graph_bytes, has_more = self._graphs(step, with_bytes=is_due)
+
+        # The walk has a budget of its own: it costs more than the rest where graphs are large.
+        n_nodes, graph_bytes, has_more = self._walk_graphs(step, with_bytes=is_due)
+
         return Sample(
             step,
             self._clock.monitored_ns(),
@@ -74,31 +79,31 @@ class Sampler:
             n_nodes,
             graph_bytes,
             rss_bytes,
-            None if is_tracing or n_nodes is None else self._heap_if_affordable(step),
+            None if is_tracing or n_nodes is None else self._read_heap_if_affordable(step),
             *device_bytes,
-            worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
+            worker_bytes=self._read_worker(step, is_tracing=is_tracing),
             has_more_nodes=has_more,
         )
 
     @property
     def n_own_blocks(self) -> int:
         """Blocks of Python's allocator that were excluded so far."""
-        return self._own.n_blocks
+        return self._excluded.n_blocks
 
     @contextlib.contextmanager
     def excluding_own(self) -> Iterator[None]:
         """Exclude from later samples what is allocated while open and stays allocated."""
-        before = self._without_tracing()
+        before = self._read_without_tracing()
         try:
             yield
         finally:
-            after = self._without_tracing()
+            after = self._read_without_tracing()
             if before is not None and after is not None:
                 added = (
-                    own + late - early
-                    for own, late, early in zip(self._own, after, before, strict=True)
+                    excluded + late - early
+                    for excluded, late, early in zip(self._excluded, after, before, strict=True)
                 )
-                self._own = Allocated(*(max(0, each) for each in added))
+                self._excluded = Allocated(*(max(0, amount) for amount in added))
 
     def exclude_jump(self, step: int, series: Series) -> None:
         """Exclude what the heap has grown since the last sample beyond its pace until then.
@@ -112,49 +117,51 @@ class Sampler:
         Source: ``_co_linearray`` of Python's code objects, which tracing a frame's lines fills.
         """
         steps, n_bytes = series.heap()
-        now = self._heap_allocated()
+        now = self._read_heap()
         if now is None or len(steps) < MIN_POINTS:
             return
         expected = n_bytes[-1] + max(median_slope(steps, n_bytes), 0.0) * (step - steps[-1])
         jump = max(0, round(now.bytes - expected))
-        self._own = self._own._replace(bytes=self._own.bytes + jump)
+        self._excluded = self._excluded._replace(bytes=self._excluded.bytes + jump)
 
-    def _heap_if_affordable(self, step: int) -> Allocated | None:
-        """What the program has allocated, which takes milliseconds if much of the heap is free."""
+    def _read_heap_if_affordable(self, step: int) -> Allocated | None:
+        """Read what the program has allocated, which takes milliseconds if much of it is free."""
         if not self._clock.affords("heap") and step < OVERDUE * self._heap_step:
             return None
         self._heap_step = step
         with self._clock.spending("heap"):
-            return self._heap_allocated()
+            return self._read_heap()
 
-    def _heap_allocated(self) -> Allocated | None:
-        now = self._without_tracing()
+    def _read_heap(self) -> Allocated | None:
+        """Read what the program has allocated, without what was excluded."""
+        now = self._read_without_tracing()
         if now is None:
             return None
-        return Allocated(now.bytes - self._own.bytes, now.n_blocks - self._own.n_blocks)
+        return Allocated(now.bytes - self._excluded.bytes, now.n_blocks - self._excluded.n_blocks)
 
-    def _without_tracing(self) -> Allocated | None:
-        """What is allocated, without the records of traced allocations, which come and go."""
+    def _read_without_tracing(self) -> Allocated | None:
+        """Read what is allocated, without the records of traced allocations, which come and go."""
         now = self._heap.allocated()
         return None if now is None else now._replace(bytes=now.bytes - self._tracing_bytes())
 
-    def _worker_bytes(self, step: int, *, is_tracing: bool) -> int | None:
-        """Private bytes of one DataLoader worker; None if not measured at this step."""
+    def _read_worker(self, step: int, *, is_tracing: bool) -> int | None:
+        """Read the private bytes of one DataLoader worker; None if not measured at this step."""
         if is_tracing:
             self.workers.note_tracing()
-        due_ns = self.workers.due_ns(step)
+        due_ns = self.workers.estimate_ns(step)
         if due_ns is None or not self._clock.affords("workers", due_ns):
             return None
         with self._clock.spending("workers"):
             return self.workers.read(step)
 
-    def _graphs(self, step: int, *, with_bytes: bool) -> tuple[int | None, int | None, bool]:
-        """Nodes of all graphs, and bytes saved beyond live tensors; None if over budget.
+    def _walk_graphs(self, step: int, *, with_bytes: bool) -> tuple[int | None, int | None, bool]:
+        """Count the nodes of all graphs, and bytes saved beyond live tensors; None if over budget.
 
         Also whether there are more nodes than the limit, up to which they were counted.
         """
         if not self._clock.affords("graphs") and step < OVERDUE * self._walked_step:
             return None, None, False
+
         self._walked_step = step
         with self._clock.spending("graphs"), garbage_collection_paused(), no_torch_function():
             nodes = grad_fns_of(self._live_tensors.roots())
@@ -163,20 +170,21 @@ class Sampler:
             if with_bytes and shows_saved_tensors():
                 self._bytes_step = step
                 counted = {address for address, _ in self._live_tensors.storages()}
-                n_bytes = walk.saved_bytes(nodes, counted)
+                n_bytes = walk.sum_saved_bytes(nodes, counted)
             else:
                 walk.count(nodes)
             return walk.n_nodes, n_bytes if walk.is_exact else None, not walk.is_exact
 
 
-def _device_bytes() -> tuple[int | None, int | None]:
-    """Allocated and reserved bytes of all devices in use, or None and None without one."""
+def _read_devices() -> tuple[int | None, int | None]:
+    """Read allocated and reserved bytes of all devices in use, or None and None without one."""
     allocated = reserved = 0
-    found = False
+    is_in_use = False
+
     for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
             for ordinal in range(module.device_count()):
                 allocated += int(module.memory_allocated(ordinal))
                 reserved += int(module.memory_reserved(ordinal))
-                found = True
-    return (allocated, reserved) if found else (None, None)
+                is_in_use = True
+    return (allocated, reserved) if is_in_use else (None, None)

@@ -84,7 +84,7 @@ class Sample(NamedTuple):
     has_more_nodes: bool = False
 
     def to_model(self) -> MemorySample:
-        """The sample as it is written to a file."""
+        """Return the sample as it is written to a file."""
         by_device: dict[str, int] = {}
         for kind, amount in self.amounts.items():
             by_device[kind.device] = by_device.get(kind.device, 0) + amount.bytes
@@ -127,9 +127,12 @@ class Series:
 
     def add(self, sample: Sample) -> None:
         """Append a sample, and drop older ones if there are too many."""
+        # Most samples equal the one before, and then share its dict.
         if self.samples and self.samples[-1].amounts == sample.amounts:
             sample = sample._replace(amounts=self.samples[-1].amounts)
         self.samples.append(sample)
+
+        # The newer half stays dense: growth is judged by the latest samples.
         if len(self.samples) > MAX_SAMPLES:
             half = MAX_SAMPLES // 2
             self.samples = self.samples[:half:2] + self.samples[half:]
@@ -138,112 +141,114 @@ class Series:
         """Add to all samples what existed before the first one, but was found only now."""
         first_step = self.samples[0].step if self.samples else 0
         added: dict[tuple[int, bool], dict[TensorKind, Amount]] = {}
-        for index, one in enumerate(self.samples):
-            is_aged = one.step - first_step >= MIN_AGE_STEPS
-            key = id(one.amounts), is_aged
+        for index, sample in enumerate(self.samples):
+            is_aged = sample.step - first_step >= MIN_AGE_STEPS
+            key = id(sample.amounts), is_aged
+
+            # Samples with equal amounts go on sharing one dict.
             if key not in added:
-                added[key] = _with_earlier(one.amounts, earlier.amounts, is_aged=is_aged)
-            self.samples[index] = one._replace(
+                added[key] = _with_earlier(sample.amounts, earlier.amounts, is_aged=is_aged)
+
+            self.samples[index] = sample._replace(
                 amounts=added[key],
-                n_nodes=None if one.n_nodes is None else one.n_nodes + earlier.n_nodes,
-                graph_bytes=None
-                if one.graph_bytes is None
-                else one.graph_bytes + earlier.graph_bytes,
+                n_nodes=_plus(sample.n_nodes, earlier.n_nodes),
+                graph_bytes=_plus(sample.graph_bytes, earlier.graph_bytes),
             )
 
     def kinds(self) -> set[TensorKind]:
-        """The tensor kinds of the last sample."""
+        """Return the tensor kinds of the last sample."""
         return set(self.samples[-1].amounts) if self.samples else set()
 
     def of(self, kind: TensorKind, value: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
-        """Steps, and a value of one kind at each."""
+        """Return steps, and a value of one kind at each."""
         return self._steps(), _values(self.samples, kind, value)
 
     def latest_of(self, kind: TensorKind) -> list[Amount]:
-        """The amounts of one kind at the samples that tell whether it rises."""
-        return [one.amounts.get(kind, _NOTHING) for one in self.samples[-RISING_SAMPLES:]]
+        """Return the amounts of one kind at the samples that tell whether it rises."""
+        return [sample.amounts.get(kind, _NOTHING) for sample in self.samples[-RISING_SAMPLES:]]
 
     def bytes_of(
         self, device_dtype: DeviceDtype, without: Container[TensorKind]
     ) -> tuple[Int64s, Floats]:
-        """Steps, and bytes of all kinds of a device and dtype, without some kinds, at each."""
+        """Return steps, and bytes of all kinds of a device and dtype, without some, at each."""
         values = [
             sum(
                 amount.bytes
-                for kind, amount in one.amounts.items()
+                for kind, amount in sample.amounts.items()
                 if (kind.device, kind.dtype) == device_dtype and kind not in without
             )
-            for one in self.samples
+            for sample in self.samples
         ]
         return self._steps(), np.array(values, dtype=np.float64)
 
     def aged_bytes(self, kind: TensorKind) -> tuple[Int64s, Floats]:
-        """Steps, and bytes of one kind that were allocated up to each and are still alive."""
+        """Return steps, and bytes of one kind allocated up to each that are still alive."""
         every = self.of(kind, lambda amount: amount.bytes)[1]
         return _by_allocation(*self.of(kind, lambda amount: amount.aged_bytes), every)
 
     def aged_n(self, kind: TensorKind) -> tuple[Int64s, Floats]:
-        """The same for the number of storages."""
+        """Return steps, and storages of one kind allocated up to each that are still alive."""
         every = self.of(kind, lambda amount: amount.n)[1]
         return _by_allocation(*self.of(kind, lambda amount: amount.aged_n), every)
 
     def nodes(self) -> tuple[Int64s, Floats]:
-        """Steps at which all graphs were walked, and their nodes."""
+        """Return steps at which all graphs were walked, and their nodes."""
         walked = filter(_is_walked, self.samples)
-        return _columns([(one.step, one.n_nodes or 0) for one in walked])
+        return _columns([(sample.step, sample.n_nodes or 0) for sample in walked])
 
     def latest_nodes(self) -> Floats:
-        """The nodes at the samples that tell whether they rise."""
+        """Return the nodes at the samples that tell whether they rise."""
         latest = islice(filter(_is_walked, reversed(self.samples)), RISING_SAMPLES)
-        return np.array([one.n_nodes for one in latest], dtype=np.float64)[::-1]
+        return np.array([sample.n_nodes for sample in latest], dtype=np.float64)[::-1]
 
     def covers_graphs(self) -> bool:
-        """Whether graphs were walked, as far as is affordable, up to the last steps."""
+        """Tell whether graphs were walked, as far as is affordable, up to the last steps."""
         return self._is_late(
             max((s.step for s in self.samples if s.n_nodes is not None), default=0)
         )
 
-    def host(self, block_bytes: float) -> tuple[Int64s, Floats]:
-        """Steps, and heap bytes beyond those of tensors and graphs.
+    def unexplained_heap(self, block_bytes: float) -> tuple[Int64s, Floats]:
+        """Return steps, and heap bytes beyond those of tensors and graphs.
 
         Args:
             block_bytes: Mean bytes of a block of Python's allocator.
         """
-        steps, saved = _columns(
-            [(one.step, one.graph_bytes) for one in self.samples if one.graph_bytes is not None]
+        # What graphs save is measured at fewer samples, and taken to grow evenly between them.
+        saved_steps, saved = _columns(
+            [(s.step, s.graph_bytes) for s in self.samples if s.graph_bytes is not None]
         )
-        known = [
-            (
-                one.step,
-                one.heap.bytes
-                + round(block_bytes * one.heap.n_blocks)
-                - _explained_bytes(one)
-                - (round(np.interp(one.step, steps, saved)) if len(steps) else 0),
-            )
-            for one in self.samples
-            if one.heap is not None and _is_walked(one)
-        ]
-        return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
+
+        unexplained: list[tuple[int, int]] = []
+        for sample in self.samples:
+            if sample.heap is None or not _is_walked(sample):
+                continue
+            in_graphs = round(np.interp(sample.step, saved_steps, saved)) if len(saved) else 0
+            n_bytes = sample.heap.bytes + round(block_bytes * sample.heap.n_blocks)
+            unexplained.append((sample.step, n_bytes - _explained_bytes(sample) - in_graphs))
+
+        is_late = bool(unexplained) and self._is_late(unexplained[-1][0])
+        return _columns(unexplained if is_late else [])
 
     def is_seen_without_tracing(self, host: tuple[Int64s, Floats], trend: Trend) -> bool:
-        """Whether growth of host memory shows in enough steps without tracing, or is large.
+        """Tell whether growth of host memory shows in enough steps without tracing, or is large.
 
         ``tracemalloc`` never frees its tracebacks. They may equal what the program has freed in the
         traced steps, so that what is cleared now and then seems to grow on.
 
         Args:
-            host: What :meth:`host` returns.
+            host: What :meth:`unexplained_heap` returns.
             trend: Its growth.
 
         Source: ``tracemalloc_tracebacks`` in ``Modules/_tracemalloc.c`` up to Python 3.12: that
             table frees values, of which it has none, and no keys.
         """
-        left_bytes = _LEFT_PER_TRACING_BYTE * sum(one.tracing_bytes for one in self.traced)
+        left_bytes = _LEFT_PER_TRACING_BYTE * sum(period.tracing_bytes for period in self.traced)
         if trend.per_step * (trend.last_step - trend.first_step) >= _MIN_PER_LEFT * left_bytes:
             return True
-        least = _MIN_PER_TRACED * sum(one.last - one.first for one in self.traced)
+
+        least = _MIN_PER_TRACED * sum(period.last - period.first for period in self.traced)
         steps, values = host
-        ends = np.searchsorted(steps, [one.last for one in self.traced])
+        ends = np.searchsorted(steps, [period.last for period in self.traced])
         parts = zip(np.split(steps, ends), np.split(values, ends), strict=True)
         return any(
             len(part) > 1
@@ -253,14 +258,19 @@ class Series:
         )
 
     def heap(self) -> tuple[Int64s, Floats]:
-        """Steps, and bytes of C's allocator."""
+        """Return steps, and bytes of C's allocator."""
         return _columns([(s.step, s.heap.bytes) for s in self.samples if s.heap is not None])
 
     def _is_late(self, step: int) -> bool:
         return bool(self.samples) and step >= MIN_COVERED * self.samples[-1].step
 
     def _steps(self) -> Int64s:
-        return np.array([one.step for one in self.samples], dtype=np.int64)
+        return np.array([sample.step for sample in self.samples], dtype=np.int64)
+
+
+def _plus(measured: int | None, n: int) -> int | None:
+    """Add to a figure, which stays None if it was not measured."""
+    return None if measured is None else measured + n
 
 
 def _with_earlier(
@@ -269,18 +279,18 @@ def _with_earlier(
     total = dict(amounts)
     for kind, more in earlier.items():
         aged = more if is_aged else _NOTHING
-        known = total.get(kind, _NOTHING)
+        later = total.get(kind, _NOTHING)
         total[kind] = Amount(
-            known.aged_bytes + aged.aged_bytes,
-            known.aged_n + aged.aged_n,
-            known.bytes + more.bytes,
-            known.n + more.n,
+            later.aged_bytes + aged.aged_bytes,
+            later.aged_n + aged.aged_n,
+            later.bytes + more.bytes,
+            later.n + more.n,
         )
     return total
 
 
 def _values(samples: list[Sample], kind: TensorKind, value: Callable[[Amount], int]) -> Floats:
-    return np.array([value(one.amounts.get(kind, _NOTHING)) for one in samples], np.float64)
+    return np.array([value(sample.amounts.get(kind, _NOTHING)) for sample in samples], np.float64)
 
 
 def _is_walked(sample: Sample) -> bool:
@@ -288,7 +298,7 @@ def _is_walked(sample: Sample) -> bool:
 
 
 def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, Floats]:
-    """Values of aged storages by the step up to which they were allocated, one per step.
+    """Return values of aged storages by the step up to which they were allocated, one per step.
 
     What a sample counts as aged was there at an earlier one and allocated before that, which is
     long before if samples are far apart. The last sample then says more: what there is of all
@@ -296,8 +306,11 @@ def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, 
     """
     before = np.searchsorted(steps, steps - MIN_AGE_STEPS, side="right") - 1
     allocated = np.where(before >= 0, steps[before], steps - MIN_AGE_STEPS)
+
+    # Of several samples with the same step of allocation, the last one shows what still lives.
     is_last = np.append(allocated[1:] != allocated[:-1], [True] * bool(len(allocated)))
     allocated, values = allocated[is_last], aged[is_last]
+
     if len(steps) and allocated[-1] < steps[-1] - MIN_AGE_STEPS:
         allocated = np.append(allocated, steps[-1] - MIN_AGE_STEPS)
         values = np.append(values, every[-1] - (every - aged).min())
@@ -305,51 +318,54 @@ def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, 
 
 
 def _explained_bytes(sample: Sample) -> int:
-    """Host memory that tensors and the nodes of graphs account for, without what these save."""
+    """Return host memory that tensors and graph nodes account for, without what these save."""
     on_host = [amount for kind, amount in sample.amounts.items() if kind.device == "cpu"]
     n = sum(amount.n for amount in sample.amounts.values())
     n_bytes = sum(amount.bytes for amount in on_host)
     return n_bytes + n * _BYTES_PER_TENSOR + (sample.n_nodes or 0) * _BYTES_PER_NODE
 
 
-def _columns(known: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
-    table = np.array(known, dtype=np.float64).reshape(-1, 2)
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
+    """Return pairs of a step and a value as two columns."""
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return table[:, 0].astype(np.int64), table[:, 1]
 
 
 def growth_of(
     series: tuple[Int64s, Floats], min_per_step: float, min_total: float = math.inf
 ) -> Trend | None:
-    """The lasting growth of a series of steps and values.
+    """Return the lasting growth of a series of steps and values, or None.
 
     Args:
-        min_per_step: Least growth per step,
-        min_total: or over all its steps.
+        min_per_step: Least growth per step.
+        min_total: Growth over all its steps that suffices instead.
     """
     steps, values = series
     # Most series end where they began and need no closer evaluation.
     if len(steps) < 2 or values[-1] - values.min() < min(min_per_step, min_total):  # noqa: PLR2004
         return None
+
     trend = lasting_growth(steps, values)
     if trend is None:
         return None
+
     total = trend.per_step * (trend.last_step - trend.first_step)
     return trend if trend.per_step >= min_per_step or total >= min_total else None
 
 
 def graph_growth(series: Series) -> Trend | None:
-    """The lasting growth of graphs in nodes, if it is known for the last steps too."""
+    """Return the lasting growth of graphs in nodes, if it is known for the last steps too."""
     trend = growth_of(series.nodes(), MIN_NODES_PER_STEP, MIN_NODES)
     return trend if trend is not None and series.covers_graphs() else None
 
 
 def suspected_kinds(series: Series) -> set[TensorKind]:
-    """Kinds of which more and more has stayed alive at the latest samples."""
+    """Return kinds of which more and more has stayed alive at the latest samples."""
     return {kind for kind in series.kinds() if _is_suspected(series, kind)}
 
 
 def accumulation(series: Series, kind: TensorKind) -> Trend | None:
-    """Growth of the bytes of a kind of which more and more tensors stay alive.
+    """Return growth of the bytes of a kind of which more and more tensors stay alive.
 
     If only their bytes grow, each is larger than the one that it replaces.
     """
@@ -358,44 +374,46 @@ def accumulation(series: Series, kind: TensorKind) -> Trend | None:
 
 
 def growth_interval(series: Series, kind: TensorKind) -> int:
-    """Steps between two increases of the number of a kind's tensors, as far as samples show."""
+    """Return steps between increases of the number of a kind's tensors, as samples show."""
     steps, n = series.aged_n(kind)
     rises = np.diff(steps[1:][np.diff(n) > 0])
     return int(median(rises)) if len(rises) else 0
 
 
 def growing_kinds(series: Series) -> set[TensorKind]:
-    """Kinds of which more and more has stayed alive over all samples, even if only occasionally."""
+    """Return kinds of which more and more has stayed alive over all samples, even if rarely."""
     return {kind for kind in series.kinds() if accumulation(series, kind) is not None}
 
 
-def reallocated(series: Series, accumulating: set[TensorKind]) -> dict[DeviceDtype, Trend]:
-    """Devices and dtypes whose total grows beyond that of growing numbers of tensors.
+def find_reallocated(series: Series, accumulating: set[TensorKind]) -> dict[DeviceDtype, Trend]:
+    """Find devices and dtypes whose total grows beyond that of growing numbers of tensors.
 
     Tensors are then reallocated, larger each time: to keep more, or for larger and larger batches.
 
     Args:
         accumulating: The result of :func:`growing_kinds`.
     """
-    found = {}
+    trends = {}
     for device_dtype in {(kind.device, kind.dtype) for kind in series.kinds()}:
-        rest = series.bytes_of(device_dtype, accumulating)
-        trend = growth_of(rest, MIN_BYTES_PER_STEP, MIN_BYTES)
+        remainder = series.bytes_of(device_dtype, accumulating)
+        trend = growth_of(remainder, MIN_BYTES_PER_STEP, MIN_BYTES)
         if trend is not None:
-            found[device_dtype] = trend
-    return found
+            trends[device_dtype] = trend
+    return trends
 
 
 def _is_suspected(series: Series, kind: TensorKind) -> bool:
+    """Tell whether more and more of a kind has stayed alive at the latest samples."""
     latest = series.latest_of(kind)
+
     # Most kinds do not grow, and need no closer evaluation.
     more_bytes = latest[-1].aged_bytes - latest[0].aged_bytes
     if more_bytes >= MIN_BYTES_PER_STEP and is_rising(
-        np.array([one.aged_bytes for one in latest], np.float64)
+        np.array([amount.aged_bytes for amount in latest], np.float64)
     ):
         return True
     return (
         kind.has_graph
         and latest[-1].aged_n > latest[0].aged_n
-        and is_rising(np.array([one.aged_n for one in latest], np.float64))
+        and is_rising(np.array([amount.aged_n for amount in latest], np.float64))
     )

@@ -80,7 +80,7 @@ class LeadingOptimizer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether further steps of the leading optimizer alone need not be reported."""
+        """Tell whether further steps of the leading optimizer alone need not be reported."""
         return self._order.phase is OrderPhase.SETTLED
 
     def repeats(self, optimizer: object) -> bool:
@@ -113,9 +113,9 @@ class LeadingOptimizer:
         The weak reference is None where the optimizer allows none.
         """
         address = id(optimizer)
-        known = self._keys.get(address)
-        if known is not None and (known[1] is None or known[1]() is optimizer):
-            return known
+        entry = self._keys.get(address)
+        if entry is not None and (entry[1] is None or entry[1]() is optimizer):
+            return entry
 
         self._n_keys = key = self._n_keys + 1
         reference = None
@@ -153,7 +153,7 @@ class StepBoundaries(Generic[Monitor]):
 
     @property
     def source(self) -> StepSource | None:
-        """What ends a step; None before the first one."""
+        """Return what ends a step; None before the first one."""
         return self._state.source
 
     def counts(self, module: object) -> bool:
@@ -195,10 +195,12 @@ class StepBoundaries(Generic[Monitor]):
         )
         if action is StepAction.IGNORE:
             return
+
         if action is StepAction.BEGIN:
             if self.monitor is not None:
                 self.monitor.discard()
             self.monitor = self._make_monitor(source)
+
         if self.monitor is not None:
             if recorded or program_profilers.is_active:
                 self.monitor.skip()
@@ -243,7 +245,7 @@ class BlockSteps:
 
     @property
     def is_without_steps(self) -> bool:
-        """Whether no step has ended; False in a forked child."""
+        """Tell whether no step has ended; False in a forked child."""
         return self._boundaries.monitor is None and self._process == os.getpid()
 
     @property

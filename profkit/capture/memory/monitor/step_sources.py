@@ -47,7 +47,7 @@ class SourceState:
     n_loader: int = 0
 
     def is_less_reliable(self, source: StepSource) -> bool:
-        """Whether a source is less reliable than the one that is used."""
+        """Tell whether a source is less reliable than the one that is used."""
         return self.source is not None and ORDER.index(source) < ORDER.index(self.source)
 
 

@@ -23,8 +23,9 @@ FRAMES: Final = 4
 """Frames recorded per allocation, as library frames lie between it and the user's line. With 1
 frame the program takes 1.3 times as long, with 25 frames 4.9 times."""
 DEEP_FRAMES: Final = 16
-"""The same for a few steps. ``pandas.concat`` allocates eight frames below its caller."""
+"""Frames recorded in a few steps: ``pandas.concat`` allocates eight frames below its caller."""
 _HALF_STEPS: Final = 4
+"""Steps until the first of the two moments that are compared, and between them."""
 _MAX_TRACE_BYTES: Final = 64 << 20
 """A trace above this, of half a million objects, takes seconds to evaluate and is given up."""
 NO_LINE: Final[Place] = "", 0, ""
@@ -32,7 +33,7 @@ NO_LINE: Final[Place] = "", 0, ""
 PROFKIT_LINE: Final[Place] = "profkit", 0, ""
 """Allocations of profkit itself."""
 COMPILER_LINE: Final[Place] = "torch.compile", 0, ""
-"""Those without a user's frame in which ``torch.compile`` compiles, deep below the user's call."""
+"""Allocations in which ``torch.compile`` compiles, too deep below the user's call for its frame."""
 _COMPILER: Final = regex(r"[/\\]torch[/\\](_dynamo|_inductor|_functorch|_subclasses|fx)[/\\]")
 _STARTS_PROGRAM: Final = program.__file__
 _CALLS_PROGRAM: Final = (wrappers.__file__, module_calls.__file__)
@@ -70,7 +71,7 @@ class TracemallocLines:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the allocations of all steps are traced."""
+        """Tell whether the allocations of all steps are traced."""
         return self._enabled
 
     @contextmanager
@@ -79,6 +80,7 @@ class TracemallocLines:
         if not self._tracing.is_on:
             yield
             return
+
         self._add_up()
         self._tracing.end()
         try:
@@ -87,6 +89,7 @@ class TracemallocLines:
             self._tracing.begin(FRAMES)
 
     def _add_up(self) -> None:
+        """Add what is alive at the end of a period of tracing."""
         for line, n_bytes in lines_alive(self._tracing, self._user_code).items():
             if line not in {NO_LINE, COMPILER_LINE}:
                 self.bytes_by_line[line] = self.bytes_by_line.get(line, 0) + n_bytes
@@ -118,7 +121,7 @@ class GrowthSampler:
             self.next_step = step + _HALF_STEPS
 
     def advance(self, step: int) -> None:
-        """A step has ended at which this is due."""
+        """Compare what is alive, or give up, at the end of a step at which this is due."""
         if not self._tracing.is_on or self._tracing.own_bytes() > _MAX_TRACE_BYTES:
             self.end()
         elif self._half is None:
@@ -143,25 +146,28 @@ class GrowthSampler:
         return self._tracing.own_bytes()
 
     def _alive(self) -> dict[Place, int]:
-        """Bytes by line that were allocated since and are alive, without profkit's own."""
+        """Return the bytes by line that are alive since, without profkit's own."""
         return lines_alive(self._tracing, self._user_code)
 
 
 def lines_alive(tracing: OwnTracing, user_code: UserCode) -> dict[Place, int]:
-    """Bytes by line that were allocated while tracing and are alive, without profkit's own."""
-    found: dict[Place, int] = {}
+    """Return the bytes by line that were allocated while tracing and are alive.
+
+    What profkit itself has allocated is left out.
+    """
+    bytes_by_line: dict[Place, int] = {}
     for traceback, n_bytes in tracing.statistics():
         line = user_line(traceback, user_code)
         if line is None:
             is_compiler = any(_COMPILER.search(frame.filename) for frame in traceback)
             line = COMPILER_LINE if is_compiler else NO_LINE
         if line != PROFKIT_LINE:
-            found[line] = found.get(line, 0) + n_bytes
-    return found
+            bytes_by_line[line] = bytes_by_line.get(line, 0) + n_bytes
+    return bytes_by_line
 
 
 def user_line(traceback: tracemalloc.Traceback, user_code: UserCode) -> Place | None:
-    """The innermost line of the user's code.
+    """Return the innermost line of the user's code.
 
     Returns:
         None if there is none; :data:`PROFKIT_LINE` if profkit itself has allocated.
@@ -170,13 +176,13 @@ def user_line(traceback: tracemalloc.Traceback, user_code: UserCode) -> Place | 
 
 
 def user_stack(traceback: tracemalloc.Traceback, user_code: UserCode) -> Stack:
-    """The user frames of a traceback, innermost first; empty if profkit itself has allocated."""
+    """Return the user frames of a traceback, innermost first; empty if profkit has allocated."""
     stack = tuple(_places(traceback, user_code))
     return () if PROFKIT_LINE in stack else stack
 
 
 def _places(traceback: tracemalloc.Traceback, user_code: UserCode) -> Iterator[Place]:
-    """User frames, innermost first, without function names, which are not recorded."""
+    """Yield user frames, innermost first, without function names, which are not recorded."""
     # The most recent call is last.
     for frame in reversed(traceback):
         if frame.filename == _STARTS_PROGRAM:

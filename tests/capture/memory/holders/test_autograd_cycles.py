@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from profkit.capture.memory.holders.garbage import find_garbage
-from profkit.capture.memory.holders.holder_chains import Holding, holdings
+from profkit.capture.memory.holders.holder_chains import Holding, find_holdings
 from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 GRADIENT = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
@@ -30,7 +30,7 @@ def _clean() -> Iterator[None]:
 
 
 def holding(reference: "weakref.ref[Any]", budget_s: float = AMPLE_S) -> Holding:
-    (found,) = holdings([reference()], budget_s=budget_s)
+    (found,) = find_holdings([reference()], budget_s=budget_s)
     return found
 
 

@@ -68,7 +68,7 @@ def test_saved_bytes_are_those_that_torch_passes_to_a_saved_tensor_hook(
         hooked = make()
     torch.manual_seed(1)
     plain = make()
-    graph = autograd_graphs.graph_behind([plain], counted=set())
+    graph = autograd_graphs.measure_graph([plain], counted=set())
     assert graph.saved_bytes == sum(saved.values()) + _leaves_beside(hooked, saved)
     assert graph.is_exact
 
@@ -98,7 +98,7 @@ def _nodes_by_hand(root: Any) -> list[Any]:  # noqa: ANN401
 @pytest.mark.parametrize("make", MODELS)
 def test_nodes_are_those_that_torch_links_together(make: Callable[[], torch.Tensor]) -> None:
     loss = make()
-    graph = autograd_graphs.graph_behind([loss], counted=set())
+    graph = autograd_graphs.measure_graph([loss], counted=set())
     assert graph.n_nodes == len(_nodes_by_hand(loss.grad_fn))
     assert loss.grad_fn is not None
     assert graph.root == type(loss.grad_fn).__name__
@@ -110,7 +110,7 @@ def test_a_running_sum_gains_the_nodes_of_each_step() -> None:
     sizes = []
     for _ in range(5):
         total = total + (weight * 2).sum()
-        sizes.append(autograd_graphs.graph_behind([total], counted=set()).n_nodes)
+        sizes.append(autograd_graphs.measure_graph([total], counted=set()).n_nodes)
     # Each step adds an addition, a sum and a product; the leaf's own node is there once.
     assert [after - before for before, after in itertools.pairwise(sizes)] == [3] * 4
     assert sizes[0] == 4
@@ -123,13 +123,13 @@ def test_a_hidden_state_that_is_never_detached_keeps_the_saved_bytes_of_each_ste
     kept = []
     for _ in range(4):
         hidden = cell(torch.randn(1, WIDTH), hidden)
-        kept.append(autograd_graphs.graph_behind([hidden], counted=set()).saved_bytes)
+        kept.append(autograd_graphs.measure_graph([hidden], counted=set()).saved_bytes)
     growth = {after - before for before, after in itertools.pairwise(kept)}
     assert growth == {2 * WIDTH * 4}, "the input and the output of tanh, per step"
 
 
 def test_a_leaf_has_no_graph() -> None:
-    graph = autograd_graphs.graph_behind([torch.ones(3, requires_grad=True)], counted=set())
+    graph = autograd_graphs.measure_graph([torch.ones(3, requires_grad=True)], counted=set())
     assert (graph.n_nodes, graph.saved_bytes, graph.root) == (0, 0, "")
 
 
@@ -139,11 +139,11 @@ def test_counted_storages_are_left_out_and_new_ones_are_added() -> None:
     other = torch.ones(50)
     loss = (weight[:50] * other).exp().sum()
     counted = {weight.untyped_storage()._cdata, other.untyped_storage()._cdata}
-    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == 200, (
+    assert autograd_graphs.measure_graph([loss], counted=counted).saved_bytes == 200, (
         "exp's result alone"
     )
     assert len(counted) == 3
-    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == 0
+    assert autograd_graphs.measure_graph([loss], counted=counted).saved_bytes == 0
 
 
 @needs_saved_tensors
@@ -151,7 +151,7 @@ def test_a_storage_is_counted_once_however_many_views_of_it_are_saved() -> None:
     base = torch.ones(100)
     weight = torch.ones(10, requires_grad=True)
     loss = sum(((weight * base[n : n + 10]).sum() for n in range(20)), torch.zeros(()))
-    assert autograd_graphs.graph_behind([loss], counted=set()).saved_bytes == 400 + 40
+    assert autograd_graphs.measure_graph([loss], counted=set()).saved_bytes == 400 + 40
 
 
 @needs_saved_tensors
@@ -160,17 +160,17 @@ def test_a_shared_part_of_two_graphs_is_counted_once() -> None:
     shared = weight.exp()
     losses = [shared.square().sum(), shared.tanh().sum()]
     counted = {weight.untyped_storage()._cdata}
-    assert autograd_graphs.graph_behind([*losses, weight], counted=counted).saved_bytes == 2 * 400
-    assert autograd_graphs.graph_behind(losses, counted=counted).saved_bytes == 0
+    assert autograd_graphs.measure_graph([*losses, weight], counted=counted).saved_bytes == 2 * 400
+    assert autograd_graphs.measure_graph(losses, counted=counted).saved_bytes == 0
 
 
 @needs_saved_tensors
 def test_backward_frees_saved_tensors_and_leaves_the_nodes() -> None:
     weight = torch.ones(100, requires_grad=True)
     loss = weight.exp().sum()
-    before = autograd_graphs.graph_behind([loss], counted=set())
+    before = autograd_graphs.measure_graph([loss], counted=set())
     loss.backward()
-    after = autograd_graphs.graph_behind([loss], counted={weight.untyped_storage()._cdata})
+    after = autograd_graphs.measure_graph([loss], counted={weight.untyped_storage()._cdata})
     assert before.saved_bytes == 800
     assert (after.n_nodes, after.saved_bytes) == (before.n_nodes, 0)
 
@@ -191,7 +191,7 @@ class _Scale(torch.autograd.Function):
 @needs_saved_tensors
 def test_tensors_on_the_ctx_of_a_custom_function_are_counted() -> None:
     x = torch.ones(10, requires_grad=True)
-    assert autograd_graphs.graph_behind([_Scale.apply(x)], counted=set()).saved_bytes == 40 + 120
+    assert autograd_graphs.measure_graph([_Scale.apply(x)], counted=set()).saved_bytes == 40 + 120
 
 
 @needs_saved_tensors
@@ -217,7 +217,7 @@ def test_no_user_hook_runs_and_packed_tensors_are_counted(packed: str) -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         loss = weight.exp().sum()
     counted = {weight.untyped_storage()._cdata}
-    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == (
+    assert autograd_graphs.measure_graph([loss], counted=counted).saved_bytes == (
         0 if packed == "file name" else 256
     )
     assert called == []
@@ -236,7 +236,7 @@ def test_where_torch_does_not_show_what_is_saved_no_hook_runs_and_no_part_is_cou
     weight = torch.ones(10, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
         loss = _Scale.apply(weight).exp().sum()
-    graph = autograd_graphs.graph_behind([loss], counted=set())
+    graph = autograd_graphs.measure_graph([loss], counted=set())
     assert (graph.n_nodes, graph.saved_bytes, graph.root) == (4, 0, "SumBackward0")
     assert called == []
 
@@ -250,7 +250,7 @@ def test_a_checkpointed_layer_is_not_recomputed() -> None:
 
     x = torch.ones(10, requires_grad=True)
     loss = checkpoint(layer, x, use_reentrant=False).sum()
-    autograd_graphs.graph_behind([loss], counted=set())
+    autograd_graphs.measure_graph([loss], counted=set())
     assert len(calls) == 1
     loss.backward()
     assert len(calls) == 2
@@ -261,22 +261,22 @@ def test_a_long_graph_needs_no_recursion_and_stops_at_its_limit() -> None:
     total = x * 1
     for _ in range(10_000):
         total = total + 1
-    assert autograd_graphs.graph_behind([total], counted=set()).n_nodes == 10_002
-    short = autograd_graphs.graph_behind([total], counted=set(), limit=100)
+    assert autograd_graphs.measure_graph([total], counted=set()).n_nodes == 10_002
+    short = autograd_graphs.measure_graph([total], counted=set(), limit=100)
     assert (short.n_nodes, short.is_exact) == (100, False)
 
 
 DEEP = """
 import sys
 import torch
-from profkit.capture.memory.holders.autograd_graphs import graph_behind
+from profkit.capture.memory.holders.autograd_graphs import measure_graph
 
 n_steps, apart = int(sys.argv[1]), int(sys.argv[2])
 total = torch.ones(2, requires_grad=True) * 1
 for step in range(1, n_steps + 1):
     total = (total * 2.0).tanh()
     if step % apart == 0:
-        graph = graph_behind([total], counted=set())
+        graph = measure_graph([total], counted=set())
 print(graph.n_nodes, graph.is_exact)
 del total
 print("ended")
@@ -312,7 +312,7 @@ def test_a_walk_keeps_no_tensor_alive() -> None:
     kept = torch.ones(10)
     gone = weakref.ref(kept)
     loss = (torch.ones(10, requires_grad=True) * kept).sum()
-    autograd_graphs.graph_behind([loss], counted=set())
+    autograd_graphs.measure_graph([loss], counted=set())
     del kept
     assert gone() is not None
     del loss
@@ -323,7 +323,7 @@ def test_a_walk_keeps_no_node_class_alive() -> None:
     def once() -> weakref.ref[type]:
         own: Any = type("Own", (_Scale,), {})
         loss = own.apply(torch.ones(3, requires_grad=True))
-        autograd_graphs.graph_behind([loss], counted=set())
+        autograd_graphs.measure_graph([loss], counted=set())
         return weakref.ref(own)
 
     gone = once()
@@ -346,7 +346,7 @@ def test_torch_function_of_a_subclass_is_not_called() -> None:
     weight = torch.ones(10, requires_grad=True)
     loss = (weight * 2).as_subclass(_Refuses)
     _Refuses.calls = ()
-    assert autograd_graphs.graph_behind([loss], counted=set()).n_nodes >= 2
+    assert autograd_graphs.measure_graph([loss], counted=set()).n_nodes >= 2
     assert autograd_graphs.storage_of(loss) is not None
     assert autograd_graphs.base_of(loss) is not None
     assert autograd_graphs.gradient_of(loss) is None

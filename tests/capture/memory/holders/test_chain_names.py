@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.capture.memory.holders.holder_chains import chains
+from profkit.capture.memory.holders.holder_chains import find_chains
 from tests.capture.memory.worlds import World, of, text
 
 HOSTILE = """\
@@ -148,7 +148,7 @@ def test_every_chain_is_an_expression_that_evaluates_to_the_object(paths: list[l
             vars(module)[f"v{number}"] = _grown(path, target)
         seen = weakref.ref(target)
         del target
-        found = chains([seen()], limit=10, budget_s=60.0)[0]
+        found = find_chains([seen()], limit=10, budget_s=60.0)[0]
         assert len(found) == len(paths)
         for chain in found:
             assert eval(text(chain), {"grown": module}) is seen()  # noqa: S307

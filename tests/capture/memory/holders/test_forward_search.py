@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from profkit.capture.memory.holders import forward_search, holder_chains, untracked_containers
-from profkit.capture.memory.holders.forward_search import found_forward, references_of
+from profkit.capture.memory.holders.forward_search import count_references, search_forward
 from profkit.capture.process.objects import instances
 from tests.capture.memory.worlds import World, text
 
@@ -47,12 +47,12 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 def chains_of(module: ModuleType, *, forward: bool) -> list[str]:
     """The chains to the module's object, found only forward or only backward."""
     reference = weakref.ref(module.ref())
-    n_references = references_of([reference]) if forward else None
+    n_references = count_references([reference]) if forward else None
     targets = [module.ref()]
     if forward:
         assert n_references is not None
-        assert found_forward(targets, (), n_references) is not None
-    (found,) = holder_chains.holdings(targets, n_references=n_references, budget_s=60.0)
+        assert search_forward(targets, (), n_references) is not None
+    (found,) = holder_chains.find_holdings(targets, n_references=n_references, budget_s=60.0)
     return [text(chain) for chain in found.chains]
 
 
@@ -69,8 +69,8 @@ def test_it_goes_no_further_once_every_reference_is_found(world: World) -> None:
         "history = [made()]\ninnermost = []\ndeep = [innermost]\ndel innermost\n"
         "for _ in range(50):\n    deep = [deep]\n"
     )
-    n_references = references_of([weakref.ref(module.ref())])
-    found = found_forward([module.ref()], (), n_references)
+    n_references = count_references([weakref.ref(module.ref())])
+    found = search_forward([module.ref()], (), n_references)
     assert found is not None
     assert id(module.history) in found.nodes
     inner = module.deep
@@ -82,18 +82,18 @@ def test_it_goes_no_further_once_every_reference_is_found(world: World) -> None:
 @pytest.mark.parametrize("source", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_it_returns_nothing_if_any_reference_is_missing(world: World, source: str) -> None:
     module = world(source)
-    n_references = references_of([weakref.ref(module.ref())])
+    n_references = count_references([weakref.ref(module.ref())])
     try:
-        assert found_forward([module.ref()], (), n_references) is None
+        assert search_forward([module.ref()], (), n_references) is None
     finally:
         vars(__import__("colorsys")).pop("_kept", None)
 
 
 def test_references_are_those_of_the_program() -> None:
     kept = torch.zeros(1)
-    assert references_of([weakref.ref(kept)]) == {id(kept): 1}
+    assert count_references([weakref.ref(kept)]) == {id(kept): 1}
     more = [kept, kept]
-    assert references_of([weakref.ref(kept)]) == {id(kept): 3}
+    assert count_references([weakref.ref(kept)]) == {id(kept): 3}
     del more
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.capture.memory.holders.garbage import find_garbage, scan_reachability
-from profkit.capture.memory.holders.reference_cycles import components
+from profkit.capture.memory.holders.reference_cycles import find_components
 from tests.capture.memory.saved_tensors import needs_saved_tensors
 
 
@@ -280,7 +280,7 @@ def test_two_nodes_are_in_one_component_if_each_leads_to_the_other(
     for _ in range(12):
         for a, b in edges:
             reached[a] |= reached[b]
-    found = components(held)
+    found = find_components(held)
     for a in range(12):
         for b in range(12):
             assert (found[a] == found[b]) == (a in reached[b] and b in reached[a])
@@ -288,8 +288,8 @@ def test_two_nodes_are_in_one_component_if_each_leads_to_the_other(
 
 def test_a_chain_of_many_objects_needs_no_recursion() -> None:
     n = 20_000
-    assert len(set(components([[k + 1] for k in range(n - 1)] + [[]]))) == n
-    assert set(components([[(k + 1) % n] for k in range(n)])) == {0}
+    assert len(set(find_components([[k + 1] for k in range(n - 1)] + [[]]))) == n
+    assert set(find_components([[(k + 1) % n] for k in range(n)])) == {0}
 
 
 WHOLE_PROGRAM = """

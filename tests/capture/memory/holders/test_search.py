@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from profkit.capture.memory.holders.holder_chains import chains
+from profkit.capture.memory.holders.holder_chains import find_chains
 from tests.capture.memory.saved_tensors import needs_saved_tensors
 from tests.capture.memory.worlds import World, of, text
 
@@ -105,7 +105,7 @@ def test_the_number_of_chains_is_limited(world: World) -> None:
 
 def test_several_targets_are_returned_in_order(world: World) -> None:
     module = world("history = [torch.zeros(1) for _ in range(9)]\n")
-    found = chains([module.history[7], module.history[2]], budget_s=60.0)
+    found = find_chains([module.history[7], module.history[2]], budget_s=60.0)
     assert [[text(chain) for chain in each] for each in found] == [
         ["world.history[7]"],
         ["world.history[2]"],
@@ -183,7 +183,7 @@ def test_objects_of_the_caller_and_of_profkit_are_not_holders(world: World) -> N
     own = {"kept": [module.ref()]}
     ours = type("Monitor", (), {"__module__": "profkit.capture.memory.monitor.leak_monitor"})()
     ours.kept = module.ref()
-    found = chains([module.ref()], own={id(own["kept"])}, budget_s=60.0)[0]
+    found = find_chains([module.ref()], skip={id(own["kept"])}, budget_s=60.0)[0]
     assert [text(chain) for chain in found] == ["world.history[0]"]
 
 
@@ -212,7 +212,7 @@ def test_a_linked_list_is_followed_and_named_at_both_its_ends(world: World) -> N
         "head = None\nfor n in range(60):\n    node = Holder()\n    node.next = head\n"
         "    if n == 0:\n        node.kept = made()\n    head = node\ndel node\n"
     )
-    ((chain,),) = chains([module.ref()], budget_s=60.0)
+    ((chain,),) = find_chains([module.ref()], budget_s=60.0)
     assert chain.parts[:3] == ("world", ".head", ".next")
     assert chain.parts[-2:] == (".next", ".kept")
     assert " … " in chain.parts
@@ -220,7 +220,7 @@ def test_a_linked_list_is_followed_and_named_at_both_its_ends(world: World) -> N
 
 def test_a_search_without_budget_returns_no_chains(world: World) -> None:
     module = world("a = Holder()\na.b = Holder()\na.b.kept = [made()]\n")
-    assert chains([module.ref()], budget_s=0.0) == [()]
+    assert find_chains([module.ref()], budget_s=0.0) == [()]
 
 
 def test_an_object_with_many_referrers_does_not_flood_the_search(world: World) -> None:

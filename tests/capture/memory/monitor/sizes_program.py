@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profkit.capture.memory.monitor.host_objects import entry_bytes
+from profkit.capture.memory.monitor.newest_entries import measure_entries
 from profkit.readers.process_memory import release_free_memory
 
 TOTAL_BYTES = 24_000_000
@@ -86,13 +86,13 @@ def resident_bytes() -> int:
 def measured(make: Callable[[int], Sized]) -> tuple[float, float]:
     """Bytes per entry: measured, and what this process gained."""
     few = make(1_000)
-    n = round(TOTAL_BYTES / entry_bytes(few, len(few)) * 1_000 / len(few))
+    n = round(TOTAL_BYTES / measure_entries(few, len(few)) * 1_000 / len(few))
     del few
     release_free_memory()  # it would be used without any gain
     before = resident_bytes()
     made = make(n)
     gained = resident_bytes() - before
-    return entry_bytes(made, len(made)), gained / len(made)
+    return measure_entries(made, len(made)), gained / len(made)
 
 
 def main() -> None:

@@ -8,7 +8,12 @@ import pytest
 
 from profkit.capture.memory.monitor import host_growth, host_objects
 from profkit.capture.memory.monitor.budget import Budget, Clock
-from profkit.capture.memory.monitor.host_growth import Held, HostGrowthTracker, HostScan, View
+from profkit.capture.memory.monitor.host_growth import (
+    GrowingHolder,
+    HostGrowthTracker,
+    HostScan,
+    View,
+)
 from profkit.capture.memory.monitor.host_objects import TypeTotals
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -58,7 +63,7 @@ def sampler(heap: Heap, traced: list[int]) -> Sampler:
 
 
 def measured(sampler: Sampler) -> int:
-    found = sampler._heap_allocated()
+    found = sampler._read_heap()
     assert found is not None
     return found.bytes
 
@@ -85,7 +90,7 @@ def test_a_jump_during_tracing_is_excluded_and_the_growth_stays(
     series = Series()
     for step in range(1, 9):
         heap.bytes = 1000 + pace * step
-        series.add(Sample(step, 0, {}, heap=sampler._heap_allocated()))
+        series.add(Sample(step, 0, {}, heap=sampler._read_heap()))
     heap.bytes = 1000 + pace * 16 + 7000
     sampler.exclude_jump(16, series)
     assert measured(sampler) == 1000 + pace * 16
@@ -131,7 +136,7 @@ def test_the_heap_is_read_as_often_as_the_budget_allows_and_over_the_whole_run(h
     nothing = Budget({"heap": 0.0}, {"heap": 0.0})
     sampler = Sampler(Clock(nothing), LiveTensors(), lambda: 0)
     sampler._heap = heap  # type: ignore[assignment]
-    read = [step for step in range(1, 101) if sampler._heap_if_affordable(step) is not None]
+    read = [step for step in range(1, 101) if sampler._read_heap_if_affordable(step) is not None]
     assert read == [1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 45, 59, 77]
 
 
@@ -170,7 +175,7 @@ def test_growth_that_the_compiler_allocates_is_of_the_call_that_compiles_again(
     recompiled: Recompiled,
 ) -> None:
     recompiled(RECOMPILED)
-    leak = tracker({COMPILER_LINE: 150_000.0, PLACE: 40_000.0}).leak(TREND)
+    leak = tracker({COMPILER_LINE: 150_000.0, PLACE: 40_000.0}).find_leak(TREND)
     assert leak is not None
     assert (leak.stack[0].file, leak.stack[0].line, leak.n) == (*PLACE[:2], 64)
     (holder,) = leak.chains
@@ -191,12 +196,12 @@ def test_it_is_not_if_nothing_is_compiled_again_or_most_of_it_is_allocated_elsew
     per_step: dict[tuple[str, int, str], float], compiled: Compiled | None, recompiled: Recompiled
 ) -> None:
     recompiled(compiled)
-    leak = tracker(per_step).leak(TREND)
+    leak = tracker(per_step).find_leak(TREND)
     assert leak is not None
     assert (leak.type, leak.chains, leak.stack) == ("str", (), ())
 
 
-CLIPS = Held(
+CLIPS = GrowingHolder(
     180_000.0,
     (Chain("instance", ("__main__.trainer", ".clips"), name="trainer.clips"),),
     view=View(TensorShape("uint8", (64, 64, 3), 1), 196_608),
@@ -214,11 +219,11 @@ CLIPS = Held(
     ids=["a limit", "and little without", "and much without", "no limit"],
 )
 def test_growth_has_the_limit_of_what_holds_it(
-    holders: list[Held], limit_bytes: int | None
+    holders: list[GrowingHolder], limit_bytes: int | None
 ) -> None:
     found = tracker({PLACE: 150_000.0})
     found._scans[-1].holders.extend(holders)
-    leak = found.leak(TREND)
+    leak = found.find_leak(TREND)
     assert leak is not None
     assert leak.limit_bytes == limit_bytes
     assert (leak.shape, leak.storage_bytes) == (TensorShape("uint8", (64, 64, 3), 1), 196_608)
@@ -233,7 +238,7 @@ def test_views_are_counted_without_the_arrays_that_they_retain() -> None:
     ]
     found._scans[-1].holders.append(CLIPS)
     found.growth.per_step = {}
-    leak = found.leak(Trend(200_000.0, 10, 60))
+    leak = found.find_leak(Trend(200_000.0, 10, 60))
     assert leak is not None
     assert (leak.type, leak.n) == ("numpy.ndarray", round(10_000_000 / 196_608))
 
@@ -250,8 +255,8 @@ def test_native_growth_has_the_container_that_grows_by_objects_of_a_library(
     found._scans = [HostScan(step, {"str": TypeTotals(1, 1)}, 0, []) for step in (10, 20)]
     found.growth.per_step = {PLACE: 500.0}
     chain = replace(CLIPS.chains[0], **changes)  # type: ignore[arg-type]
-    found._scans[-1].holders.append(Held(500.0, (chain,), owner="PIL.Image.Image"))
-    leak = found.leak(TREND)
+    found._scans[-1].holders.append(GrowingHolder(500.0, (chain,), owner="PIL.Image.Image"))
+    leak = found.find_leak(TREND)
     assert leak is not None
     assert leak.kind == "native"
     assert leak.chains == ((chain,) if owner else ())
@@ -276,7 +281,7 @@ def test_what_graphs_save_is_no_growth_of_the_host_between_its_measurements() ->
         graph_bytes = 6_000_000 if step % 8 == 1 else None
         heap = Allocated(6_000_000 + 1_000 * step, 0)
         series.add(Sample(step, 0, {}, n_nodes=0, graph_bytes=graph_bytes, heap=heap))
-    steps, host = series.host(0.0)
+    steps, host = series.unexplained_heap(0.0)
     assert host.tolist() == (1_000.0 * steps).tolist()
 
 

@@ -22,10 +22,12 @@ from profkit.capture.memory.monitor import host_growth
 from profkit.capture.memory.monitor.host_growth import HostGrowthTracker
 from profkit.capture.memory.monitor.host_objects import (
     TypeTotals,
-    entry_bytes,
-    library_object_in,
     scan_host_objects,
-    view_in,
+)
+from profkit.capture.memory.monitor.newest_entries import (
+    find_library_object,
+    find_view,
+    measure_entries,
 )
 from profkit.capture.process.malloc_stats import Heap
 from tests.capture.memory.monitor import sizes_program
@@ -151,7 +153,7 @@ def test_a_user_defined_sizeof_is_not_called() -> None:
     n, n_bytes = _gained(before, scan_host_objects().by_type, name)
     assert (n, n_bytes) == (5, 5 * (dict.__sizeof__(held[0]) + 32))
     assert scan_host_objects().containers
-    assert entry_bytes(held, 5) > 0
+    assert measure_entries(held, 5) > 0
 
 
 def test_the_sum_is_what_pythons_allocator_has_allocated() -> None:
@@ -243,30 +245,30 @@ def test_entries_are_measured_within_a_tenth_of_what_the_process_gains(
 def test_entries_share_what_they_have_in_common() -> None:
     shared = bytes(100_000)
     held = [[shared, [n]] for n in range(100)]
-    alone = entry_bytes([[None, [n]] for n in range(100)], 100)
-    assert entry_bytes(held, 100) == pytest.approx(alone + 1_000, rel=0.05)
+    alone = measure_entries([[None, [n]] for n in range(100)], 100)
+    assert measure_entries(held, 100) == pytest.approx(alone + 1_000, rel=0.05)
 
 
 def test_entries_exclude_tensors_and_the_rest_of_the_program() -> None:
-    plain = entry_bytes([None] * 6, 6)
+    plain = measure_entries([None] * 6, 6)
     held = [torch.zeros(100_000), np, Box, len, test_containers_of_few_entries_are_left_out, sys]
-    assert plain <= entry_bytes(held, 6) < plain + 200
+    assert plain <= measure_entries(held, 6) < plain + 200
 
 
 def test_a_view_counts_with_the_array_that_it_retains() -> None:
     clips = [np.zeros((50, 1000)) for _ in range(10)]
     held = [clip[0] for clip in clips]
     del clips
-    assert entry_bytes(held, 10) == pytest.approx(400_000, rel=0.01)
-    assert entry_bytes([one.copy() for one in held], 10) == pytest.approx(8_000, rel=0.05)
+    assert measure_entries(held, 10) == pytest.approx(400_000, rel=0.01)
+    assert measure_entries([one.copy() for one in held], 10) == pytest.approx(8_000, rel=0.05)
 
 
 def test_the_newest_entry_of_a_container_may_be_a_view() -> None:
     clip = np.zeros((50, 1000))
-    assert view_in([clip, clip[0]]).shape == (1000,)  # type: ignore[union-attr]
-    assert view_in({3: {"frame": clip[1:3]}}).shape == (2, 1000)  # type: ignore[union-attr]
-    assert view_in([clip[0], clip]) is None
-    assert view_in([]) is None
+    assert find_view([clip, clip[0]]).shape == (1000,)  # type: ignore[union-attr]
+    assert find_view({3: {"frame": clip[1:3]}}).shape == (2, 1000)  # type: ignore[union-attr]
+    assert find_view([clip[0], clip]) is None
+    assert find_view([]) is None
 
 
 def test_an_object_of_a_library_may_have_memory_of_its_own() -> None:
@@ -274,15 +276,15 @@ def test_an_object_of_a_library_may_have_memory_of_its_own() -> None:
         return "pytest" not in file
 
     rows = [{"step": 3, "of": Box((pytest.MonkeyPatch(), 1))}]
-    assert library_object_in(rows, is_user_file) == "_pytest.monkeypatch.MonkeyPatch"
-    assert library_object_in([pytest.MonkeyPatch(), 3], is_user_file) == ""  # not the newest
-    assert library_object_in([Box((np.zeros(3), torch.zeros(3), {}))], is_user_file) == ""
-    assert library_object_in([], is_user_file) == ""
+    assert find_library_object(rows, is_user_file) == "_pytest.monkeypatch.MonkeyPatch"
+    assert find_library_object([pytest.MonkeyPatch(), 3], is_user_file) == ""  # not the newest
+    assert find_library_object([Box((np.zeros(3), torch.zeros(3), {}))], is_user_file) == ""
+    assert find_library_object([], is_user_file) == ""
 
 
 def test_the_newest_entries_are_measured() -> None:
     held = [bytes(n) for n in (*[9_000] * 100, *[1_000] * 100)]
-    assert entry_bytes(held, 100) == pytest.approx(1_041, rel=0.05)
+    assert measure_entries(held, 100) == pytest.approx(1_041, rel=0.05)
 
 
 def test_of_many_objects_the_bytes_are_estimated() -> None:

@@ -548,7 +548,7 @@ def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() ->
         KEPT.append(torch.zeros(5000))
         live.scan(step)
     kinds = {one.kind for _, one in live.storages() if one.bytes == 20000 and one.is_aged}
-    ((group, found),) = LeakInspector(live, sites, 9, 1).groups(kinds).items()
+    ((group, found),) = LeakInspector(live, sites, 9, 1).inspect_groups(kinds).items()
     sites.retain(lambda _: False)
     live.end()
     assert group[1] is not None
@@ -637,21 +637,21 @@ def test_a_line_without_holder_has_that_of_other_tensors_of_its_kind() -> None:
     chain = Chain("module-global", ("__main__", ".kept"))
     inspections = {(kind, site): Inspection(5), (kind, None): Inspection(9, chains=(chain,))}
     evidence = Evidence(Series(), LiveTensors(), AllocationSampler(), inspections)
-    assert leak_classifier._inspection_of(evidence, kind, site).chains == (chain,)
+    assert leak_classifier._find_inspection(evidence, kind, site).chains == (chain,)
 
 
 def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
     chain = Chain("module-global", ("__main__", ".kept"))
     before = Inspection(5, (("train.py", 3, "main"),), chains=(chain,))
     empty = Inspection(9)
-    assert growth_inspections._with_known(empty, before) == replace(before, step=9)
+    assert growth_inspections._with_earlier(empty, before) == replace(before, step=9)
     hidden = Inspection(9, is_hidden=True)
-    assert growth_inspections._with_known(hidden, before) is before
+    assert growth_inspections._with_earlier(hidden, before) is before
     in_cycle = Inspection(9, cycle=("Node", "Node"))
-    assert growth_inspections._with_known(in_cycle, before).chains == ()
+    assert growth_inspections._with_earlier(in_cycle, before).chains == ()
     closing = (("train.py", 8, "main"),)
     closed = replace(in_cycle, closed_at=closing)
-    assert growth_inspections._with_known(in_cycle, closed).closed_at == closing
+    assert growth_inspections._with_earlier(in_cycle, closed).closed_at == closing
 
 
 def test_tensors_of_one_line_have_a_shape_if_it_is_common() -> None:

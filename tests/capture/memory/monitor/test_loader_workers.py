@@ -120,7 +120,7 @@ def measure(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
     seen = []
     for step in steps:
         command(pipe, what, step)
-        if workers.due_ns(step) is not None:
+        if workers.estimate_ns(step) is not None:
             read = workers.read(step)
             assert read is not None
             seen.append(read)
@@ -138,7 +138,7 @@ def test_private_bytes_are_those_of_the_workers_mappings(start: Start) -> None:
     (process,) = multiprocessing.active_children()
     assert process.pid is not None
     workers = Workers(Heap())
-    assert workers.due_ns(1) is not None
+    assert workers.estimate_ns(1) is not None
     # Each page that this process writes meanwhile becomes private to the worker.
     before = private_bytes(process.pid)
     read = workers.read(1) or 0
@@ -150,7 +150,7 @@ def test_private_bytes_are_those_of_the_workers_mappings(start: Start) -> None:
 def test_reading_objects_of_the_main_process_counts_as_copies(start: Start) -> None:
     workers = Workers(FakeHeap(0))
     measure(workers, start(), "read", range(1, 4 * N_STEPS))
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     # An object of 633 bytes; its page is copied once.
     assert leak.per_step_bytes == pytest.approx(PER_STEP * 640, rel=0.1)
@@ -163,7 +163,7 @@ def test_reading_objects_of_the_main_process_counts_as_copies(start: Start) -> N
 def test_copies_are_uncertain_if_the_parent_had_free_memory(start: Start, free: int | None) -> None:
     workers = Workers(FakeHeap(free))
     measure(workers, start(), "read", range(1, 4 * N_STEPS))
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     n_steps = leak.last_step - leak.first_step
     may_be = math.inf if free is None else free / n_steps / leak.per_step_bytes
@@ -202,7 +202,7 @@ def test_allocations_in_freed_memory_do_not_count_as_copies(start: Start) -> Non
         if measure(workers, pipe, "make in the heap", range(step, step + 1)):
             steps.append(step)
             private.append(private_bytes(process.pid))
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     # The system's own count of the same pages: what the forked worker copies besides the pieces,
     # where other tests have left much memory, is in both. Copies of single steps, which the median
@@ -221,7 +221,7 @@ def test_allocations_in_freed_memory_do_not_count_as_copies(start: Start) -> Non
 def test_allocations_of_the_worker_count_as_made(start: Start) -> None:
     workers = Workers(FakeHeap(0))
     measure(workers, start(), "make", range(1, 2 * N_STEPS))
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     assert leak.per_step_bytes == pytest.approx(PER_STEP * KIB, rel=0.05)
     assert leak.made_share > 0.95
@@ -232,7 +232,7 @@ def test_only_copies_count_if_the_worker_was_started_during_a_trace(start: Start
     workers = Workers(FakeHeap(0))
     workers.note_tracing()
     measure(workers, start(), "make", range(1, 2 * N_STEPS))
-    assert workers.leak() is None
+    assert workers.find_leak() is None
 
 
 def test_all_workers_are_assumed_to_grow_as_the_one_that_is_measured(start: Start) -> None:
@@ -241,7 +241,7 @@ def test_all_workers_are_assumed_to_grow_as_the_one_that_is_measured(start: Star
     start()
     start()
     measure(workers, first, "make", range(1, 2 * N_STEPS))
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     assert leak.n == 3
     assert leak.per_step_bytes == pytest.approx(3 * PER_STEP * KIB, rel=0.05)
@@ -253,14 +253,14 @@ def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> 
     measure(workers, pipe, "make", range(1, N_STEPS))
     measure(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
     for step in range(N_STEPS + 1, 3 * N_STEPS):
-        if workers.due_ns(step) is not None:
+        if workers.estimate_ns(step) is not None:
             workers.read(step)
-    assert workers.leak() is None
+    assert workers.find_leak() is None
 
 
 def test_other_processes_are_not_measured(start: Start) -> None:
     start("a server")
-    assert Workers(Heap()).due_ns(1) is None
+    assert Workers(Heap()).estimate_ns(1) is None
 
 
 def test_after_a_worker_ends_the_next_is_measured_and_the_longest_evaluated(start: Start) -> None:
@@ -273,12 +273,12 @@ def test_after_a_worker_ends_the_next_is_measured_and_the_longest_evaluated(star
         time.sleep(0.01)
     short = measure(workers, start(), "read", range(3 * N_STEPS, 3 * N_STEPS + 4))
     assert short[0] < long[-1] / 2
-    leak = workers.leak()
+    leak = workers.find_leak()
     assert leak is not None
     assert leak.last_step < 2 * N_STEPS
 
 
 def test_without_workers_nothing_is_due() -> None:
     workers = Workers(Heap())
-    assert workers.due_ns(1) is None
-    assert workers.leak() is None
+    assert workers.estimate_ns(1) is None
+    assert workers.find_leak() is None

@@ -36,7 +36,7 @@ def checked_step(
     # Exactly one leads, and its steps alone are the program's.
     assert order.leader is not None
     assert (order.leader.key == key) == (step is not OptimizerStep.WITHIN)
-    keys = [order.leader.key, *(other.key for other in order.others)]
+    keys = [order.leader.key, *(follower.key for follower in order.followers)]
     assert key in keys
     assert len(keys) == len(set(keys)) <= MAX_REMEMBERED + 1
     assert freed.isdisjoint(keys)
@@ -267,5 +267,5 @@ def test_a_new_optimizer_for_each_step_that_is_freed_counts() -> None:
 
 def test_no_more_optimizers_are_remembered_than_the_limit() -> None:
     _, order = count([(key, frozenset()) for key in range(MAX_REMEMBERED + 50)])
-    assert len(order.others) == MAX_REMEMBERED
+    assert len(order.followers) == MAX_REMEMBERED
     assert order.phase is OrderPhase.ANY
