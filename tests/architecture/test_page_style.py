@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2] / "profkit"
 AIM = PageStyle(dense=0.25, pronouns=0.01, comments=14.5, nouns=0.25, verbless=0.1, elliptic=0)
 """What every package is to reach. One that has reached it needs no row in the table below."""
 NOW = {
-    "capture": PageStyle(0.59, 0.068, 9.7, 0.36, 0.42, 6),
+    "capture": PageStyle(0.19, 0.013, 13.1, 0.15, 0.18, 1),
     "detectors": AIM._replace(comments=7.5),  # a rule is half docstring, which tells its reasons
     "engine": AIM._replace(comments=12),
     "model": PageStyle(0.00, 0.001, 1.6, 0.00, 0.00, 0),  # records, which docstrings describe

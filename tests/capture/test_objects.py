@@ -105,8 +105,12 @@ for _ in range(3):
         referents(thing)
     referents(*gc.get_objects())
     gc.collect()
+print("intact")
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert ended.stdout.strip() == "intact"
 
 
 def test_immortal_objects_are_not_frozen_by_the_program() -> None:

@@ -136,20 +136,20 @@ def test_other_tasks_are_not_guarded() -> None:
     async def other() -> None:
         syncs()
 
-    async def guarded(started: asyncio.Event) -> None:
+    async def guarded(started: asyncio.Event) -> tuple[SyncSite, ...]:
         with profkit.no_sync() as guard:
             started.set()
             await asyncio.sleep(0.01)
-        assert guard.lines == ()
+        return guard.lines
 
-    async def both() -> None:
+    async def both() -> tuple[SyncSite, ...]:
         started = asyncio.Event()
         task = asyncio.create_task(guarded(started))
         await started.wait()
         await asyncio.create_task(other())
-        await task
+        return await task
 
-    asyncio.run(both())
+    assert asyncio.run(both()) == ()
 
 
 def test_a_sync_in_the_backward_pass_is_that_of_its_caller() -> None:
@@ -247,15 +247,18 @@ def test_a_program_that_set_the_mode_still_gets_its_warnings(cuda: FakeSyncMode)
 def test_the_guard_comes_before_filters_that_raise() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with profkit.no_sync(), profkit.allow_sync("why not"):
+        with profkit.no_sync() as guard, profkit.allow_sync("why not"):
             syncs()
         with pytest.raises(UserWarning, match="std"):
             syncs()
+    assert [line.n_calls for line in guard.lines] == [1]
 
 
 def test_other_warnings_are_shown() -> None:
-    with pytest.warns(UserWarning, match="mine"), profkit.no_sync():
+    with pytest.warns(UserWarning, match="mine") as shown, profkit.no_sync() as guard:
         warnings.warn("mine", stacklevel=1)
+    assert len(shown) == 1
+    assert guard.lines == ()
 
 
 def test_an_exception_of_the_block_is_raised_unchanged() -> None:

@@ -124,7 +124,9 @@ def test_sampling_does_not_import_the_compiler() -> None:
         "sites = AllocationSampler()\n"
         "sites.begin()\n"
         "torch.ones(3)\n"
-        "assert sites.end(1)\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
+        "print(sites.end(1), 'torch._dynamo' in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert ended.stdout.split() == ["True", "False"]
