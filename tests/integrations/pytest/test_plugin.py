@@ -379,7 +379,7 @@ def test_limits_without_a_recording_fail_the_test(suite: Suite) -> None:
 def test_what_cannot_be_analyzed_fails_no_test(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_path: str, **_chosen: object) -> None:
+    def broken(*_arguments: object) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(recorder, "study", broken)
