@@ -73,7 +73,7 @@ def test_all_modules_are_listened_to_and_then_one_class(
     assert Net.__call__ is torch.nn.Module.__call__
 
 
-def test_a_module_of_that_class_is_copied_and_traced_as_ever(calls: ModuleCalls) -> None:
+def test_a_module_of_that_class_is_copied_traced_and_scripted_as_ever(calls: ModuleCalls) -> None:
     net, x = Net(), torch.ones(2)
     calls.narrow(net)
     for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):  # noqa: S301
@@ -81,6 +81,7 @@ def test_a_module_of_that_class_is_copied_and_traced_as_ever(calls: ModuleCalls)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch deprecates it
         assert "relu" in str(torch.jit.trace(net, x).inlined_graph)
+        assert torch.equal(torch.jit.script(net)(x), x)
     assert "self.inner(x)" in str(torch.fx.symbolic_trace(net).code)
 
 

@@ -27,24 +27,29 @@ _listener: Callable[[object], None] | None = None
 """Called with the module by :class:`CallOfClass`."""
 
 
-class CallOfClass(property):
+class CallOfClass:
     """``__call__`` of the class of the one module, which calls that of the next class.
 
-    As a property it is no frame between the program and its module, and can pickle itself:
+    As a descriptor it is no frame between the program and its module. It is no property, because
+    ``torch.jit.script`` compiles the properties of a module's class. It can pickle itself:
     ``cloudpickle`` copies what classes of ``__main__`` have, to where there may be no profkit.
 
     Args:
         kind: The class.
+
+    Source: ``get_property_stubs`` in ``torch/jit/_recursive.py``.
     """
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a class)
-        def _on_call(module: Any) -> Any:  # noqa: ANN401
-            if _listener is not None:
-                _listener(module)
-            parent: Any = super(kind, module)
-            return parent.__call__
+        self._kind = kind
 
-        super().__init__(_on_call)
+    def __get__(self, module: Any, _owner: object = None) -> Any:  # noqa: ANN401
+        if module is None:
+            return self
+        if _listener is not None:
+            _listener(module)
+        parent: Any = super(self._kind, module)
+        return parent.__call__
 
     def __call__(self, module: object, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """What the function does that the class seems to have: ``Net.__call__(module, x)``."""

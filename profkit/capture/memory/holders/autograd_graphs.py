@@ -179,12 +179,19 @@ class GraphWalk:
     def sum_saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
         """Sum the bytes that nodes reachable from ``roots`` save, as in ``measure_graph``.
 
-        0 where torch does not show them: a part of them would be taken for all.
+        Leaves that Python holds, such as the parameters of a module, do not count: they are there
+        with or without a graph. 0 where torch does not show saved tensors: a part of them would be
+        taken for all.
         """
+        nodes = list(self.walk(roots))
         if not shows_saved_tensors():
-            self.count(roots)
             return 0
-        return sum(self._saved_bytes_of(node, counted) for node in self.walk(roots))
+
+        # A node that saves a leaf comes before the one that accumulates the leaf's gradient.
+        for node in nodes:
+            if _LEAF in self._describe(type(node))[0]:
+                _count_held_leaf(node, counted)
+        return sum(self._saved_bytes_of(node, counted) for node in nodes)
 
     def saved_values(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
         """Yield what a node saves for backward, by name.
@@ -271,18 +278,48 @@ def _half_of_stack() -> int:
     return stack // 2 // _STACK_BYTES_PER_NODE
 
 
+def _count_held_leaf(node: Any, counted: set[int]) -> None:  # noqa: ANN401
+    """Add the storage of the leaf whose gradient a node accumulates, if Python holds it."""
+    leaf = _attribute(node, _LEAF)
+    if leaf is None or sys.getrefcount(leaf) <= _references_of_graph():
+        return
+    storage = storage_of(leaf)
+    if storage is not None:
+        counted.add(storage[0])
+
+
+@functools.cache
+def _references_of_graph() -> int:
+    """Count the references to a leaf that only its graph holds: one more from torch 2.13 on."""
+    output = _make_output()
+    if output is None:
+        return sys.maxsize
+    leaf = _attribute(output.grad_fn.next_functions[0][0], _LEAF)
+    return sys.getrefcount(leaf)
+
+
 @functools.cache
 def _nodes_keep_python_objects() -> bool:
     """Tell whether torch itself holds the Python object of a node that was accessed."""
-    import torch
-
-    try:
-        output = in_new_thread(lambda: torch.ones((), requires_grad=True) * 1)
-    except RuntimeError:  # no thread can be started
+    output = _make_output()
+    if output is None:
         return True
     nodes, plain_objects = [output.grad_fn], [object()]
     # torch holds it for as long as its own tensor holds the node.
     return sys.getrefcount(nodes[0]) > sys.getrefcount(plain_objects[0])
+
+
+def _make_output() -> Any | None:  # noqa: ANN401
+    """Return a tensor with a graph of one node; None where no thread can be started.
+
+    In a thread of its own, so that autograd numbers the nodes of the program as it would.
+    """
+    import torch
+
+    try:
+        return in_new_thread(lambda: torch.ones((), requires_grad=True) * 1)
+    except RuntimeError:
+        return None
 
 
 def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
