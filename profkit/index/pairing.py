@@ -34,7 +34,7 @@ def match_items(
                 pairs.append(pair)
                 taken |= set(map(id, pair))
 
-        # Items may be equal, so the matched ones are told apart by identity.
+        # Items may be equal, so the matched ones are distinguished by identity.
         left = [item for item in left if id(item) not in taken]
         right = [item for item in right if id(item) not in taken]
     return pairs, left, right

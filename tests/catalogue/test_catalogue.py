@@ -38,7 +38,7 @@ TABLES = (
     "traces/programs.json", "examples/gpu/expected.json", "examples/host/expected.json",
     "examples/leaks/expected.json",
 )  # fmt: skip
-UNITS = ("_ns", "_bytes", "_share", "_count")
+UNITS = ("_ns", "_bytes", "_share", "_ratio", "_count")
 OWN = tuple(rule for rule in rules() if rule.__name__.startswith("profkit."))
 PUBLISHED = {
     "SYN001": "item-sync",

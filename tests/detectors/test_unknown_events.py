@@ -15,52 +15,52 @@ RULE = "unknown-events"
 Entry = dict[str, Any]
 
 
-def ascend(*, device: bool = True) -> list[Entry]:
-    """Operators and device work as ``torch_npu`` writes them to its ``trace_view.json``."""
+def accelerated(*, device: bool = True) -> list[Entry]:
+    """Operators, and work of a device in categories and with arguments that are not known."""
     events: list[Entry] = [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-        for pid, name in ((1, "Python"), (3, "Ascend Hardware"))
+        for pid, name in ((1, "Python"), (3, "NPU Hardware"))
     ]
     for number in range(5):
         ts = f"{1_699_529_623_106_000 + 100 * number}.061"
         events.append({"ph": "X", "name": "aten::mm", "pid": 1, "tid": 1, "ts": ts, "dur": 30.0,
                        "cat": "cpu_op", "args": {}})  # fmt: skip
         if device:
-            args = {"Task Type": "AI_CORE", "Stream Id": 3}
+            args = {"Core": "matrix", "Queue": 3}
             events.append({"ph": "X", "name": "MatMulV2", "pid": 3, "tid": 3, "ts": ts,
                            "dur": 60.5, "args": args})  # fmt: skip
     return events
 
 
 def report(tmp_path: Path, events: list[Entry]) -> Report:
-    path = tmp_path / "trace_view.json"
+    path = tmp_path / "trace.json"
     path.write_text(json.dumps(events))
     return analyze(path, select=[RULE], strict=True)
 
 
 def test_work_of_an_accelerator_in_another_form_is_reported(tmp_path: Path) -> None:
-    (finding,) = report(tmp_path, ascend()).health
+    (finding,) = report(tmp_path, accelerated()).health
     assert (finding.rule, finding.severity, finding.n) == ("PRF011", "warning", 5)
     assert finding.message == (
         "5 of 10 events (50%) are of kinds that profkit does not know, and are in no figure, such "
-        "as those of `Ascend Hardware`."
+        "as those of `NPU Hardware`."
     )
 
 
 def test_such_a_program_is_not_said_to_run_on_the_cpu_alone(tmp_path: Path) -> None:
-    assert "No device work was recorded." in headline(report(tmp_path, ascend()))
-    assert " on the CPU" in headline(report(tmp_path, ascend(device=False)))
+    assert "No device work was recorded." in headline(report(tmp_path, accelerated()))
+    assert " on the CPU" in headline(report(tmp_path, accelerated(device=False)))
 
 
 def test_operators_alone_are_no_fault(tmp_path: Path) -> None:
-    assert report(tmp_path, ascend(device=False)).health == ()
+    assert report(tmp_path, accelerated(device=False)).health == ()
 
 
 def test_kinetos_other_events_and_single_marks_are_no_fault(
     found: Callable[..., tuple[Finding, ...]], tmp_path: Path
 ) -> None:
     assert found(TraceBuilder(stacks=True), RULE) == ()
-    ranges = [{**each, "cat": "cuda_profiler_range"} for each in ascend() if "cat" not in each]
-    assert report(tmp_path, [*ascend(device=False), *ranges]).health == ()
+    ranges = [{**each, "cat": "cuda_profiler_range"} for each in accelerated() if "cat" not in each]
+    assert report(tmp_path, [*accelerated(device=False), *ranges]).health == ()
     mark = {"ph": "X", "name": "mark", "pid": 9, "tid": 9, "ts": 1, "dur": 1}
-    assert report(tmp_path, [*ascend(device=False) * 50, mark]).health == ()
+    assert report(tmp_path, [*accelerated(device=False) * 50, mark]).health == ()

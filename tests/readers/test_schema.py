@@ -21,6 +21,7 @@ DECIDING: Final = {
     "sycl_queue": "stream of an XPU",
     "warps_per_sm": "whether an occupancy of 0 is one",
     "wait_type": "category of an XPU's syncs",
+    "task_type": "category of an Ascend device's tasks",
     "finished": "whether an event has an end",
 }
 """Arguments that have no column of their own, and what they decide."""

@@ -93,7 +93,7 @@ def remove_socket(path: str) -> None:
 
 
 def _is_listened_on(path: str) -> bool:
-    """Tell whether a process has a socket open; True if that cannot be told."""
+    """Tell whether a process has a socket open; True if that is not known."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_CONNECT_LIMIT_S)
         try:

@@ -176,7 +176,7 @@ class ProgramListener:
         self._n_syncs += 1
 
     def _forget_client(self, client: Client) -> None:
-        """Drop what a client has asked for, once it has closed its connection."""
+        """Drop what a client has wanted, once it has closed its connection."""
         self._recorder.cancel(client)
         if client in self._watching:
             self._watching.remove(client)

@@ -27,6 +27,7 @@ UNREADABLE = (
     "bracketed-copies",
     *WITHOUT_CATEGORIES,
     "rocm-gemm-no-correlation",
+    "mtia-inference",
 )
 """Traces with backslashes that the standard library's decoder refuses, of another producer, without
 categories, and without correlation: the second model knows Kineto's fields only."""
