@@ -258,6 +258,9 @@ def _report_on_cpu(
     for location, line_rows in lines:
         if len(line_rows) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
+        # Reads of no known line and in no step are a library's, and cost nothing.
+        if location.file is None and not len(ctx.steps):
+            continue
 
         read, fix = texts(line_rows)
         yield info.finding(
