@@ -109,6 +109,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "raises_at_20": Program(20, code=1),
     "reinforce": Program(25),
     "repr_runs_operators": Program(40),
+    "scripted_after_calls": Program(30),
     "scripted_model": Program(40),
     "short_epochs": Program(60),
     "sleeping_steps": Program(30),
