@@ -79,7 +79,7 @@ def headline_sentences(report: Report) -> list[str]:
     remarks.sort(key=lambda candidate: _REMARKS.index(candidate.cause))
     sentences += [candidate.sentence for candidate in remarks]
 
-    sentences += _cure(report, limiters)
+    sentences += _cure(report, candidates, limiters)
     is_incomplete = any(candidate.cause is Cause.UNRECORDED for candidate in candidates)
     return sentences if is_incomplete else [*sentences, *_faults(report)]
 
@@ -110,7 +110,7 @@ def _faults(report: Report) -> Iterator[str]:
         yield f"Figures are less reliable: {inline_title(fault.title)}."
 
 
-def _cure(report: Report, limiters: list[Candidate]) -> list[str]:
+def _cure(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> list[str]:
     """Return the findings with the highest costs, or what is known without such a finding."""
     causes = [limiter.cause for limiter in limiters]
     is_function = Cause.FUNCTION in causes
@@ -118,7 +118,7 @@ def _cure(report: Report, limiters: list[Candidate]) -> list[str]:
     if costs or is_function:
         return costs
 
-    sentences = [_without_costs(report, limiters)]
+    sentences = [_without_costs(report, candidates, limiters)]
     has_stacks = report.source.recorded_with.stacks
     if Cause.PYTHON in causes and not has_stacks and not has_named_python(report):
         sentences.append("Record with `profkit run` or `with_stack=True` to see its functions.")
@@ -176,9 +176,9 @@ def _summary_of(report: Report, finding: Finding) -> str:
     return f"{inline_title(finding.title)}{at_place(finding)}, {cost_text(report, finding)}"
 
 
-def _without_costs(report: Report, limiters: list[Candidate]) -> str:
+def _without_costs(report: Report, candidates: list[Candidate], limiters: list[Candidate]) -> str:
     """Return the sentence in place of the highest cost."""
-    unexplained = _find_unexplained(report)
+    unexplained = _find_unexplained(candidates, limiters)
     if unexplained:
         return unexplained + skipped_checks(report)
     if any(finding.cost.ns is not None for finding in report.findings):
@@ -191,24 +191,17 @@ def _without_costs(report: Report, limiters: list[Candidate]) -> str:
     return _WARM_UP if is_cold else NO_PROBLEMS + skipped_checks(report)
 
 
-def _find_unexplained(report: Report) -> str:
+def _find_unexplained(candidates: list[Candidate], limiters: list[Candidate]) -> str:
     """Return what no finding explains, in a sentence; empty where nothing large is left."""
-    candidates = list(find_candidates(report))
-    for limiter in choose(candidates):
-        if limiter.cause in _FAULTY and limiter.share >= _MAJORITY:
-            return "No check explains most of this time."
+    if any(limiter.cause in _FAULTY and limiter.share >= _MAJORITY for limiter in limiters):
+        return "No check explains most of this time."
 
-    idle = max(
-        (candidate.share for candidate in candidates if candidate.cause is Cause.IDLE), default=0.0
-    )
-    return "No check explains the idle time." if idle >= _MIN_IDLE_SHARE else ""
-
-
-def is_unexplained(report: Report) -> bool:
-    """Return whether a large part of the time is in nothing that a rule checks."""
-    return bool(_find_unexplained(report))
+    idle_shares = (candidate.share for candidate in candidates if candidate.cause is Cause.IDLE)
+    is_idle = any(share >= _MIN_IDLE_SHARE for share in idle_shares)
+    return "No check explains the idle time." if is_idle else ""
 
 
 def no_findings(report: Report) -> str:
     """Return the sentence in place of a list of findings that is empty."""
-    return _find_unexplained(report) or NO_PROBLEMS
+    candidates = list(find_candidates(report))
+    return _find_unexplained(candidates, choose(candidates)) or NO_PROBLEMS

@@ -117,12 +117,11 @@ def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
     ranked = sorted(candidates, key=lambda candidate: -candidate.score)
     is_incomplete = bool(ranked) and ranked[0].cause is Cause.UNRECORDED
     limiters = ranked[: 2 if is_incomplete else 1]
+    if not limiters or limiters[0].cause not in _UNSPECIFIC:
+        return limiters
 
-    for candidate in ranked:
-        is_most = candidate.cause is Cause.COLD_START and candidate.share >= _MAJORITY
-        if is_most and limiters[0].cause in _UNSPECIFIC:
-            return [candidate, *limiters]
-    return limiters
+    cold_starts = [candidate for candidate in ranked if candidate.cause is Cause.COLD_START]
+    return [*(cold for cold in cold_starts if cold.share >= _MAJORITY), *limiters]
 
 
 def find_candidates(report: Report) -> Iterator[Candidate]:

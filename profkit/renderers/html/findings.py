@@ -14,10 +14,11 @@ from profkit.model.growth import Growth
 from profkit.model.location import NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.diagnosis import is_unexplained, no_findings
+from profkit.present.diagnosis import no_findings
 from profkit.present.evidence import evidence_texts
 from profkit.present.finding_events import times_of
 from profkit.present.labels import cost_text, ranking
+from profkit.present.memory_text import NO_PROBLEMS
 from profkit.present.rule_page import Passage, rule_page
 from profkit.present.source_snippet import find_adding_line, source_snippet
 from profkit.renderers.html._options import Options
@@ -50,9 +51,10 @@ def build_section(report: Report, options: Options) -> Section:
         for number, finding in enumerate(report.findings[:MAX_CARDS], start=1)
     ]
     more = _build_more_table(report, options)
+    statement = no_findings(report)
     body = fill("findings.html.j2", cards=cards, rest=more, n=len(report.findings),
                 notes_last=ranking(report.findings).partition("first")[2],
-                statement=no_findings(report), is_explained=not is_unexplained(report),
+                statement=statement, is_explained=statement == NO_PROBLEMS,
                 n_unchecked=len(report.unchecked))  # fmt: skip
 
     charts = [chart for card in cards for chart in card["growth"]]
