@@ -9,7 +9,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.python_calls import find_library_function, may_be_torchs, place_of_call
 from profkit.engine.windows import CostlyWait, WaitThresholds, find_costly_waits, in_windows
-from profkit.index.device.syncs import SyncKind, Syncs, is_pageable
+from profkit.index.device.syncs import SyncKind, Syncs, is_pageable, sizes_of
 from profkit.index.distinct import distinct
 from profkit.model.change import ProgramChange
 from profkit.model.events import Int32s, Int64s, Rows
@@ -90,6 +90,4 @@ def find_copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> I
             caller = find_library_function(ctx, owners)
             # The program calls a function of torch itself.
             caller = "" if may_be_torchs(caller) else caller
-            # The size of a copy that no producer has written is taken for none.
-            sizes_bytes = np.maximum(0, ctx.events.n_bytes.at(copies))
-            yield CopySite(location, caller, owners, copies, sizes_bytes, wait)
+            yield CopySite(location, caller, owners, copies, sizes_of(ctx.events, copies), wait)

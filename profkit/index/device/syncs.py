@@ -25,6 +25,7 @@ from profkit.model.events import (
     Category,
     EventTable,
     Int32s,
+    Int64s,
     Mask,
     Rows,
     are_equally_long,
@@ -243,10 +244,15 @@ def are_followed_by_work(events: EventTable, launches: Launches, calls: Rows) ->
     return np.asarray(events.end_ns[calls] <= last_ns)
 
 
+def sizes_of(events: EventTable, copies: Rows | Int32s) -> Int64s:
+    """Return the bytes of each copy, 0 where its size is not known. Shape of ``copies``."""
+    n_bytes = events.n_bytes.at(copies)
+    return np.where(n_bytes == MISSING, 0, n_bytes)
+
+
 def bytes_of(events: EventTable, copies: Rows | Int32s) -> int:
     """Return the total bytes of some copies, ignoring copies of unknown size."""
-    n_bytes = events.n_bytes.at(copies)
-    return int(n_bytes[n_bytes != MISSING].sum())
+    return int(sizes_of(events, copies).sum())
 
 
 def is_pageable(events: EventTable, copies: Int32s) -> Mask:
