@@ -47,7 +47,6 @@ import numpy as np
 
 from profkit.engine.families.device_memory.driver_calls import find_uncached_calls
 from profkit.rule import (
-    Category,
     Context,
     Finding,
     ProgramChange,
@@ -83,7 +82,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     # The message names the calls of this runtime: those of CUDA, of HIP, or of the driver.
     kinds = [ctx.events.name_of(int(calls.rows[calls.is_free == freed][0])) for freed in (0, 1)]
-    kernels = ctx.events.rows_of(Category.KERNEL)
+    kernels = ctx.events.kernels
     n_kernels = round(in_windows(ctx, kernels).sum() / max(1, len(ctx.steps)))
 
     yield wait.finding(

@@ -60,7 +60,6 @@ from profkit.index.device.occupancy import tensor_core_rows
 from profkit.index.device.streams import device_of
 from profkit.rule import (
     NO_ROW,
-    Category,
     Context,
     DeviceInfo,
     Finding,
@@ -129,7 +128,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all products and convolutions in float32, or all in bfloat16."""
     events = ctx.events
     capable = [number for number, info in ctx.trace.devices.items() if _is_capable(info)]
-    kernels = events.rows_of(Category.KERNEL)
+    kernels = events.kernels
     kernels = kernels[_is_on(ctx, kernels, capable)]
 
     # A program that uses tensor cores for anything has chosen its precision.

@@ -56,7 +56,6 @@ from profkit.index.device.streams import device_of
 from profkit.index.distinct import distinct
 from profkit.rule import (
     Basis,
-    Category,
     Context,
     Finding,
     Float64s,
@@ -134,7 +133,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not len(odd.rows):
         return
 
-    kernels = device_time(ctx, ctx.events.rows_of(Category.KERNEL))
+    kernels = device_time(ctx, ctx.events.kernels)
     share = device_time(ctx, odd.kernel).total_ns / max(1, kernels.total_ns)
     if share < thresholds.min_kernel_share:
         return

@@ -44,7 +44,7 @@ Source:
 
 from collections.abc import Iterator
 
-from profkit.rule import Category, Context, Finding, RuleInfo, dataclass, format_ns, needs
+from profkit.rule import Context, Finding, RuleInfo, dataclass, format_ns, needs
 
 INFO = RuleInfo(
     id="PRF008",
@@ -69,7 +69,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     events = ctx.events
     # A profiler that starts and stops makes some calls itself.
-    n_calls = len(events.rows_of(Category.RUNTIME, Category.DRIVER))
+    n_calls = len(events.host_calls)
     length = f" of {format_ns(ctx.window_ns)}" if ctx.window_ns else ""
     yield INFO.finding(
         confidence="high",

@@ -51,7 +51,6 @@ import numpy as np
 from profkit.index.device.elementwise import elementwise_kernels, find_fusible_chains
 from profkit.index.runtime_calls import names_matching
 from profkit.rule import (
-    Category,
     Context,
     Finding,
     Mask,
@@ -111,7 +110,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if names_matching(events, _COMPILED).any():
         return
     elementwise = device_time(ctx, np.flatnonzero(elementwise_kernels(events)))
-    kernels = device_time(ctx, events.rows_of(Category.KERNEL))
+    kernels = device_time(ctx, events.kernels)
     share = elementwise.total_ns / max(1, kernels.total_ns)
     if share < thresholds.min_kernel_share:
         return

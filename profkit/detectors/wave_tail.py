@@ -129,7 +129,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_wasteful = 1 - used_share >= thresholds.min_idle_share
     rows, blocks, used_share = rows[is_wasteful], blocks[is_wasteful], used_share[is_wasteful]
     lost_ns = np.rint(events.dur_ns[rows] * (1 - used_share)).astype(np.int64)
-    kernels_ns = device_time(ctx, events.rows_of(Category.KERNEL)).total_ns
+    kernels_ns = device_time(ctx, events.kernels).total_ns
     lost_share = int(lost_ns.sum()) / max(1, kernels_ns)
     if not len(rows) or lost_share < thresholds.min_lost_share:
         return

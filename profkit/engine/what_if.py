@@ -173,7 +173,7 @@ def _match_names(ctx: Context, pattern: str) -> Mask:
     is_match = np.fromiter(
         (expression.fullmatch(name) is not None for name in names), np.bool_, len(names)
     )
-    for number in distinct(ctx.events.name[ctx.events.rows_of(Category.KERNEL)]).tolist():
+    for number in distinct(ctx.events.name[ctx.events.kernels]).tolist():
         is_match[number] |= expression.fullmatch(short_kernel(names[number])) is not None
 
     return np.asarray(is_match[ctx.events.name])

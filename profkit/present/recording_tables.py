@@ -130,7 +130,7 @@ def find_kernel_extremes(
 ) -> dict[str, tuple[int, int]]:
     """Find the shortest and the longest call of each kernel, in nanoseconds, by its name."""
     events = ctx.events
-    rows = events.rows_of(Category.KERNEL)
+    rows = events.kernels
     shortest = np.full(len(events.names), np.iinfo(np.int64).max, dtype=np.int64)
     longest = np.zeros(len(events.names), dtype=np.int64)
     np.minimum.at(shortest, events.name[rows], events.dur_ns[rows])

@@ -40,7 +40,7 @@ def synchronize() -> None:
     import torch
 
     # A failed device raises in the program itself, at the next call that uses it.
-    ignored = contextlib.suppress(RuntimeError, AttributeError, NotImplementedError)
+    ignored = contextlib.suppress(RuntimeError, AttributeError)
     with profkit_sync():
         with ignored:
             if torch.mps.is_available():

@@ -16,7 +16,7 @@ def summarize_categories(ctx: Context) -> tuple[CategorySummary, ...]:
     """Sum the time of each category that has any, the longest first."""
     events = ctx.events
     if ctx.has_device_work:
-        rows, spent_ns = events.rows_of(Category.KERNEL), events.dur_ns
+        rows, spent_ns = events.kernels, events.dur_ns
     else:
         # Without devices, operators stand for kernels, each with its own time.
         is_op: Mask = events.category == Category.OP

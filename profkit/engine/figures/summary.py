@@ -413,7 +413,7 @@ def _summarize_sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
 
 def _summarize_copies(ctx: Context) -> tuple[CopySummary, ...]:
     events = ctx.events
-    rows = events.rows_of(Category.MEMCPY)
+    rows = events.copies
     in_steps_ns = events.dur_ns[rows] * device_work_in_steps(ctx, rows)
     copies = []
 

@@ -135,7 +135,7 @@ def _check_copies(report: Report) -> Iterator[Misreading]:
 
 def _check_occupancy(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
-    kernels = events.rows_of(Category.KERNEL)
+    kernels = events.kernels
     dur_ns = events.dur_ns[kernels]
     occupancy = events.occupancy_percent.figures_at(kernels)
 

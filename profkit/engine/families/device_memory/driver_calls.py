@@ -68,7 +68,7 @@ def find_uncached_calls(ctx: Context) -> DriverCalls | None:
     calls = calls.select(in_windows(ctx, calls.rows))
     n_allocations = len(calls.rows) - calls.n_frees
 
-    kernels = ctx.events.rows_of(Category.KERNEL)
+    kernels = ctx.events.kernels
     n_kernels = int(in_windows(ctx, kernels).sum())
     if n_allocations < max(_MIN_ALLOCATIONS, _MIN_PER_KERNEL * n_kernels):
         return None
