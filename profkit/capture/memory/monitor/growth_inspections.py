@@ -149,6 +149,10 @@ class GrowthInspections:
     def _inspect(self, step: int, suspected: set[TensorKind]) -> tuple[bool, bool]:
         """Inspect some kinds, what is reallocated, and deep graphs, as :meth:`inspect` does."""
         instruments = self._instruments
+        # The tensor whose graph grows may be one of these, such as a sum that began as 0. An
+        # inspection scans all objects anyway, and much more slowly.
+        instruments.find_earlier(step)
+
         with (
             instruments.clock.spending("inspection"),
             instruments.sampler.excluding_own(),

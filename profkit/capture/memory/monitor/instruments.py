@@ -84,13 +84,20 @@ class Instruments:
         n_expected = max(map(self.clock.steps_until_afforded, _SAMPLING)) // 2
         return max(1, min(n_expected, n_until_overdue))
 
-    def find_earlier(self, step: int) -> None:
-        """Find what existed before the first step, once that is affordable.
+    def find_earlier_if_affordable(self, step: int) -> None:
+        """Find what existed before the first step, once its share of the time allows that.
 
-        Among a million objects that takes as long as two steps of 20 ms. It has been alive all the
-        time, and so is added to the samples so far.
+        Among a million objects that takes as long as two steps of 20 ms.
         """
-        if self.live_tensors.has_earlier or not self.clock.affords("first", self._pass_ns):
+        if self.clock.affords("first", self._pass_ns):
+            self.find_earlier(step)
+
+    def find_earlier(self, step: int) -> None:
+        """Find what existed before the first step, unless it is known.
+
+        It has been alive all the time, and so is added to the samples so far.
+        """
+        if self.live_tensors.has_earlier:
             return
         with self.clock.spending("first"), self.sampler.excluding_own():
             earlier = self.live_tensors.find_earlier(self.first_step, step)

@@ -224,7 +224,7 @@ class LeakInspector:
             reported: Groups that are reported on their own, and do not count as saved by a graph.
         """
         with garbage_collection_paused(), no_torch_function():
-            roots = _oldest_and_newest(self._live_tensors.changed_roots())
+            roots = _oldest_and_newest(self._live_tensors.changed_roots(self._step))
             targets = self._find_deep(roots)
             if not targets:
                 return None

@@ -254,7 +254,7 @@ class LeakMonitor:
             instruments.sites.end(step)
 
         # Before the sample, so that it has what existed all the time.
-        instruments.find_earlier(step)
+        instruments.find_earlier_if_affordable(step)
 
         instruments.sample(step, is_tracing=self._is_tracing())
         if was_recorded:

@@ -113,6 +113,18 @@ class Earlier(NamedTuple):
     graph_bytes: int
 
 
+class _Heads(NamedTuple):
+    """The nodes that created the tensors from before the first step.
+
+    Attributes:
+        step: The step at whose end they were found.
+        numbers: The sequence number of each node, by the tensor's id; None if it is unknown.
+    """
+
+    step: int
+    numbers: dict[int, int | None]
+
+
 class LiveTensors:
     """Tracks the storages of a program's tensors from scan to scan.
 
@@ -130,7 +142,7 @@ class LiveTensors:
         self._storages: dict[int, LiveStorage] = {}
         self._kinds: dict[TensorKind, TensorKind] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
-        self._first_heads: dict[int, int | None] | None = None
+        self._first_heads: _Heads | None = None
         self._types: set[int] = set()
         self._seen: deque[list[_Observation | None]] = deque()
         self._pid = os.getpid()
@@ -188,12 +200,12 @@ class LiveTensors:
             self.n_missed = 0
             self._track_all(live_tensors(), first_step)
 
-            roots = [
-                root
-                for key, ref in self._graphs.items()
-                if key not in known_graphs and (root := ref()) is not None
-            ]
-            self._first_heads = {id(root): autograd_graphs.sequence_nr_of(root) for root in roots}
+            # The oldest first, as if they had been found before all others.
+            older = {key: ref for key, ref in self._graphs.items() if key not in known_graphs}
+            self._graphs = {**older, **self._graphs}
+            roots = [root for ref in older.values() if (root := ref()) is not None]
+            numbers = {id(root): autograd_graphs.sequence_nr_of(root) for root in roots}
+            self._first_heads = _Heads(step, numbers)
 
             graph = autograd_graphs.measure_graph(roots, counted=set(self._storages))
             new = {
@@ -205,20 +217,25 @@ class LiveTensors:
             return Earlier(amounts, graph.n_nodes, graph.saved_bytes)
 
     def roots(self) -> list[Any]:
-        """Return live tensors that have a graph; release them soon."""
+        """Return live tensors that have a graph, the oldest first; release them soon."""
         dead = [key for key, reference in self._graphs.items() if reference() is None]
         for key in dead:
             del self._graphs[key]
         return [tensor for ref in self._graphs.values() if (tensor := ref()) is not None]
 
-    def changed_roots(self) -> list[Any]:
-        """Return live tensors with a graph that differs from the one at the first scan.
+    def changed_roots(self, step: int) -> list[Any]:
+        """Return live tensors with a graph that differs from the one when they were found.
 
         A sum that is accumulated in place may exist from the start, but has a new ``grad_fn``. What
         an unchanged graph saves may be new to Python only: a walk that reads a tensor which an
         operator made in C++ creates its Python object.
+
+        Args:
+            step: The step that has ended. All graphs may have changed before it if what existed
+                before the first step was found only now.
         """
-        first = self._first_heads or {}
+        heads = self._first_heads
+        first = heads.numbers if heads is not None and heads.step < step else {}
         changed: list[Any] = []
         unchanged: list[Any] = []
         for root in self.roots():

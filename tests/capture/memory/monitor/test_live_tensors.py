@@ -128,6 +128,34 @@ def test_what_existed_before_is_found_later_and_added_to_the_samples_so_far() ->
     del old, graph
 
 
+def test_an_accumulated_sum_that_is_found_late_is_the_oldest_changed_graph() -> None:
+    weight = torch.zeros(10, requires_grad=True)
+    total = weight.exp().sum()
+    constant = weight.cos()
+    live = LiveTensors()
+    live.begin()
+    try:
+        later = [weight.sin() for _ in range(3)]
+        total += later[0].sum()
+        live.scan(2)
+        live.find_earlier(1, 3)
+
+        # Whether a graph changed is not known in the step in which it was found.
+        at_once = live.changed_roots(3)
+        assert {id(total), id(constant)} < set(map(id, at_once))
+        assert [id(one) for one in at_once[-3:]] == [id(one) for one in later]
+
+        total += later[1].sum()
+        live.scan(4)
+        ids = list(map(id, live.changed_roots(4)))
+        assert id(constant) not in ids
+        assert [one for one in ids if one in map(id, [total, *later])] == [
+            id(total), *map(id, later),
+        ]  # fmt: skip
+    finally:
+        live.end()
+
+
 def test_the_memory_that_tracking_takes_is_reported_and_limited(
     live: LiveTensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
