@@ -9,6 +9,7 @@
 # make test-versions  the tests of recording on torch 2.6 to 2.14; installs build/versions
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
+# make gpu-once  where a GPU is there for minutes only: all that, the most valuable first, in one file; MINUTES=8
 # make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
 # make fuzz      search for files that reading fails on, each kind for SECONDS=600
 # make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
@@ -34,6 +35,9 @@ MUTANTS ?= 300
 ARGS   ?=
 # A Python with torch for CUDA and what profkit needs: make gpu-test GPU_PYTHON=python3
 GPU_PYTHON ?=
+# How long make gpu-once may take, and the folder of its file
+MINUTES ?= 8
+OUT    ?= build/gpu-once
 BIN    := $(VENV)/bin
 # The rules of accessibility that the tests of the pages ask.
 AXE_VERSION := 4.10.3
@@ -45,7 +49,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test test-all test-programs test-versions chaos coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: test test-all test-programs test-versions chaos coverage site gpu-test gpu-once leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' --durations 20 $(ARGS)
@@ -78,6 +82,11 @@ gpu-test: $(if $(GPU_PYTHON),,install)
 	$(PY) examples/gpu/record.py || failed=1; \
 	$(PY) -m pytest tests/examples/test_gpu_recorded.py || failed=1; \
 	exit $$failed
+
+gpu-once: PY := $(or $(GPU_PYTHON),$(BIN)/python)
+gpu-once: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu-once: $(if $(GPU_PYTHON),,install)
+	$(PY) -m examples.gpu.once --minutes $(MINUTES) --out $(OUT) $(ARGS)
 
 # Packages beside the pinned set, in an environment of their own. torchvision is left out: PyPI has
 # no build of it for the CPU, and the programs need none.

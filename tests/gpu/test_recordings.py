@@ -69,3 +69,38 @@ def test_the_kernels_that_take_longest_have_a_source_line(recorded: profkit.Repo
     assert first.location is not None
     assert first.location.file is not None
     assert Path(first.location.file).name == Path(__file__).name
+
+
+def test_each_of_two_windows_has_all_device_work(tmp_path: Path) -> None:
+    # CUPTI is stopped at the end of a window, and started again for the next.
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    find_products(a)
+    for name in ("first", "second"):
+        with profkit.trace(name, dir=str(tmp_path), quiet=True) as t:
+            for _ in range(STEPS):
+                find_products(a)
+                t.step()
+        assert t.report is not None
+        (device,) = t.report.summary.devices
+        n_steps = len(t.report.summary.steps)
+        assert n_steps > 0
+        assert device.n_kernels >= 2 * N_PRODUCTS * n_steps, name
+
+
+def test_the_kernels_of_a_replayed_graph_are_there(tmp_path: Path) -> None:
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        find_products(a)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        find_products(a)
+    with profkit.trace("replays", dir=str(tmp_path), quiet=True) as t:
+        for _ in range(STEPS):
+            graph.replay()
+            t.step()
+    assert t.report is not None
+    (device,) = t.report.summary.devices
+    assert device.n_kernels >= 2 * N_PRODUCTS * len(t.report.summary.steps)
+    assert t.report.summary.n_gpu_events_without_launch == 0
