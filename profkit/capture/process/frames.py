@@ -16,11 +16,36 @@ from profkit.capture.source.user_code import is_profkit_frame
 
 _LOCALS_ARE_A_VIEW: Final = (3, 13)
 """PEP 667."""
+_RUNS_BACKWARD: Final = "_engine_run_backward"
+"""The function of ``torch/autograd/graph.py`` that calls autograd's engine, and waits for it."""
 
 
 def running() -> Iterator[FrameType]:
     """The frames of all threads except profkit's own, the innermost of each thread first."""
     return filterfalse(is_profkit_frame, running_frames())
+
+
+def find_caller(depth: int = 1) -> FrameType | None:
+    """Return the frame of what called the function that calls this.
+
+    Autograd runs the backward pass of a device in a thread of its own, where no Python function is
+    on the stack. The frame is then the one that waits for it, if a single thread does; else None.
+
+    Args:
+        depth: 1 for the caller of the function that calls this, 2 for the caller of that one.
+
+    Source: ``Engine::start_device_threads`` in ``torch/csrc/autograd/engine.cpp``; a backward pass
+    on the CPU runs in the thread that began it. Measured with torch 2.11 on an H100.
+    """
+    try:
+        return sys._getframe(depth + 1)  # noqa: SLF001
+    except ValueError:  # the stack is not that deep
+        waiting = [
+            frame
+            for frame in sys._current_frames().values()  # noqa: SLF001
+            if frame.f_code.co_name == _RUNS_BACKWARD
+        ]
+        return waiting[0] if len(waiting) == 1 else None
 
 
 def describe_code(code: CodeType) -> str:

@@ -10,12 +10,12 @@ Source: ``torch.cuda._gpu_trace``; ``torch._C._activate_gpu_trace``, which has n
 raises.
 """
 
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 from profkit.capture.process import console
+from profkit.capture.process.frames import find_caller
 
 _OPERATIONS: Final = (
     ("DeviceSynchronizationCallbacks", "a device synchronization"),
@@ -27,11 +27,11 @@ _OPERATIONS: Final = (
 _registered: Final[list[tuple[list[Any], Any]]] = []
 
 
-def start(report: Callable[[str, FrameType], None]) -> None:
+def start(report: Callable[[str, FrameType | None], None]) -> None:
     """Register callbacks with the trace, unless they are registered.
 
     Args:
-        report: Receives the operation and the running frame; it must not raise.
+        report: Receives the operation and the running frame, or None; it must not raise.
     """
     if _registered:
         return
@@ -61,8 +61,8 @@ def stop() -> None:
     _registered.clear()
 
 
-def _callback(report: Callable[[str, FrameType], None], operation: str) -> Callable[..., None]:
+def _callback(report: Callable[[str, FrameType | None], None], operation: str) -> Callable[..., None]:
     def on_sync(*_args: object) -> None:
-        report(operation, sys._getframe(2))  # noqa: SLF001  (above this and the registry's loop)
+        report(operation, find_caller(2))  # above this and the registry's loop
 
     return on_sync

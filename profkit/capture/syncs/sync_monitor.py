@@ -20,7 +20,6 @@ the call returns, and an exception raised then is that of the call);
 """
 
 import re
-import sys
 import threading
 import warnings
 from collections import Counter
@@ -31,6 +30,7 @@ from types import FrameType
 from typing import Any, Final
 
 from profkit.capture.process import devices
+from profkit.capture.process.frames import find_caller
 from profkit.capture.source.user_code import Place, UserCode
 from profkit.capture.syncs import explicit_calls, gpu_trace
 from profkit.dataclass import dataclass
@@ -102,7 +102,7 @@ class SyncCounter:
 
 
 _Instruction = tuple[int, int]
-"""A frame's id and its current instruction: the same until the frame continues."""
+"""A frame's id and its current instruction, -1 without one: the same until the frame continues."""
 _lock: Final = threading.RLock()
 _listeners: Final[list[Listener]] = []
 _pending: Final[dict[int, tuple[_Instruction, list[Sync]]]] = {}
@@ -193,15 +193,15 @@ class _SyncWarningFilter:
     def match(self, text: str) -> bool:
         """Tell whether the entry drops a warning; reports it if it is the mode's."""
         if SYNC_WARNING.match(text):
-            _on_mode_warning(sys._getframe(1))  # noqa: SLF001
+            _on_mode_warning(find_caller())
             return not self._pass_on
         return _PROTOTYPE_WARNING.match(text) is not None
 
 
-def _on_mode_warning(frame: FrameType) -> None:
+def _on_mode_warning(frame: FrameType | None) -> None:
     # A sync that the trace has reported too counts once: here, where an exception surfaces.
     instruction, pending = _pending.get(threading.get_ident(), (None, []))
-    is_traced = bool(pending) and instruction == (id(frame), frame.f_lasti)
+    is_traced = bool(pending) and instruction == _instruction_of(frame)
     traced = pending.pop(0) if is_traced else None
     if not devices.in_profkit_sync():
         _notify(traced or _sync(OPERATION, frame), raises_at_line=True)
@@ -212,15 +212,19 @@ def _on_explicit_call(operation: str, frame: FrameType) -> None:
         _notify(_sync(operation, frame), raises_at_line=True)
 
 
-def _on_trace_callback(operation: str, frame: FrameType) -> None:
+def _on_trace_callback(operation: str, frame: FrameType | None) -> None:
     if devices.in_profkit_sync() or explicit_calls.is_in_call():
         return
     # torch only logs an exception raised here. If the mode reports this sync too, it does so next:
     # those of other instructions it will not report.
-    thread, instruction = threading.get_ident(), (id(frame), frame.f_lasti)
+    thread, instruction = threading.get_ident(), _instruction_of(frame)
     if _pending.get(thread, (instruction,))[0] != instruction:
         _notify_pending(thread)
     _pending.setdefault(thread, (instruction, []))[1].append(_sync(operation, frame))
+
+
+def _instruction_of(frame: FrameType | None) -> _Instruction:
+    return (id(frame), -1 if frame is None else frame.f_lasti)
 
 
 def _notify_pending(thread: int) -> None:
@@ -234,7 +238,7 @@ def _notify(sync: Sync, *, raises_at_line: bool) -> None:
         listener(sync, raises_at_line)
 
 
-def _sync(operation: str, frame: FrameType) -> Sync:
+def _sync(operation: str, frame: FrameType | None) -> Sync:
     return Sync(
         operation,
         place=_user_code().innermost(frame),

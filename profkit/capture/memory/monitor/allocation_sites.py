@@ -16,7 +16,6 @@ has the traceback of each tensor's Python object.
 
 import contextlib
 import linecache
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
@@ -28,6 +27,7 @@ from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.memory.monitor.tracemalloc_lines import DEEP_FRAMES, user_stack
 from profkit.capture.process import program_profilers, signals
 from profkit.capture.process.compiling import has_compiled
+from profkit.capture.process.frames import find_caller
 from profkit.capture.process.objects import is_exactly
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
 from profkit.model.live_memory import Leak
@@ -47,13 +47,13 @@ class OperatorCall(NamedTuple):
 
     Attributes:
         operator: Such as ``aten.add.Tensor``.
-        frame: The Python function that called it.
+        frame: The Python function that called it, or None where there is none on the stack.
     """
 
     operator: object
     inputs: object
     outputs: object
-    frame: FrameType
+    frame: FrameType | None
 
 
 class AllocationSampler:
@@ -266,7 +266,7 @@ def build_recording_mode(
                 raise
 
             inputs = args, *(kwargs or {}).values()
-            record(OperatorCall(func, inputs, outputs, sys._getframe(1)), began)
+            record(OperatorCall(func, inputs, outputs, find_caller()), began)
             return outputs
 
     return Recording()

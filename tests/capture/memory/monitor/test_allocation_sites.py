@@ -21,6 +21,16 @@ def sampler() -> Iterator[AllocationSampler]:
     assert _get_current_dispatch_mode_stack() == []
 
 
+def in_another_thread(x: Tensor) -> Tensor:
+    return x.cos() + 1
+
+
+@torch.jit.script
+def forked(x: Tensor) -> Tensor:
+    """Compute in a thread of torch's, where no Python function runs."""
+    return torch.jit.wait(torch.jit.fork(in_another_thread, x))
+
+
 def line_of(sampler: AllocationSampler, tensor: Tensor) -> int:
     """The line in this file that allocated a tensor."""
     stack = sampler.stack_of(tensor.untyped_storage()._cdata)
@@ -130,3 +140,21 @@ def test_sampling_does_not_import_the_compiler() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert ended.stdout.split() == ["True", "False"]
+
+
+def test_an_operator_in_a_thread_without_python_functions_is_recorded(
+    sampler: AllocationSampler,
+) -> None:
+    # As autograd's thread of a GPU is: a task of TorchScript runs in a thread of C++ alone, with
+    # the modes of the thread that began it.
+    results = []
+
+    def begin_and_wait() -> None:
+        sampler.begin()
+        with torch.no_grad():
+            results.append(forked(torch.ones(8)))
+        assert sampler.end(1)
+
+    begin_and_wait()
+    assert results[0].equal(torch.ones(8).cos() + 1)
+    assert sampler.stack_of(results[0].untyped_storage()._cdata) == ()
