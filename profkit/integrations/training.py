@@ -216,7 +216,7 @@ class _OpenTraining:
         self._closing.callback(program_profilers.unsubscribe, self._on_program_profiler)
 
         if leaks:
-            self._oom = OomMonitor(str(self._folder.parent), name, quiet=True, stacks_of="alloc")
+            self._oom = OomMonitor(str(self._folder.parent), name, quiet=True)
             self._closing.enter_context(self._oom)
             self._boundaries = StepBoundaries(
                 lambda _source: LeakMonitor(

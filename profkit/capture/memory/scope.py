@@ -98,6 +98,7 @@ class Memory(wrappers.CaptureBlock):
         self._report: Report | None = None
         self._syncs = SyncCounter()
         self._cuda = contextlib.ExitStack()
+        self._oom: oom.OomMonitor | None = None
 
     def __repr__(self) -> str:
         file = self.path or self.snapshot
@@ -113,7 +114,8 @@ class Memory(wrappers.CaptureBlock):
         if current.is_on and _n_monitored.get(name, 0) < options.limit and self._steps is None:
             _n_monitored[name] = _n_monitored.get(name, 0) + 1
 
-            self._cuda.enter_context(oom.OomMonitor(options.folder, name, quiet=options.quiet))
+            self._oom = oom.OomMonitor(options.folder, name, quiet=options.quiet)
+            self._cuda.enter_context(self._oom)
             self._cuda.enter_context(history.HistoryRecording())
             sync_monitor.subscribe(self._syncs.count)
 
@@ -142,6 +144,9 @@ class Memory(wrappers.CaptureBlock):
 
         # The history is still on here: a snapshot without it has no allocation sites.
         with self._cuda:
+            if kind is not None and self._oom is not None:
+                # What ended the block, most probably; what is allocated now is what was then.
+                self.snapshot = self._oom.path
             if self._live is not None:
                 self._write(self._live)
             elif steps.is_without_steps:
@@ -239,8 +244,8 @@ class Memory(wrappers.CaptureBlock):
         )
 
     def _write_snapshot(self, trace: Path) -> None:
-        """Write the CUDA snapshot, if the program has allocated CUDA memory."""
-        if not history.is_recording():
+        """Write the CUDA snapshot, if the program has allocated CUDA memory and none is written."""
+        if self.snapshot is not None or not history.is_recording():
             return
         with contextlib.suppress(CaptureError):  # no CUDA memory was allocated
             try:

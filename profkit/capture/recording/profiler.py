@@ -4,13 +4,15 @@ The only module that makes, starts and stops torch's profiler.
 """
 
 import contextlib
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from enum import IntEnum, auto
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from profkit.capture.process import devices, environment, kineto_start, program_profilers
 from profkit.capture.process.imported_code import imported_code
@@ -76,6 +78,7 @@ class ProfilerRecording:
         kind: Which threads are recorded.
         cost: What starting and stopping took.
         closed: Names of regions that the caller opens and always ends before it stops this.
+        records_devices: Whether the work of devices is recorded too.
     """
 
     def __init__(
@@ -94,6 +97,9 @@ class ProfilerRecording:
         self.kind = RecordingKind.ALONE if is_alone else _require_kind(all_threads=all_threads)
         self.cost = ProfilerCost()
         self.closed: set[str] = set()
+        activities = choose_activities(ops=options.ops, device=options.device and device)
+        self.records_devices = activities != choose_activities(ops=True, device=False)
+        self._exported: IO[bytes] | None = None
         self._state = ProfilerState.NEW
         self._window: RecordedWindow | None = None
         # Another thread may mute a recording while its own one stops it.
@@ -105,7 +111,7 @@ class ProfilerRecording:
         is_of_all = self.kind is RecordingKind.ALL_THREADS
         with program_profilers.own():
             self._profile: Any = torch.profiler.profile(
-                activities=choose_activities(ops=options.ops, device=options.device and device),
+                activities=activities,
                 record_shapes=options.shapes,
                 profile_memory=options.memory,
                 with_stack=stacks,
@@ -248,12 +254,42 @@ class ProfilerRecording:
             self._profile.stop_trace()
         self._state = ProfilerState.STOPPED
 
+    def keep_device_times(self) -> None:
+        """Export the events now for :meth:`export`, if the times of devices could be lost.
+
+        Kineto converts them from the processor's clock each time that it writes them, with what
+        the profiler that stopped last has measured; before the start of that one they all are 0.
+
+        Source: ``ApproximateClockToUnixTimeConverter::makeConverter`` of libkineto, whose result is
+        global and set in ``KinetoThreadLocalState::finalizeTrace``. Measured with torch 2.11 on an
+        H100: all kernels of a recording began at 0 and took 0, if it was exported after another.
+
+        Raises:
+            CaptureError: If torch could not write it.
+        """
+        if not self.records_devices or self._exported is not None:
+            return
+        with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
+            text = Path(scratch) / "trace.json"
+            self._export(text)
+            self._exported = tempfile.TemporaryFile(prefix="profkit-")  # noqa: SIM115
+            with text.open("rb") as exported:
+                shutil.copyfileobj(exported, self._exported)
+
     def export(self, path: Path) -> None:
         """Write the events as JSON text.
 
         Raises:
             CaptureError: If torch could not write it.
         """
+        if self._exported is None:
+            self._export(path)
+            return
+        self._exported.seek(0)
+        with path.open("wb") as copy:
+            shutil.copyfileobj(self._exported, copy)
+
+    def _export(self, path: Path) -> None:
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             raise CaptureError(
@@ -276,6 +312,9 @@ class ProfilerRecording:
         Source: ``torch.profiler.profile`` has bound methods of itself in ``action_map``.
         """
         harmless_kinds.note_release(self, is_last=is_last)
+        if self._exported is not None:
+            self._exported.close()
+            self._exported = None
         self._profile.profiler = None
         self._imported_code = []
 

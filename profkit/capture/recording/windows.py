@@ -67,6 +67,7 @@ class RecordingWindows:
         """Stop recording steps."""
         if self.main is not None:
             self.main.stop()
+            self.main.keep_device_times()
 
     def mute_main(self) -> None:
         """Collect nothing more in the recorded steps; if they are of all threads, on any thread."""
@@ -83,6 +84,8 @@ class RecordingWindows:
         """Stop recording the step with stacks."""
         if self.lines is not None:
             self.lines.stop()
+            if self.main is None:  # it may have to stand for the recorded steps
+                self.lines.keep_device_times()
 
     def discard_ready(self) -> None:
         """End a profiler that was prepared and never started; torch cannot cancel it."""

@@ -312,7 +312,7 @@ class ProgramRun:
         self._finder.on_torch_import(is_first=not self._start.has_torch)
         if self._plan.monitor_memory:
             quiet, folder = self._plan.options.quiet, str(self._folder().parent)
-            self._oom = OomMonitor(folder, self._plan.name, quiet=quiet, stacks_of="alloc")
+            self._oom = OomMonitor(folder, self._plan.name, quiet=quiet)
             self._oom.__enter__()
 
     def _on_sigterm(self, signal: str) -> None:

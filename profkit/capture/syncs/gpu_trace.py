@@ -61,7 +61,9 @@ def stop() -> None:
     _registered.clear()
 
 
-def _callback(report: Callable[[str, FrameType | None], None], operation: str) -> Callable[..., None]:
+def _callback(
+    report: Callable[[str, FrameType | None], None], operation: str
+) -> Callable[..., None]:
     def on_sync(*_args: object) -> None:
         report(operation, find_caller(2))  # above this and the registry's loop
 

@@ -27,6 +27,7 @@ class FakeCuda:
         observers: Called when memory runs out.
         is_initialized: Whether the program has initialized CUDA.
         fails: Whether it refuses to record, as the asynchronous allocator does.
+        n_allocated: Blocks that were allocated so far, recorded or not.
     """
 
     is_on: bool = False
@@ -35,6 +36,7 @@ class FakeCuda:
     observers: list[Observer] = field(default_factory=list)
     is_initialized: bool = True
     fails: bool = False
+    n_allocated: int = 0
 
     def record(self, enabled: str | None, *rest: object) -> None:
         """Stands for ``_cuda_record_memory_history``: turning it off clears the history."""
@@ -47,6 +49,7 @@ class FakeCuda:
 
     def allocate(self, n_bytes: int = 512) -> None:
         """Allocate a block at a source line."""
+        self.n_allocated += 1
         if self.is_on:
             frames = [{"filename": "train.py", "line": 3, "name": "step"}]
             self.entries.append(
@@ -97,6 +100,7 @@ class FakeCuda:
             ("current_device", lambda: 0),
             ("memory_reserved", lambda _device: 3 * GIB),
             ("mem_get_info", lambda _device: (70 * GIB, 80 * GIB)),
+            ("memory_stats", lambda: {"allocation.all.allocated": self.n_allocated}),
         ):
             monkeypatch.setattr(torch.cuda, name, answer)
         monkeypatch.setattr(torch.cuda, "_queued_calls", [])

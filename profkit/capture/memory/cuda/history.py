@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from isal import igzip
 
@@ -27,15 +27,32 @@ from profkit.errors import CaptureError
 from profkit.model.device_bytes import SNAPSHOT_KEY
 
 SUFFIX: Final = ".snapshot.pickle.gz"
-MAX_ENTRIES: Final = 100_000
-"""Entries of the history buffer per device: some steps of a large model. An allocation takes three
-(allocated, free requested, freed), each with a stack: about 100 MB of host memory."""
 PROTOCOL: Final = 4
 """Pickle protocol, readable by every Python since 3.4."""
 _GZIP_LEVEL: Final = 1
 """The fastest: the program waits while the snapshot is written."""
 
-StacksOf = Literal["all", "alloc"]
+
+class Extent(NamedTuple):
+    """How much of the allocator's history is recorded.
+
+    A stack takes about 2 µs, in a backward pass more: on an H100, steps of a transformer that are
+    bound by the host took 10 % longer with stacks of allocations, and 19 % with those of frees too.
+
+    Attributes:
+        max_entries: Entries of the buffer per device, each about one kB of host memory. An
+            allocation takes three: allocated, free requested, freed.
+        stacks_of: Events with a stack: ``alloc`` for allocations, ``all`` for frees too.
+    """
+
+    max_entries: int
+    stacks_of: Literal["all", "alloc"]
+
+
+FULL: Final = Extent(100_000, "all")
+"""Some steps of a large model."""
+LATEST: Final = Extent(2_000, "alloc")
+"""For what is live at the end, which has its stacks anyway; the buffer is full after some steps."""
 
 _SWITCHES: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 """Functions of ``torch._C`` that turn the history on and off."""
@@ -56,14 +73,12 @@ class HistoryRecording:
 
     Args:
         started: Called once the history is on, whoever records it; it must not raise.
-        stacks_of: Events that are recorded with a stack, which takes about 2 µs each: ``alloc``
-            for allocations, ``all`` for frees too.
+        extent: How much of it.
     """
 
-    def __init__(
-        self, started: Callable[[], None] | None = None, stacks_of: StacksOf = "all"
-    ) -> None:
-        self._stacks_of = stacks_of
+    def __init__(self, started: Callable[[], None] | None = None, extent: Extent = FULL) -> None:
+        self._extent = extent
+        self._n_before = 0
         self._started: tuple[Callable[[], None], ...] = () if started is None else (started,)
         self._is_on = False
         self._unwatch: list[Callable[[], None]] = []
@@ -74,7 +89,7 @@ class HistoryRecording:
         if torch is None or not current.is_on:
             return self
         if _owner is not None:
-            _owner.call_when_started(self._started)
+            _owner.record_for(self._started, self._extent)
             return self
 
         _owner = self
@@ -91,9 +106,13 @@ class HistoryRecording:
         _owner = None
         self._end()
 
-    def _end(self) -> None:
+    def _leave_switches(self) -> None:
+        """Let torch's switches be its own again."""
         while self._unwatch:
             self._unwatch.pop()()
+
+    def _end(self) -> None:
+        self._leave_switches()
 
         # What the program has turned off or on again since is no longer this recording's.
         torch, was_on = _cuda_torch(), self._is_on
@@ -122,13 +141,33 @@ class HistoryRecording:
             setattr(extension, name, switch)
             self._unwatch.append(restore)
 
-    def call_when_started(self, functions: Iterable[Callable[[], None]]) -> None:
-        """Call functions, which must not raise, once the history is on, or now if it is."""
+    def record_for(self, started: Iterable[Callable[[], None]], extent: Extent) -> None:
+        """Record for another recording too, which begins within this one.
+
+        Args:
+            started: Called once the history is on, or now if it is; they must not raise.
+            extent: If it is larger, this one goes on with it, and the entries so far stay.
+        """
+        torch = _cuda_torch()
+        if extent > self._extent:
+            self._extent = extent
+            if self._is_on and torch is not None:
+                self._leave_switches()
+                self._turn_on(torch)
+
         if is_recording():
-            for function in functions:
+            for function in started:
                 function()
         else:
-            self._started = (*self._started, *functions)
+            self._started = (*self._started, *started)
+
+    @property
+    def is_filling(self) -> bool:
+        """Tell whether the buffer takes more host memory with each allocation of the program."""
+        torch = _cuda_torch()
+        if torch is None or not self._is_on:
+            return False
+        return _count_events(torch) - self._n_before < self._extent.max_entries
 
     def _begin(self) -> None:
         """Begin once CUDA is initialized; torch may call this after the block's end."""
@@ -149,9 +188,13 @@ class HistoryRecording:
         """Turn the allocator's history on, or warn that it is not recorded."""
         try:
             torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
-                "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
+                "all",
+                context=self._extent.stacks_of,
+                stacks="python",
+                max_entries=self._extent.max_entries,
             )
             self._is_on = True
+            self._n_before = _count_events(torch)
             self._stop_before_program(torch._C)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  (the program goes on without a history)
             console.warn("the CUDA memory history is not recorded.", error)
@@ -168,6 +211,11 @@ def is_recording() -> bool:
     with signals.held(), suppress(Exception):
         return torch is not None and bool(torch._C._cuda_isHistoryEnabled())  # noqa: SLF001
     return False
+
+
+def is_filling() -> bool:
+    """Tell whether a history of profkit's takes more host memory with each allocation."""
+    return _owner is not None and _owner.is_filling
 
 
 def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
@@ -205,6 +253,16 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
     with files.atomic_path(target) as partial, igzip.open(partial, "wb", _GZIP_LEVEL) as sink:
         pickle.dump(snapshot, sink, protocol=PROTOCOL)
     return target
+
+
+def _count_events(torch: Any) -> int:  # noqa: ANN401  (the module)
+    """Count what the history would have of the current device, if it had recorded from the start.
+
+    An allocation is one entry, a free two.
+    """
+    stats = torch.cuda.memory_stats()
+    n_freed = 2 * int(stats.get("allocation.all.freed", 0))
+    return int(stats.get("allocation.all.allocated", 0)) + n_freed
 
 
 def _cuda_torch() -> Any:  # noqa: ANN401  (the module, or None)

@@ -53,17 +53,15 @@ class OomMonitor:
         name: str,
         *,
         quiet: bool = False,
-        stacks_of: history.StacksOf = "all",
     ) -> None:
         self._folder = folder
         self._name = name
-        self._stacks_of = stacks_of
         self._quiet = quiet
         self._open: _Open | None = None
 
     def __enter__(self) -> Self:
         if history.has_cuda():
-            recording = history.HistoryRecording(started=self._begin, stacks_of=self._stacks_of)
+            recording = history.HistoryRecording(self._begin, history.LATEST)
             folder = files.trace_folder(self._folder, self._name)
             self._open = _Open(_absolute(folder), recording)
             recording.__enter__()

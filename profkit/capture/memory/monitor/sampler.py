@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from profkit.capture.memory.cuda import history
 from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
     grad_fns_of,
@@ -126,6 +127,8 @@ class Sampler:
 
     def _read_heap_if_affordable(self, step: int) -> Allocated | None:
         """Read what the program has allocated, which takes milliseconds if much of it is free."""
+        if history.is_filling():  # with each allocation on a device, the heap has an entry more
+            return None
         if not self._clock.affords("heap") and step < OVERDUE * self._heap_step:
             return None
         self._heap_step = step

@@ -43,6 +43,36 @@ def test_history_is_recorded_inside_the_block_with_python_stacks_and_a_limit(
     assert not cuda.is_on
 
 
+def test_a_recording_of_the_latest_has_stacks_of_allocations_alone(cuda: FakeCuda) -> None:
+    with history.HistoryRecording(extent=history.LATEST):
+        enabled, context, stacks, max_entries, *_ = cuda.requests[-1]
+    assert (enabled, context, stacks, max_entries) == ("all", "alloc", "python", 2000)
+    assert not cuda.is_on
+
+
+def test_a_longer_recording_within_a_short_one_makes_that_longer(cuda: FakeCuda) -> None:
+    with history.HistoryRecording(extent=history.LATEST):
+        cuda.allocate()
+        with history.HistoryRecording():
+            cuda.allocate()
+            assert cuda.requests[-1][1:4] == ("all", "python", 100_000)
+        assert cuda.is_on
+        assert len(cuda.entries) == 2
+        torch.cuda.memory._record_memory_history(max_entries=9)
+        assert cuda.entries == []  # the program's own begins anew
+    assert cuda.is_on
+
+
+def test_a_history_takes_more_memory_until_it_is_full(cuda: FakeCuda) -> None:
+    cuda.n_allocated = 10_000
+    assert not history.is_filling()
+    with history.HistoryRecording(extent=history.LATEST):
+        assert history.is_filling()
+        for _ in range(history.LATEST.max_entries):
+            cuda.allocate()
+        assert not history.is_filling()
+
+
 def test_history_recorded_by_the_program_is_not_turned_off(cuda: FakeCuda) -> None:
     torch.cuda.memory._record_memory_history(max_entries=9)
     cuda.allocate()
