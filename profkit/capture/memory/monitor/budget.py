@@ -120,6 +120,11 @@ class Clock:
         # What was never done has no known cost: the first time shows it.
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
+    def mean_ns(self, work: Work) -> float:
+        """Return the mean CPU time of some work so far; 0 if it was never done."""
+        spent = self._spent.get(work, _Spent())
+        return spent.cpu_ns / max(spent.n, 1)
+
     def steps_until_afforded(self, work: Work) -> int:
         """Return in how many steps some work is affordable, at the length of the last ones."""
         spent, share = self._spent.get(work, _Spent()), self._budget.share.get(work, 0.0)

@@ -11,6 +11,7 @@ from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import Series, TracedSteps, growth_of
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.process.compiling import has_compiled
 from profkit.index.trend import Trend
 from profkit.model.live_memory import Leak
 
@@ -19,6 +20,12 @@ _PASS_NS: Final = 15_000_000
 """What a pass over all objects takes at least, for those that ``import torch`` makes."""
 _NS_PER_BLOCK: Final = 11
 """What a pass takes more for each block of Python's allocator, some 2.6 per object."""
+_NS_PER_BLOCK_OF_HOST_SCAN: Final = 1_300
+"""What a scan of host objects takes for each such block."""
+_NS_PER_BLOCK_OF_COMPILERS: Final = 3_000
+"""The same after something was compiled, which leaves graphs of small objects behind."""
+_PASSES_OF_HOST_SCAN: Final = 8
+"""As how many passes over all objects a scan of host objects takes, in this process."""
 _MAX_HOST_SCANS: Final = 4
 """Scans of host objects, which cost more than anything else."""
 
@@ -102,6 +109,18 @@ class Instruments:
         with self.clock.spending("first"), self.sampler.excluding_own():
             earlier = self.live_tensors.find_earlier(self.first_step, step)
         self.series.add_earlier(earlier)
+
+    def affords_host_scan(self) -> bool:
+        """Tell whether another scan of host objects is affordable.
+
+        It is the longest that the program ever waits: 1.3 s for the objects that ``import torch``
+        makes, over 4 s with those of its compiler. Where such a pass was made already, this machine
+        and these objects are known.
+        """
+        ns_per_block = _NS_PER_BLOCK_OF_COMPILERS if has_compiled() else _NS_PER_BLOCK_OF_HOST_SCAN
+        by_blocks_ns = ns_per_block * sys.getallocatedblocks()
+        by_passes_ns = _PASSES_OF_HOST_SCAN * self.clock.mean_ns("first")
+        return self.clock.affords("host", max(by_blocks_ns, by_passes_ns))
 
     def sample(self, step: int, *, is_tracing: bool) -> None:
         """Take a sample at the end of a step, of all objects if some were missed.

@@ -273,7 +273,7 @@ class LeakMonitor:
         return Evaluated(
             grows=grows,
             affords_inspection=clock.affords("inspection"),
-            affords_host=clock.affords("host"),
+            affords_host=self._instruments.affords_host_scan(),
             can_sample_sites=grows
             and self._inspections.lacks_sites()
             and self._instruments.sites.can_begin(),
