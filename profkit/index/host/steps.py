@@ -80,7 +80,9 @@ def find_annotated_steps(
     Args:
         entry_name: Annotation that marks a step where there is no ``ProfilerStep``: profkit names
             each entry of a block after its capture. None for recordings by other programs.
-        open_step: Name of the step that was incomplete when the window ended, and is excluded.
+        open_step: Name of the step that was incomplete when the window ended, and is excluded. Of
+            entries of a block, which all have one name, it is the last: what follows the last
+            ``step()``, and often is nothing.
     """
     rows = np.flatnonzero(rows_named(events, STEP, Category.ANNOTATION, Category.OP))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
@@ -100,6 +102,10 @@ def find_annotated_steps(
         origin = "entry"
         rows = outermost(events, np.flatnonzero(rows_named(events, entry, Category.ANNOTATION)))
         n_incomplete += int(np.count_nonzero(rows_named(events, entry, Category.UNFINISHED)))
+        if open_step == entry_name and len(rows) > 1:
+            rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+            n_incomplete += _has_work(events, int(rows[-1]))
+            rows = rows[:-1]
 
     return Steps(
         rows=rows,
@@ -109,6 +115,13 @@ def find_annotated_steps(
         origin=origin,
         n_incomplete=n_incomplete,
     )
+
+
+def _has_work(events: EventTable, row: int) -> bool:
+    """Tell whether anything of the program is within an event."""
+    is_within = (events.ts_ns >= events.ts_ns[row]) & (events.end_ns <= events.end_ns[row])
+    is_within[row] = False
+    return bool((is_within & np.isin(events.category, PROGRAM)).any())
 
 
 def without_own_edges(events: EventTable, steps: Steps) -> Steps:
