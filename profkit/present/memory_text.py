@@ -146,6 +146,8 @@ def place_of(site: AllocationSite) -> str:
     """Return the label of a site without a source line."""
     if site.is_before_recording:
         return "allocated before recording"
+    if site.category == "gradient" and not site.stack:
+        return "in a backward pass"
     return visible(site.location.function or "") or NO_SOURCE_LINE
 
 

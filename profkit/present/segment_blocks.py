@@ -90,7 +90,9 @@ def find_segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
         n_bytes=n_bytes,
         state=blocks.state[row],
         line=memory.lines.of(stack),
-        use=use_of_blocks(stack, never_freed, find_uses(stacks), makes_optimizer_state(stacks)),
+        use=use_of_blocks(
+            stack, never_freed, at[row] != NO_ROW, find_uses(stacks), makes_optimizer_state(stacks)
+        ),
         at=at[row],
         clock=clock,
         until=int(times[-1]),

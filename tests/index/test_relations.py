@@ -225,3 +225,28 @@ def test_an_incomplete_step_is_excluded(read: Read) -> None:
         with builder.step():
             builder.compute("aten::mm", 1_000)
     assert read(builder).steps.names == ("ProfilerStep#0", "ProfilerStep#1")
+
+
+@pytest.mark.parametrize(("last_ns", "n_incomplete"), [(0, 0), (500, 1)])
+def test_what_follows_the_last_step_of_a_block_is_no_step(
+    read: Read, last_ns: int, n_incomplete: int
+) -> None:
+    builder = TraceBuilder(capture=CaptureInfo(version="1", name="train", open_step="train"))
+    for _ in range(3):
+        with builder.annotation("train"):
+            builder.compute("aten::mm", 1_000)
+    with builder.annotation("train"):
+        builder.advance(20)
+        if last_ns:
+            builder.compute("aten::mm", last_ns)
+    steps = read(builder).steps
+    assert steps.names == ("train",) * 3
+    assert (steps.ends_ns - steps.starts_ns).tolist() == [1_000] * 3
+    assert steps.n_incomplete == n_incomplete
+
+
+def test_a_block_without_steps_is_one_even_if_it_was_ended(read: Read) -> None:
+    builder = TraceBuilder(capture=CaptureInfo(version="1", name="train", open_step="train"))
+    with builder.annotation("train"):
+        builder.compute("aten::mm", 1_000)
+    assert read(builder).steps.names == ("train",)

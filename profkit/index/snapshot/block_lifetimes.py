@@ -58,10 +58,10 @@ def find_block_lifetimes(
     unknown = np.full(len(earlier), NO_STACK, dtype=np.int32)
     stack = np.concatenate((blocks.stack[row], history.stack[freed], unknown))
 
+    begin = np.concatenate((since + 1, replay.alloc[is_freed] + 1, np.zeros(len(earlier), np.intp)))
+
     return BlockLifetimes(
-        begin=np.concatenate(
-            (since + 1, replay.alloc[is_freed] + 1, np.zeros(len(earlier), np.intp))
-        ),
+        begin=begin,
         end=end,
         n_bytes=np.concatenate(
             (blocks.n_bytes[row], history.n_bytes[freed], history.n_bytes[earlier])
@@ -69,6 +69,10 @@ def find_block_lifetimes(
         stack=stack,
         line=lines.of(stack),
         use=use_of_blocks(
-            stack, end <= replay.end, find_uses(lines.stacks), makes_optimizer_state(lines.stacks)
+            stack,
+            end <= replay.end,
+            begin > 0,
+            find_uses(lines.stacks),
+            makes_optimizer_state(lines.stacks),
         ),
     )

@@ -105,7 +105,11 @@ def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     """Group live blocks by source line and use."""
     line = lines.of(live.stack)
     use = use_of_blocks(
-        live.stack, live.is_freed, find_uses(lines.stacks), makes_optimizer_state(lines.stacks)
+        live.stack,
+        live.is_freed,
+        ~live.is_before_recording,
+        find_uses(lines.stacks),
+        makes_optimizer_state(lines.stacks),
     )
 
     # Use and flag fit into the low bits of one key, which sorts faster than three columns.

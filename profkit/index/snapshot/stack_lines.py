@@ -21,6 +21,8 @@ _TORCH_FILE: Final = regex(
     r"[/\\](site-packages|dist-packages)[/\\](torch|torchgen|functorch|triton)[/\\]"
     r"|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]"
     r"|^torch[/\\]|[/\\]pytorch[^/\\]*[/\\]torch[/\\]"
+    # profkit itself, where it is not installed but runs from a checkout.
+    r"|[/\\]profkit[/\\](capture|cli|integrations)[/\\]"
 )
 _INSTALLED: Final = regex(r"[/\\](site|dist)-packages[/\\]")
 

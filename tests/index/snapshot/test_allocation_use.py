@@ -79,16 +79,34 @@ def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     of = stacks(works, state)
     stack = np.array([0, 0, 1, NO_STACK], dtype=np.int32)
     freed = np.array([True, False, True, True])
-    found = use_of_blocks(stack, freed, find_uses(of), makes_optimizer_state(of))
+    never = np.zeros(4, np.bool_)
+    found = use_of_blocks(stack, freed, never, find_uses(of), makes_optimizer_state(of))
     assert [USES[each] for each in found] == [
         "workspace", "optimizer-state", "optimizer-state", "unknown",
     ]  # fmt: skip
+
+
+def test_recorded_blocks_without_a_stack_are_of_the_backward_pass() -> None:
+    of = stacks((CALL, USER))
+    stack = np.array([NO_STACK, NO_STACK, 0], dtype=np.int32)
+    is_recorded = np.array([True, False, True])
+    freed = np.zeros(3, np.bool_)
+    found = use_of_blocks(stack, freed, is_recorded, find_uses(of), makes_optimizer_state(of))
+    assert [USES[each] for each in found] == ["gradient", "unknown", "activation"]
+
+
+def test_profkits_own_frames_are_no_lines_of_the_user() -> None:
+    mode = ("/home/u/profkit/profkit/capture/memory/monitor/allocation_sites.py", 261, "dispatch")
+    of = stacks((mode, USER))
+    (line,) = find_stack_lines(of).of(np.array([0], np.int32))
+    assert of.frames[line] == Frame(*USER)
 
 
 def test_without_stacks_every_use_is_unknown() -> None:
     none = stacks()
     found = use_of_blocks(
         np.array([NO_STACK], np.int32),
+        np.array([True]),
         np.array([True]),
         find_uses(none),
         makes_optimizer_state(none),
