@@ -100,9 +100,10 @@ _servers: Final[list[tuple[socket.socket, Mapping[str, str]]]] = []
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program."""
     inherited = {name: value for name, value in os.environ.items() if name not in _SET_BY_TORCH}
+    folders = [str(Path(profkit.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {
         **inherited,
-        "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "OMP_NUM_THREADS": "1",
         **environment,
     }

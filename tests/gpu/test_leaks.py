@@ -20,7 +20,7 @@ from tests.processes import start
 pytestmark = pytest.mark.gpu
 
 ON_CUDA = Path(__file__).with_name("on_cuda.py")
-BOUND_TO_THE_HOST = ("DataLoader", "numpy", ".to(", "device")
+BOUND_TO_THE_HOST = ("DataLoader", "Generator", "numpy", ".to(", "device")
 """Text of programs that choose the device of their tensors themselves."""
 
 

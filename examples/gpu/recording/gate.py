@@ -6,8 +6,8 @@ not need the GPU: it is done while another program uses it.
 Run: ``python gate.py [--snapshot FILE] PROGRAM [ARGUMENT…]`` or ``… -m MODULE [ARGUMENT…]``. It
 writes a line when it is ready, and begins when it has read one.
 
-``--snapshot`` is for a program that runs under ``profkit run``, which records the history of CUDA
-memory: a snapshot is written after the last step, while the program still has its tensors.
+``--snapshot`` records the history of CUDA memory, and writes a snapshot after the last step, while
+the program still has its tensors.
 """
 
 import argparse
@@ -19,16 +19,22 @@ from pathlib import Path
 
 READY = "ready"
 PROGRAMS = Path(__file__).resolve().parents[1]
+N_ENTRIES = 100_000
+"""Entries of the history: all of a program of this folder."""
 
 
 def write_snapshot_after_the_steps(target: Path) -> None:
     """Write a snapshot to a file when the program's last step has ended."""
     sys.path.insert(0, str(PROGRAMS))
     import measured  # noqa: PLC0415  (the path is set just now)
+    import torch  # noqa: PLC0415  (see main)
 
     from profkit.capture.memory.cuda import history  # noqa: PLC0415  (a bare run has no profkit)
     from profkit.errors import CaptureError  # noqa: PLC0415
 
+    if torch.cuda.is_available():
+        # profkit leaves a history alone that the program records.
+        torch.cuda.memory._record_memory_history(max_entries=N_ENTRIES)  # noqa: SLF001
     steps = measured.steps
 
     def steps_and_snapshot(options: argparse.Namespace) -> Iterator[int]:
@@ -44,12 +50,12 @@ def main() -> None:
     import torch  # noqa: F401, PLC0415  (takes long)
 
     del sys.argv[0]
-    if sys.argv[0] == "--snapshot":
-        write_snapshot_after_the_steps(Path(sys.argv[1]).absolute())
-        del sys.argv[:2]
     print(READY, flush=True)
     if not sys.stdin.readline():
         return  # the parent has exited
+    if sys.argv[0] == "--snapshot":
+        write_snapshot_after_the_steps(Path(sys.argv[1]).absolute())
+        del sys.argv[:2]
     if sys.argv[0] == "-m":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
