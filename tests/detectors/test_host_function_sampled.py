@@ -32,6 +32,25 @@ def test_a_collection_in_each_step_is_named_with_its_line_and_share(found: Found
     assert (finding.locations[0].line, finding.severity) == (18, "warning")
 
 
+def test_a_wait_for_a_backward_pass_in_another_thread_is_no_function(found: Found) -> None:
+    def step(b: TraceBuilder) -> None:
+        b.advance(9 * MS)
+        with b.thread(3000):
+            for _ in range(4):
+                b.compute("autograd::engine::evaluate_function: MmBackward0", MS // 2)
+                b.advance(2 * MS)
+            b.compute("autograd::engine::evaluate_function: MmBackward0", MS // 2)
+        b.compute("aten::mm", MS // 2)
+
+    # Of each step of 20 ms, the steps' thread waits for 10.5.
+    functions = [
+        function("main", 18, 90, callee="gc.collect"),
+        function("main", 20, 10, callee="loss.backward", part="backward"),
+    ]
+    (finding,) = found(recording(functions, step, MAIN_OPS), RULE)
+    assert "9.00 ms per step (45%)" in finding.message
+
+
 @pytest.mark.parametrize(
     ("sampled", "words"),
     [

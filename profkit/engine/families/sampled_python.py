@@ -18,9 +18,11 @@ from profkit.engine.context import Context
 from profkit.engine.families.compile import compile_times
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
+from profkit.index.runtime_calls import rows_named
 from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.location import MODULE_LEVEL, Location
+from profkit.model.torch_names import BACKWARD
 
 MIN_SHARE: Final = 0.05
 """A function that takes less of the steps is not named: with a hundred samples, as many as that may
@@ -78,7 +80,10 @@ def step_samples(ctx: Context) -> SampledTime | None:
 
 
 def python_time(ctx: Context) -> Intervals:
-    """Return the time of the steps in which their thread is outside of operators and waits."""
+    """Return the time of the steps in which their thread is outside of operators and waits.
+
+    Waits for a backward pass in another thread are left out as well.
+    """
     events = ctx.events
     is_known = _is_recorded_work(ctx) | (
         _on_step_thread(ctx) & _is_category(ctx, Category.OVERHEAD)
@@ -89,7 +94,27 @@ def python_time(ctx: Context) -> Intervals:
     )
     accounted = unite(accounted, ctx.path_activity.collectives)
     accounted = unite(accounted, covered_by(events, np.flatnonzero(is_known)))
-    return subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), accounted)
+    outside = subtract(union(ctx.steps.starts_ns, ctx.steps.ends_ns), accounted)
+    return subtract(outside, _backward_waits(ctx, outside))
+
+
+def _backward_waits(ctx: Context, outside: Intervals) -> Intervals:
+    """Return where the steps' thread waits for a backward pass, which runs in another thread.
+
+    Autograd has a thread for each device, and runs there what is on it; the thread that called
+    ``backward`` waits from the first of its operators to the last.
+
+    Args:
+        outside: Time in which the steps' thread runs no operator.
+
+    Source: ``Engine::execute`` and ``start_device_threads`` in ``torch/csrc/autograd/engine.cpp``.
+    """
+    is_backward = rows_named(ctx.events, BACKWARD, Category.OP) & ~_on_step_thread(ctx)
+    work = covered_by(ctx.events, np.flatnonzero(is_backward))
+    first = np.searchsorted(work.starts_ns, outside.starts_ns)
+    last = np.searchsorted(work.ends_ns, outside.ends_ns, side="right") - 1
+    has_work = first <= last
+    return union(work.starts_ns[first[has_work]], work.ends_ns[last[has_work]])
 
 
 def find_sampled_places(ctx: Context) -> tuple[SampledPlace, ...]:
