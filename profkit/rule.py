@@ -100,7 +100,7 @@ from profkit.model.live_memory import CYCLE, Chain, Leak
 from profkit.model.location import Location
 from profkit.model.memory_summary import FragmentationSite
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
-from profkit.model.trace import DeviceInfo, LoadNotes
+from profkit.model.trace import LOST_TIME, DeviceInfo, LoadNotes
 from profkit.names import middle_cut, short_kernel, visible
 from profkit.patterns import regex
 from profkit.readers.kineto.interning import WITHOUT_WORK
@@ -126,7 +126,7 @@ __all__ = [  # noqa: RUF022  (in groups)
     "WITHOUT_WORK",
     # Records.
     "Compiled", "CodePlace", "CpuTime", "HostThreads", "DeviceMismatch", "DEBUG_SETTINGS",
-    "DeviceInfo", "lacks_bfloat16", "LoadNotes", "MemorySnapshot", "State", "NO_STACK",
+    "DeviceInfo", "lacks_bfloat16", "LoadNotes", "LOST_TIME", "MemorySnapshot", "State", "NO_STACK",
     "FragmentationSite", "fragmentation_summary", "allocation_sites", "Leak", "Chain", "CYCLE",
     "Lateness", "PlaceTime",
 ]  # fmt: skip

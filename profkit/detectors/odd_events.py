@@ -3,10 +3,11 @@
 What it finds:
     Entries that are no events, begins without an end, and events with invalid times: not a number,
     a negative duration, a duration of more than a year, one event that alone makes the trace many
-    times as long, or a kernel that contains many later ones of its stream. Also a second trace or
-    list of events after the first, and invalid parts of what profkit recorded beside the events,
-    such as source lines that refer to operators that do not exist. A note names operators and
-    regions within which the profiler was stopped.
+    times as long, a kernel that contains many later ones of its stream, or work of a GPU whose
+    times the profiler has lost and writes as 0. Also a second trace or list of events after the
+    first, and invalid parts of what profkit recorded beside the events, such as source lines that
+    refer to operators that do not exist. A note names operators and regions within which the
+    profiler was stopped.
 
 Why it matters:
     One kernel with a duration of years dominates every total and share. Such events are skipped
@@ -15,7 +16,7 @@ Why it matters:
 
 How to fix it:
     Record again with a newer PyTorch and driver: most such events are bugs of a profiler that have
-    been fixed.
+    been fixed. Against lost times, export a trace before another profiler stops in the process.
 
 Example:
     ::
@@ -34,7 +35,8 @@ When to ignore this:
     A single event really took more than ten minutes, and ten times as long as all others together.
 
 Source:
-    ``profkit/readers/kineto/invalid_times.py``, which defines which events are skipped.
+    ``profkit/readers/kineto/invalid_times.py``, which defines which events are skipped;
+    ``ApproximateClockToUnixTimeConverter`` of libkineto, for lost times.
 """
 
 from collections.abc import Iterator
@@ -43,6 +45,7 @@ import numpy as np
 
 from profkit.index.runtime_calls import rows_named
 from profkit.rule import (
+    LOST_TIME,
     Category,
     Context,
     Finding,
@@ -119,7 +122,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{format_count(n)} of {format_count(notes.n_events)} events ({format_share(share)}) "
             f"were skipped and are excluded from all totals: {', '.join(_describe_kinds(notes))}."
         ),
-        fix="Record again with a newer PyTorch and driver.",
+        fix=(
+            "Export a trace before another `torch.profiler` stops in the same process: "
+            "in `on_trace_ready`, or right after its block."
+            if any(event.reason == LOST_TIME for event in notes.invalid)
+            else "Record again with a newer PyTorch and driver."
+        ),
         n=n,
         evidence={"events": [event.position for event in notes.invalid]},
     )

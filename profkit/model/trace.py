@@ -46,6 +46,10 @@ class RecordedWith:
     flops: bool | None = None
 
 
+LOST_TIME: Final = "the profiler has lost its time"
+"""The reason of events of a device whose trace was exported after another profiler had stopped."""
+
+
 @dataclass(frozen=True)
 class InvalidEvent:
     """An event with invalid times, excluded from all tables and totals.

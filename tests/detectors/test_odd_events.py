@@ -55,6 +55,13 @@ def test_each_kind_is_reported(more: list[Any], said: str, tmp_path: Path) -> No
     assert finding.n == len(more)
 
 
+def test_lost_times_of_a_device_have_a_fix_of_their_own(tmp_path: Path) -> None:
+    lost = {**kernel(0.0), "ts": 0.0}
+    (finding,) = report(tmp_path, lost, lost).health
+    assert "such as endless (the profiler has lost its time)" in finding.message
+    assert "before another `torch.profiler` stops" in finding.fix
+
+
 def test_single_accidents_are_notes_and_many_a_warning(tmp_path: Path) -> None:
     assert report(tmp_path, *[kernel(-1.0)] * 9).health[0].severity == "warning"
     few = json.loads(json.dumps([{"ph": "s", "id": 1, "ts": 1, "pid": 1, "tid": 1}])) * 5000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profkit.model.events import MISSING, Category
-from profkit.model.trace import Trace
+from profkit.model.trace import LOST_TIME, Trace
 from profkit.readers.kineto.split import TraceText, split_batches
 from tests.traces import load_trace as load
 
@@ -258,6 +258,21 @@ def test_a_kernel_that_lasts_over_many_later_ones_of_its_stream_is_excluded(tmp_
     assert {each.reason for each in notes.invalid} == {
         "it contains many later kernels of its stream"
     }
+
+
+def test_work_of_a_device_whose_times_are_all_0_is_excluded(tmp_path: Path) -> None:
+    lost = [event(0.0, 0.0, cat="kernel", name="gemm", pid=0, tid=7) for _ in range(3)]
+    calls = [event(0.0, 0.0, cat="cuda_runtime", name="cudaLaunchKernel") for _ in range(3)]
+    operators = [event(1e9 + number, 1.0, name="aten::mm") for number in range(30)]
+    trace = read(tmp_path, [*lost, *calls, *operators])
+    assert trace.notes.n_invalid == 6
+    assert {each.reason for each in trace.notes.invalid} == {LOST_TIME}
+    assert {name for name, _, _ in spans(trace)} == {"aten::mm"}
+
+
+def test_a_single_event_at_0_is_valid(tmp_path: Path) -> None:
+    first = event(0.0, 0.0, cat="cuda_runtime", name="cudaGetDevice")
+    assert not read(tmp_path, [first, *kernels_of_a_stream(30)]).notes.invalid
 
 
 def test_a_long_kernel_of_another_stream_is_valid(tmp_path: Path) -> None:

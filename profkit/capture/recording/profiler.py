@@ -78,7 +78,6 @@ class ProfilerRecording:
         kind: Which threads are recorded.
         cost: What starting and stopping took.
         closed: Names of regions that the caller opens and always ends before it stops this.
-        records_devices: Whether the work of devices is recorded too.
     """
 
     def __init__(
@@ -97,8 +96,6 @@ class ProfilerRecording:
         self.kind = RecordingKind.ALONE if is_alone else _require_kind(all_threads=all_threads)
         self.cost = ProfilerCost()
         self.closed: set[str] = set()
-        activities = choose_activities(ops=options.ops, device=options.device and device)
-        self.records_devices = activities != choose_activities(ops=True, device=False)
         self._exported: IO[bytes] | None = None
         self._state = ProfilerState.NEW
         self._window: RecordedWindow | None = None
@@ -111,7 +108,7 @@ class ProfilerRecording:
         is_of_all = self.kind is RecordingKind.ALL_THREADS
         with program_profilers.own():
             self._profile: Any = torch.profiler.profile(
-                activities=activities,
+                activities=choose_activities(ops=options.ops, device=options.device and device),
                 record_shapes=options.shapes,
                 profile_memory=options.memory,
                 with_stack=stacks,
@@ -123,6 +120,11 @@ class ProfilerRecording:
     def is_started(self) -> bool:
         """Whether it was started; it may have been stopped since."""
         return self._state >= ProfilerState.STARTED
+
+    @property
+    def records_devices(self) -> bool:
+        """Whether the work of devices is recorded too."""
+        return set(self._profile.activities) != set(choose_activities(ops=True, device=False))
 
     @property
     def is_muted(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.model.events import MISSING, Category, Int32s, Int64s, Mask, Rows
-from profkit.model.trace import InvalidEvent
+from profkit.model.trace import LOST_TIME, InvalidEvent
 from profkit.readers.kineto.batch import Columns
 
 MAX_NS: Final = 366 * 24 * 3600 * 10**9
@@ -28,7 +28,13 @@ _REASONS: Final = (
     "it lasts more than a year",
     "it alone makes the recording more than ten times as long",
     "it contains many later kernels of its stream",
+    LOST_TIME,
 )
+_OF_DEVICES: Final = (
+    Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.RUNTIME, Category.DRIVER,
+)  # fmt: skip
+"""Categories of events whose times Kineto converts whenever it writes them: to 0 if they are before
+the start of the profiler that stopped last. Source: see ``ProfilerRecording.keep_device_times``."""
 
 
 def find_invalid_times(
@@ -55,6 +61,7 @@ def find_invalid_times(
     # Each test compares an event with the others, so it must not see events that are invalid.
     kernels = np.flatnonzero((columns["category"] == Category.KERNEL) & (reason == 0))
     reason[_find_containing(kernels, columns["lane"], starts, lengths)] = 5
+    reason[_find_without_time(columns)] = 6
     outlier = _find_outlier(starts, lengths, reason == 0)
     if outlier is not None:
         reason[outlier] = 4
@@ -92,6 +99,13 @@ def _find_containing(kernels: Rows, lanes: Int32s, starts: Int64s, lengths: Int6
         if n_overlapping <= _MAX_OVERLAPPING_SHARE * len(plausible):
             containing.append(rows[is_containing])
     return np.concatenate(containing)
+
+
+def _find_without_time(columns: Columns) -> Rows:
+    """Find the events of devices at 0 with a length of 0, where there are several."""
+    is_zero = (columns["ts_ns"] == 0) & (columns["dur_ns"] == 0)
+    rows = np.flatnonzero(is_zero & np.isin(columns["category"], _OF_DEVICES))
+    return rows if len(rows) > 1 else rows[:0]
 
 
 def _find_outlier(starts: Int64s, lengths: Int64s, is_valid: Mask) -> int | None:

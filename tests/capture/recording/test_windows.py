@@ -31,7 +31,7 @@ def test_what_a_device_did_is_exported_before_another_profiler_stops(
     opened = windows()
     opened.start_main(stacks=False)
     main: Any = opened.main
-    main.records_devices = True
+    monkeypatch.setattr(ProfilerRecording, "records_devices", True)
     torch.ones(3).cos()
     opened.stop_main()
 
@@ -56,7 +56,7 @@ def test_a_step_with_stacks_that_stands_for_the_others_is_exported_at_once(
     opened = windows()
     opened.start_lines()
     lines: Any = opened.lines
-    lines.records_devices = True
+    monkeypatch.setattr(ProfilerRecording, "records_devices", True)
     torch.ones(3).sin()
     opened.stop_lines()
     monkeypatch.setattr(lines._profile, "export_chrome_trace", lambda _: pytest.fail("too late"))
