@@ -57,6 +57,13 @@ def test_a_program_runs_as_under_python_and_its_time_is_read(place: Path) -> Non
     assert ended == Ended(1.25)
 
 
+def test_all_that_a_program_prints_can_be_kept(place: Path) -> None:
+    (place / "program.py").write_text("for number in range(20): print('line', number)")
+    log = place / "logs" / "program.txt"
+    assert turns(place).run(["program.py"], place, log=log) == Ended(None)
+    assert log.read_text().splitlines() == [f"line {number}" for number in range(20)]
+
+
 def test_a_crash_is_told_with_the_last_lines_and_no_folder_of_this_machine(place: Path) -> None:
     ended = ran(place, "print('2.0 ms per step over 3 steps')\nraise ValueError('no such row')")
     assert ended.step_ms == 2.0
@@ -193,7 +200,7 @@ class Scripted:
         self.ends = list(ends)
         self.programs: list[Sequence[str]] = []
 
-    def run(self, program: Sequence[str], _folder: Path, _snapshot: Path | None = None) -> Ended:
+    def run(self, program: Sequence[str], *_places: Path | None) -> Ended:
         self.programs.append(program)
         return self.ends.pop(0)
 

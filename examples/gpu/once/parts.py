@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,13 @@ VARIANTS: Final = {
     "graphs": ("--graphs",),
 }
 """The ordinary transformer, by the arguments with which it is run."""
+STEADY: Final = {
+    "bare": None,
+    "all": (),
+    "no_leaks": ("--no-leaks",),
+    "no_trace": ("--no-trace",),
+}
+"""Options of ``profkit run``, or None without it."""
 LIBRARIES: Final = ("trainer_gpt2", "lightning_cnn")
 PYTHON: Final = (sys.executable, "-u", "-X", "faulthandler")
 PROFKIT: Final = (*PYTHON, "-m", "profkit")
@@ -58,6 +65,11 @@ class Setting:
         folder = self.folder.joinpath(*names)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @property
+    def n_steady(self) -> int:
+        """Steps of a program that goes on long after it was recorded."""
+        return 20 if self.is_rehearsal else 600
 
     def run(self, *commands: Command) -> None:
         """Run commands at the same time."""
@@ -185,6 +197,15 @@ def roofline(setting: Setting) -> None:
     )  # fmt: skip
 
 
+def steady(setting: Setting) -> None:
+    """Compare steps long after the recorded ones, with each thing that goes on until the end."""
+    for name, options in STEADY.items():
+        words = () if options is None else (*PROFKIT, "run", *options)
+        command = transformer(setting, f"steady_{name}", "plain", *words)
+        setting.run(replace(command, words=(*command.words, "--steps", str(setting.n_steady))))
+    setting.one("after", *PYTHON, "-m", "benchmarks.after_recording", "--device", setting.device)
+
+
 def libraries(setting: Setting) -> None:
     """Run programs that train with other libraries, under ``profkit run``."""
     for name in LIBRARIES:
@@ -239,6 +260,7 @@ PARTS: Final = (
     Part("compiled", compiled, 75.0),
     Part("pairs", pairs, 240.0),
     Part("overhead", overhead, 45.0),
+    Part("steady", steady, 100.0),
     Part("running", running, 60.0),
     Part("roofline", roofline, 40.0),
     Part("libraries", libraries, 90.0),

@@ -78,9 +78,14 @@ def page(truths: Sequence[Truth], rows: Rows) -> str:
     """
     parts = [_HEAD]
     parts += [_machines(rows.runs.values())] if rows.runs else [_NOTHING]
-    recorded = [truth for truth in truths if truth.faulty or truth.cured]
-    for text, table in ((_TIMES, _times), (_FINDINGS, _found), (_COSTS, _costs)):
-        parts.append(f"{text}\n{table(recorded) if recorded else _NO_ROW}")
+    timed = [truth for truth in truths if truth.faulty or truth.cured]
+    recorded = [truth for truth in truths if truth.said or truth.said_cured]
+    for text, table, rows_of in (
+        (_TIMES, _times, timed),
+        (_FINDINGS, _found, recorded),
+        (_COSTS, _costs, recorded),
+    ):
+        parts.append(f"{text}\n{table(rows_of) if rows_of else _NO_ROW}")
     parts.append(f"{_OVERHEAD}\n{_overhead(rows.overhead) if rows.overhead else _NO_ROW}")
     parts += list(_failures(rows.runs))
     parts += list(_owed(truths))

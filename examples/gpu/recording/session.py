@@ -91,7 +91,8 @@ class Session:
                 is_of_memory = EXPECTED[name]["kind"] == "memory"
                 snapshot = folder / f"end{SNAPSHOT_SUFFIX}" if is_of_memory else None
                 command = [*UNDER_PROFKIT, *options_of(name), *program]
-                watched = self._turns.run(command, folder, snapshot)
+                log = self._rows.folder / "logs" / f"{key}.txt"
+                watched = self._turns.run(command, folder, snapshot, log)
             failure = next((run.failure for run in (*bare, watched) if run.failure), "")
             try:
                 too_large = self._keep(key, name, cured, folder)

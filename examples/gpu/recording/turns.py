@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,13 @@ class Turns:
         self._timeout_s = timeout_s
         self._settings = settings
 
-    def run(self, program: Sequence[str], folder: Path, snapshot: Path | None = None) -> Ended:
+    def run(
+        self,
+        program: Sequence[str],
+        folder: Path,
+        snapshot: Path | None = None,
+        log: Path | None = None,
+    ) -> Ended:
         """Run a program to its end.
 
         The next run may start as soon as this one's steps are timed: files and reports need no GPU.
@@ -58,6 +63,7 @@ class Turns:
             program: A script or ``-m`` and a module, with its arguments.
             folder: Where it runs; it has a copy of ``examples/gpu``.
             snapshot: The file for a snapshot of CUDA memory, or None.
+            log: The file for all that it prints, or None.
         """
         gate = str(folder / "examples" / "gpu" / "recording" / "gate.py")
         wanted = ["--snapshot", str(snapshot)] if snapshot is not None else []
@@ -72,12 +78,16 @@ class Turns:
             errors="replace",
             start_new_session=True,
         ) as process:
-            return self._through(process, folder)
+            ended, written = self._through(process, folder)
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("".join(written), encoding="utf-8")
+        return ended
 
-    def _through(self, process: "subprocess.Popen[str]", folder: Path) -> Ended:
+    def _through(self, process: "subprocess.Popen[str]", folder: Path) -> tuple[Ended, list[str]]:
         assert process.stdin is not None  # noqa: S101  (both are pipes)
         assert process.stdout is not None  # noqa: S101
-        written: deque[str] = deque(maxlen=N_LAST)
+        written: list[str] = []
         with patience(process, START_S) as imports:
             for line in process.stdout:
                 if line.strip() == READY:
@@ -99,7 +109,7 @@ class Turns:
         with rest:
             written.extend(process.stdout)
             process.wait()
-        last = "".join(written).replace(str(folder), ".").strip()
+        last = "".join(written[-N_LAST:]).replace(str(folder), ".").strip()
         if imports.is_over:
             said = f"torch was not imported within {START_S:.0f} s"
         elif runs.is_over:
@@ -107,7 +117,7 @@ class Turns:
         else:
             said = _how_it_ended(process.returncode)
         failure = f"{said}: {last}" if said and last else said
-        return Ended(step_ms, failure, imports.is_over or runs.is_over)
+        return Ended(step_ms, failure, imports.is_over or runs.is_over), written
 
 
 def _how_it_ended(code: int) -> str:

@@ -15,6 +15,7 @@ from types import CodeType
 from typing import IO, Any, Final
 
 from profkit.capture.process import devices, environment, kineto_start, program_profilers
+from profkit.capture.process.files import count_events
 from profkit.capture.process.imported_code import imported_code
 from profkit.capture.recording import event_tree, harmless_kinds, quiet_profiler
 from profkit.capture.recording.activities import choose_activities, toggled_activities
@@ -48,11 +49,13 @@ class ProfilerCost:
         start_ns: Time that preparing and starting took.
         stop_ns: Time that stopping took.
         stop_cpu_ns: Processor time of the recording's thread that stopping took.
+        n_exported: Events that were exported at the stop; 0 if they are exported later.
     """
 
     start_ns: int = 0
     stop_ns: int = 0
     stop_cpu_ns: int = 0
+    n_exported: int = 0
 
 
 class ProfilerRecording:
@@ -274,6 +277,7 @@ class ProfilerRecording:
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             text = Path(scratch) / "trace.json"
             self._export(text)
+            self.cost.n_exported = count_events(text)
             self._exported = tempfile.TemporaryFile(prefix="profkit-")  # noqa: SIM115
             with text.open("rb") as exported:
                 shutil.copyfileobj(exported, self._exported)
