@@ -203,7 +203,7 @@ def steady(setting: Setting) -> None:
         words = () if options is None else (*PROFKIT, "run", *options)
         command = transformer(setting, f"steady_{name}", "plain", *words)
         setting.run(replace(command, words=(*command.words, "--steps", str(setting.n_steady))))
-    setting.one("after", *PYTHON, "-m", "benchmarks.after_recording", "--device", setting.device)
+    setting.one("after", *PYTHON, str(ORDINARY / "after_recording.py"), "--device", setting.device)
 
 
 def libraries(setting: Setting) -> None:

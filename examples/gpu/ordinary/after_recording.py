@@ -5,7 +5,7 @@ calls of CUDA stay slower than they were. In one process, steps are timed before
 one, and after one with the variable; and the same of a step that replays a CUDA graph, with a
 recording of the replays at the end, which must have their kernels.
 
-Run: ``python -m benchmarks.after_recording [--device cuda]``
+Run: ``python examples/gpu/ordinary/after_recording.py [--device cuda]``
 """
 
 import argparse
