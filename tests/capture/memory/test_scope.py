@@ -7,6 +7,7 @@ import torch
 
 import profkit
 from profkit.capture.memory import scope
+from profkit.capture.memory.monitor.budget import OVERDUE
 from profkit.capture.memory.cuda import oom
 from profkit.capture.recording import current
 from tests.capture.memory.fake_cuda import FakeCuda
@@ -33,8 +34,9 @@ def test_a_block_has_a_timeline_leaks_and_a_report(tmp_path: Path) -> None:
     assert Path(m.path).parent == tmp_path / "epoch"
     assert m.path.endswith(".memory.json.gz")
     steps = [sample.step for sample in m.timeline]
-    # On a busy machine not every step is measured.
-    assert (steps[0], steps[-1], steps) == (1, 20, sorted(set(steps)))
+    # On a busy machine not every step is measured, but one is by each so much later.
+    assert (steps[0], steps) == (1, sorted(set(steps)))
+    assert 20 / OVERDUE < steps[-1] <= 20
     assert m.leaks[0].per_step_bytes == 16384
     assert m.report is not None
     assert [one.name for one in m.report.findings] == ["growing-container"]

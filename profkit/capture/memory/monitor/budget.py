@@ -57,7 +57,7 @@ class Budget:
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
             "first": 0.022, "full": 0.0, "young": 0.006, "graphs": 0.004, "heap": 0.004,
-            "evaluate": 0.004, "inspection": 1.5, "host": 2.5, "lines": 0.5, "collector": 0.005,
+            "evaluate": 0.004, "inspection": 1.5, "host": 3.0, "lines": 0.5, "collector": 0.005,
             "classify": 0.008, "workers": 0.15, "sites": 1.0,
         }
     )  # fmt: skip

@@ -7,7 +7,7 @@ made while the program still runs, as the variables of its functions are gone at
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, Final
 
 from profkit.capture.memory.holders import holder_chains
@@ -421,8 +421,9 @@ def _is_state(chains: Sequence[Chain]) -> bool:
 
 
 def _without_entries(chain: Chain) -> tuple[str, ...]:
-    """Return a chain's parts without the keys and indices of containers."""
-    return tuple("[]" if part.startswith("[") else part for part in chain.parts)
+    """Return a chain's parts without keys and indices, and each link of a linked list once."""
+    parts = ["[]" if part.startswith("[") else part for part in chain.parts]
+    return tuple(part for part, _ in groupby(parts))
 
 
 def _n_nodes_behind(tensors: Iterable[Any]) -> int:
