@@ -7,8 +7,8 @@ import torch
 
 import profkit
 from profkit.capture.memory import scope
-from profkit.capture.memory.monitor.budget import OVERDUE
 from profkit.capture.memory.cuda import oom
+from profkit.capture.memory.monitor.budget import OVERDUE
 from profkit.capture.recording import current
 from tests.capture.memory.fake_cuda import FakeCuda
 
