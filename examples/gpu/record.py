@@ -24,7 +24,16 @@ import torch
 
 from examples.gpu.recording.kept import expect, report_on
 from examples.gpu.recording.page import page
-from examples.gpu.recording.rows import CURED, EXPECTED, OVERHEAD, ROOT, Rows, machine, missing
+from examples.gpu.recording.rows import (
+    CURED,
+    EXPECTED,
+    OVERHEAD,
+    ROOT,
+    Rows,
+    machine,
+    missing,
+    settings,
+)
 from examples.gpu.recording.session import Session
 from examples.gpu.recording.truth import truths
 from examples.gpu.recording.turns import Turns
@@ -158,15 +167,12 @@ def main(words: list[str] | None = None) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print(NO_GPU, file=sys.stderr)
         return 1
-    settings = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
-    settings["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    )
+    variables = settings()
     if options.device == "cpu":
-        settings["OMP_NUM_THREADS"] = "1"  # less disturbed by other work on the machine
+        variables["OMP_NUM_THREADS"] = "1"  # less disturbed by other work on the machine
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        turns = Turns(options.timeout, settings)
+        turns = Turns(options.timeout, variables)
         session = Session(rows, turns, options.device, machine(), Path(scratch))
         succeeded = run_all(session, options)
     write_table(rows, session.reports, table)

@@ -9,7 +9,6 @@ Run: ``python -m examples.gpu.once --minutes 8 --out FOLDER [--device cpu] [PART
 
 import argparse
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -23,7 +22,7 @@ import torch
 
 from examples.gpu.once.command import Runner
 from examples.gpu.once.parts import PARTS, Setting
-from examples.gpu.recording.rows import ROOT
+from examples.gpu.recording.rows import settings
 
 TAR: Final = "gpu-once.tar"
 LARGEST_BYTES: Final = 15 << 20
@@ -57,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder, scratch = Path(temporary, "kept"), Path(temporary, "scratch")
         scratch.mkdir()
-        runner = Runner(scratch, folder / "logs", settings())
+        runner = Runner(scratch, folder / "logs", {**settings(), "PYTHONDONTWRITEBYTECODE": ""})
         for part in PARTS:
             left_s = ends_s - time.monotonic()
             if left_s <= 0 or (options.parts and part.name not in options.parts):
@@ -69,14 +68,6 @@ def main() -> int:
             print(f"{part.name}: {time.monotonic() - began_s:.1f} s", flush=True)
             pack(folder, options.out / TAR)
     return 0
-
-
-def settings() -> dict[str, str]:
-    """The environment variables of all commands: those of this process without profkit's."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    own["PYTHONDONTWRITEBYTECODE"] = ""
-    return own
 
 
 def pack(folder: Path, target: Path) -> None:

@@ -80,6 +80,12 @@ class Setting:
         self.run(Command(name, words, limit_s, settings))
 
 
+def watching(setting: Setting, *names: str) -> tuple[str, ...]:
+    """The words of ``profkit run`` with a folder, of these names, for all that it writes."""
+    kept = setting.kept(*names)
+    return (*PROFKIT, "run", "--dir", str(kept), "--json", str(kept / "report.json"))
+
+
 def transformer(setting: Setting, name: str, variant: str, *watching: str) -> Command:
     """The command that trains the ordinary transformer, bare or under ``profkit run``."""
     program = (str(ORDINARY / "transformer.py"), *VARIANTS[variant], *small(setting))
@@ -88,9 +94,8 @@ def transformer(setting: Setting, name: str, variant: str, *watching: str) -> Co
 
 def watched_and_bare(setting: Setting, variant: str) -> None:
     """Run the ordinary transformer under ``profkit run``, then bare."""
-    kept = setting.kept("ordinary", variant)
-    watching = (*PROFKIT, "run", "--dir", str(kept), "--json", str(kept / "report.json"))
-    setting.run(transformer(setting, f"watched_{variant}", variant, *watching))
+    words = watching(setting, "ordinary", variant)
+    setting.run(transformer(setting, f"watched_{variant}", variant, *words))
     setting.run(transformer(setting, f"bare_{variant}", variant))
 
 
@@ -187,14 +192,14 @@ def wait_for_folder(
 
 def roofline(setting: Setting) -> None:
     """Compare what kernels reach with what events measure."""
-    kept = setting.kept("roofline")
     sizes = ("--size", "256", "--device", "cpu") if setting.is_rehearsal else ()
     setting.one(
         "roofline",
-        *PROFKIT, "run", "--dir", str(kept), "--json", str(kept / "report.json"),
-        str(ORDINARY / "roofline.py"), *sizes,
+        *watching(setting, "roofline"),
+        str(ORDINARY / "roofline.py"),
+        *sizes,
         limit_s=40,
-    )  # fmt: skip
+    )
 
 
 def steady(setting: Setting) -> None:
@@ -209,14 +214,9 @@ def steady(setting: Setting) -> None:
 def libraries(setting: Setting) -> None:
     """Run programs that train with other libraries, under ``profkit run``."""
     for name in LIBRARIES:
-        kept = setting.kept("libraries", name)
-        setting.one(
-            name,
-            *PROFKIT, "run", "--dir", str(kept), "--json", str(kept / "report.json"),
-            str(ORDINARY / f"{name}.py"),
-            limit_s=40,
-        )  # fmt: skip
-        setting.one(f"bare_{name}", *PYTHON, str(ORDINARY / f"{name}.py"), limit_s=40)
+        program = str(ORDINARY / f"{name}.py")
+        setting.one(name, *watching(setting, "libraries", name), program, limit_s=40)
+        setting.one(f"bare_{name}", *PYTHON, program, limit_s=40)
 
 
 def rest(setting: Setting) -> None:

@@ -119,6 +119,13 @@ def _driver() -> str | None:
     return done.stdout.strip().partition("\n")[0] or None
 
 
+def settings() -> dict[str, str]:
+    """The environment variables of programs: those of this process without profkit's."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return own
+
+
 def options_of(name: str) -> list[str]:
     """The options of ``profkit run`` with which a program is recorded."""
     options: list[str] = EXPECTED[name].get("options", [])
