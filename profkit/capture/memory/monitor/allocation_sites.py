@@ -67,7 +67,7 @@ class AllocationSampler:
     def __init__(self) -> None:
         self.steps: set[int] = set()
         self.is_on = False
-        self._mode: Any = None
+        self._mode: RecordingMode | None = None
         self._stacks: dict[int, Stack] = {}
         self._kept_bytes: dict[int, int] = {}
         self._earlier: Callable[[int], bool] | None = None
@@ -96,8 +96,7 @@ class AllocationSampler:
         self._existed = in_threads
         if in_threads is not None:
             self._tracing.begin(DEEP_FRAMES)
-        self._mode = build_recording_mode(self._record, lambda: None)
-        self._mode.__enter__()
+        self._mode = RecordingMode(self._record, lambda: None)
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
 
@@ -111,13 +110,9 @@ class AllocationSampler:
             False if it was off, or if a mode of the program is above this one: try again after a
             later step.
         """
-        import torch
-
-        depth = torch._C._len_torch_dispatch_stack() if self.is_on else 0
-        if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self._mode:
+        if self._mode is None or not self._mode.pop():
             return False
 
-        self._mode.__exit__(None, None, None)
         self._mode = None
         self._add_traced()
         self._tracing.end()
@@ -231,15 +226,36 @@ def can_record() -> bool:
     return not (torch._C._len_torch_dispatch_stack() or has_compiled())
 
 
-def build_recording_mode(
-    record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
-) -> Any:  # noqa: ANN401
-    """Build a mode that runs every operator of this thread unchanged and records it.
+class RecordingMode:
+    """Runs every operator of this thread unchanged and records it, until it is popped.
 
     Args:
         record: Called after each operator.
         before: Called before it; ``record`` receives its result.
     """
+
+    def __init__(
+        self, record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
+    ) -> None:
+        self._mode = _build_mode(record, before)
+        self._mode.__enter__()
+
+    def pop(self) -> bool:
+        """Pop the mode; return False, and do nothing, if a mode of the program is above it."""
+        import torch
+
+        # torch's own exit pops whichever mode is on top.
+        depth = torch._C._len_torch_dispatch_stack()
+        if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self._mode:
+            return False
+        self._mode.__exit__(None, None, None)
+        return True
+
+
+def _build_mode(
+    record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
+) -> Any:  # noqa: ANN401
+    """Build the mode of torch; arguments as in :class:`RecordingMode`."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function, storage_of
 from profkit.capture.memory.monitor.allocation_sites import (
     OperatorCall,
-    build_recording_mode,
+    RecordingMode,
     can_record,
     tensors_in,
 )
@@ -107,7 +107,8 @@ class NativeSampler:
     """Measures a few steps.
 
     Attributes:
-        is_on: Whether steps are being measured.
+        is_on: Whether steps are being measured, or a mode of the program is still above the one
+            that measured them.
         growth: What was found, once it is.
     """
 
@@ -116,7 +117,7 @@ class NativeSampler:
         self.growth: NativeGrowth | None = None
         self._readings = _HeapReadings()
         self._user_code = UserCode()
-        self._mode: Any = None
+        self._mode: RecordingMode | None = None
         self._first = 0
         self._is_in_operator = False
         self._known: set[object] = set()
@@ -127,8 +128,7 @@ class NativeSampler:
         if sys.gettrace() is not None or not can_record() or not self._readings.is_possible:
             return
         self._first = step
-        self._mode = build_recording_mode(self._count_operator, self._read_before_operator)
-        self._mode.__enter__()
+        self._mode = RecordingMode(self._count_operator, self._read_before_operator)
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
 
@@ -144,16 +144,16 @@ class NativeSampler:
             self._readings.clear()
         self._known |= self._seen
 
-        if n_steps >= _N_STEPS or self._readings.is_exhausted:
+        if self.growth is None and (n_steps >= _N_STEPS or self._readings.is_exhausted):
             self.growth = self._readings.per_step(max(n_steps - 1, 1))
+        if self.growth is not None:
             self.end()
         return not self.is_on
 
     def end(self) -> None:
-        """Stop measuring, if it is on."""
+        """Stop measuring, if it is on; again after a later step if a mode is above this one."""
         if not self.is_on:
             return
-        self.is_on = False
 
         # The program may have set a tracer of its own meanwhile, which stays.
         if sys.gettrace() == self._at_call:
@@ -161,9 +161,9 @@ class NativeSampler:
         self._mark_frames(None)
         program_profilers.unsubscribe(self._on_program_profiler)
 
-        with contextlib.suppress(AssertionError):
-            self._mode.__exit__(None, None, None)
-        self._mode = None
+        if self._mode is not None and self._mode.pop():
+            self._mode = None
+            self.is_on = False
 
     def _on_program_profiler(self, _name: str) -> None:
         self.end()
