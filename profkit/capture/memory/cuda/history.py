@@ -79,6 +79,7 @@ class HistoryRecording:
     def __init__(self, started: Callable[[], None] | None = None, extent: Extent = FULL) -> None:
         self._extent = extent
         self._n_before = 0
+        self._is_full = False
         self._started: tuple[Callable[[], None], ...] = () if started is None else (started,)
         self._is_on = False
         self._unwatch: list[Callable[[], None]] = []
@@ -167,7 +168,12 @@ class HistoryRecording:
         torch = _cuda_torch()
         if torch is None or not self._is_on:
             return False
-        return _count_events(torch) - self._n_before < self._extent.max_entries
+        if not self._is_full:
+            n_events = _count_events(torch)
+            # The program may have reset the counters.
+            self._n_before = min(self._n_before, n_events)
+            self._is_full = n_events - self._n_before >= self._extent.max_entries
+        return not self._is_full
 
     def _begin(self) -> None:
         """Begin once CUDA is initialized; torch may call this after the block's end."""
@@ -187,6 +193,7 @@ class HistoryRecording:
     def _turn_on(self, torch: Any) -> None:  # noqa: ANN401  (the module)
         """Turn the allocator's history on, or warn that it is not recorded."""
         try:
+            self._n_before, self._is_full = _count_events(torch), False
             torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
                 "all",
                 context=self._extent.stacks_of,
@@ -194,7 +201,6 @@ class HistoryRecording:
                 max_entries=self._extent.max_entries,
             )
             self._is_on = True
-            self._n_before = _count_events(torch)
             self._stop_before_program(torch._C)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  (the program goes on without a history)
             console.warn("the CUDA memory history is not recorded.", error)

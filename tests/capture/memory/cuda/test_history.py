@@ -71,6 +71,8 @@ def test_a_history_takes_more_memory_until_it_is_full(cuda: FakeCuda) -> None:
         for _ in range(history.LATEST.max_entries):
             cuda.allocate()
         assert not history.is_filling()
+        cuda.n_allocated = 0  # the program has reset the counters
+        assert not history.is_filling()
 
 
 def test_history_recorded_by_the_program_is_not_turned_off(cuda: FakeCuda) -> None:
