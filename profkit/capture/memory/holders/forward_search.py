@@ -35,6 +35,8 @@ _NEWEST: Final = 128
 """Entries of a large container that are followed: what grows is at its end."""
 _MAX_ENTRIES: Final = 100_000
 """Entries of large containers that are compared with the targets, 30 ns each."""
+_MAX_PARENTS: Final = 8
+"""Objects noted as the holders of one that is no target: more name no further variable."""
 _GROWING: Final = (list, dict, deque)
 
 _WITHOUT_HOLDERS: Final = frozenset(
@@ -153,6 +155,8 @@ class _ForwardSearch:
                     if self._is_followed(held):
                         self._add(held, thing)
                         pending.append(held)
+                elif id(held) in self.graph.referrers:
+                    self._add_parent(held, thing)
 
     def _count(self, target: int) -> None:
         """Note that a reference to a target was found."""
@@ -166,6 +170,12 @@ class _ForwardSearch:
         self.graph.referrers[id(held)] = [id(holder)]
         if is_class(held):
             self.graph.roots[id(held)] = self._roots.of_class(held)
+
+    def _add_parent(self, held: object, holder: object) -> None:
+        """Add one more object that refers to a known one: several names may share a container."""
+        parents = self.graph.referrers[id(held)]
+        if len(parents) < _MAX_PARENTS and id(holder) not in parents:
+            parents.append(id(holder))
 
     def _select_entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
         """Return what an object refers to; of a large container targets and newest entries."""

@@ -51,9 +51,9 @@ def find_holdings(
 ) -> list[Holding]:
     """Find the holders of each target, or the autograd reference cycle that keeps it alive.
 
-    Every object that refers to a target directly yields one chain, the shortest from a root to it:
-    cutting the chain's last link removes that holder. A target that only unreachable cycles keep
-    alive has no chain.
+    Every object that refers to a target directly yields the shortest chain from a root to it, and
+    others that are as short: cutting the chain's last link removes that holder. A target that only
+    unreachable cycles keep alive has no chain.
 
     Args:
         targets: The objects. The sequence itself is not a holder.
@@ -112,26 +112,41 @@ def _find_paths(graph: ReferenceGraph, target: int) -> Iterator[_Path]:
     if root is not None:
         yield root, [graph.nodes[target]]
     for holder in graph.referrers.get(target, ()):
-        path = _find_path(graph, holder, target)
-        if path is not None:
-            yield path[0], [*path[1], graph.nodes[target]]
+        for holding_root, things in _find_best_paths(graph, holder, target):
+            yield holding_root, [*things, graph.nodes[target]]
 
 
-def _find_path(graph: ReferenceGraph, holder: int, target: int) -> _Path | None:
-    """Find the best path from a root to a holder of a target that does not pass the target."""
+def _find_best_paths(graph: ReferenceGraph, holder: int, target: int) -> list[_Path]:
+    """Find the best paths from roots to a holder of a target that do not pass the target.
+
+    Several are equally good where variables share a container, as the two iterators of
+    ``itertools.tee`` do.
+    """
     below: dict[int, int | None] = {holder: None}
     pending = [holder]
-    best: _Path | None = None
+    best: list[_Path] = []
 
+    def consider(top: int, things: list[object]) -> None:
+        """Keep the path from an object above the holder if it begins at a root, and none beats it."""
+        root = graph.roots.get(top)
+        if root is None:
+            return
+        path = root, things
+        if not best or _rank(path) < _rank(best[0]):
+            best[:] = [path]
+        elif _rank(path) == _rank(best[0]):
+            best.append(path)
+
+    consider(holder, [graph.nodes[holder]])
     # Breadth first: the list grows while it is read.
     for identity in pending:
-        root = graph.roots.get(identity)
-        if root is not None:
-            path = (root, _follow_down(graph, below, identity))
-            if best is None or _rank(path) < _rank(best):
-                best = path
         for parent in graph.referrers.get(identity, ()):
-            if parent not in below and parent != target:
+            if parent == target:
+                continue
+            # A module's variables are all held by one dict: each way there is a path of its own.
+            if parent in graph.roots:
+                consider(parent, [graph.nodes[parent], *_follow_down(graph, below, identity)])
+            if parent not in below:
                 below[parent] = identity
                 pending.append(parent)
     return best

@@ -15,6 +15,10 @@ from tests.capture.memory.worlds import World, text
 MODULES = {
     "a list": "history = [made()]\n",
     "two holders": "one = made()\nbox = Holder()\nbox.kept = [one]\nlast = one\ndel one\n",
+    "a container with two names": "one = [[made()]]\nother = [one[0]]\n",
+    "two readers of a stream": (
+        "import itertools\nfirst, second = itertools.tee([[made()]])\nnext(first)\n"
+    ),
     "twice in a list": "one = made()\nboth = [one, one]\ndel one\n",
     "an attribute of a class": "class Net:\n    cache = {}\nNet.cache['k'] = made()\n",
     "a closure": (
@@ -54,6 +58,11 @@ def chains_of(module: ModuleType, *, forward: bool) -> list[str]:
         assert search_forward(targets, (), n_references) is not None
     (found,) = holder_chains.find_holdings(targets, n_references=n_references, budget_s=60.0)
     return [text(chain) for chain in found.chains]
+
+
+def test_both_names_of_a_shared_container_hold_what_it_has(world: World) -> None:
+    module = world(MODULES["a container with two names"])
+    assert sorted(chains_of(module, forward=True)) == ["world.one[0][0]", "world.other[0][0]"]
 
 
 @pytest.mark.parametrize("source", MODULES.values(), ids=MODULES.keys())
