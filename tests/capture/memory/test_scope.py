@@ -47,7 +47,8 @@ def test_steps_of_a_trace_inside_the_block_count(tmp_path: Path) -> None:
     with profkit.memory("outer", dir=str(tmp_path), quiet=True) as m:
         for _ in profkit.steps(range(15), "inner", quiet=True, wait=20):
             torch.zeros(10)
-    assert m.timeline[-1].step == 15
+    # On a busy machine not every step is measured, but one is by each so much later.
+    assert 15 / OVERDUE < m.timeline[-1].step <= 15
 
 
 def test_optimizer_steps_count_if_the_program_reports_none(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_optimizer_steps_count_if_the_program_reports_none(tmp_path: Path) -> No
         for _ in range(10):
             weight.sum().backward()
             optimizer.step()
-    assert m.timeline[-1].step == 10
+    assert 10 / OVERDUE < m.timeline[-1].step <= 10
 
 
 def test_a_block_without_steps_warns_once(
