@@ -144,19 +144,32 @@ class _ForwardSearch:
         while pending and self._n_missing and self._n_objects < _MAX_OBJECTS:
             thing = pending.popleft()
             self._n_objects += 1
-            for held in self._select_entries(thing):
-                if id(held) in self._targets:
-                    self._count(id(held))
-                    parents = self.graph.referrers.setdefault(id(held), [])
-                    if id(thing) not in parents:
-                        parents.append(id(thing))
-                elif id(held) not in self._seen:
-                    self._seen.add(id(held))
-                    if self._is_followed(held):
-                        self._add(held, thing)
-                        pending.append(held)
-                elif id(held) in self.graph.referrers:
-                    self._add_parent(held, thing)
+            pending += [
+                held for held in self._select_entries(thing) if self._note_reference(held, thing)
+            ]
+
+    def _note_reference(self, held: object, holder: object) -> bool:
+        """Note a reference, and return whether to follow what it leads to, which is new."""
+        referrers = self.graph.referrers
+        if id(held) in self._targets:
+            self._count(id(held))
+            parents = referrers.setdefault(id(held), [])
+            if id(holder) not in parents:
+                parents.append(id(holder))
+            return False
+
+        if id(held) in self._seen:
+            # Several names may share a container.
+            parents = referrers.get(id(held), [])
+            if 0 < len(parents) < _MAX_PARENTS and id(holder) not in parents:
+                parents.append(id(holder))
+            return False
+
+        self._seen.add(id(held))
+        if self._is_followed(held):
+            self._add(held, holder)
+            return True
+        return False
 
     def _count(self, target: int) -> None:
         """Note that a reference to a target was found."""
@@ -170,12 +183,6 @@ class _ForwardSearch:
         self.graph.referrers[id(held)] = [id(holder)]
         if is_class(held):
             self.graph.roots[id(held)] = self._roots.of_class(held)
-
-    def _add_parent(self, held: object, holder: object) -> None:
-        """Add one more object that refers to a known one: several names may share a container."""
-        parents = self.graph.referrers[id(held)]
-        if len(parents) < _MAX_PARENTS and id(holder) not in parents:
-            parents.append(id(holder))
 
     def _select_entries(self, thing: Any) -> Iterable[object]:  # noqa: ANN401
         """Return what an object refers to; of a large container targets and newest entries."""

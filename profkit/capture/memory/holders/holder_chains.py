@@ -127,7 +127,7 @@ def _find_best_paths(graph: ReferenceGraph, holder: int, target: int) -> list[_P
     best: list[_Path] = []
 
     def consider(top: int, things: list[object]) -> None:
-        """Keep the path from an object above the holder if it begins at a root, and none beats it."""
+        """Keep the path from an object above the holder if that is a root and none beats it."""
         root = graph.roots.get(top)
         if root is None:
             return
