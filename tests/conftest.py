@@ -1,5 +1,6 @@
 """What all tests share: one core for each process, a cache of their own, and the marker gpu."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -27,6 +28,17 @@ let_interrupts_through()
 _caches = tempfile.TemporaryDirectory(prefix="profkit-tests-")
 os.environ["XDG_CACHE_HOME"] = _caches.name
 os.environ.pop("PROFKIT_CACHE", None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> None:
+    """The garbage collector passes over nothing that was there before this file's tests.
+
+    What pytest and thousands of tests have made is more than the objects of most programs, and both
+    collections and searches for the holders of a tensor would pass over it each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

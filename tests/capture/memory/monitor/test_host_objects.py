@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,6 @@ from profkit.capture.process.malloc_stats import Heap
 from tests.capture.memory.monitor import sizes_program
 
 Totals = dict[str, TypeTotals]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _unfrozen_at_the_end() -> Iterator[None]:
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
