@@ -114,6 +114,7 @@ print("intact")
 
 
 def test_immortal_objects_are_not_frozen_by_the_program() -> None:
+    gc.unfreeze()
     gc.collect()  # in which Python 3.12 freezes them
     assert not has_frozen_objects()
     gc.freeze()

@@ -1,5 +1,6 @@
-"""Runs a small program as a module of its own."""
+"""Runs a small program as a module of its own, and hides the objects of tests before."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,22 @@ from types import ModuleType
 
 import pytest
 
+from profkit.capture.memory.holders import native_refs
 from tests.capture.memory.worlds import START, World
+
+
+@pytest.fixture(autouse=True)
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide what ``small_heap`` has frozen, which is not the program's: its walk takes seconds."""
+    monkeypatch.setattr(native_refs, "has_frozen_objects", lambda: False)
+
+
+@pytest.fixture
+def all_objects() -> Iterator[None]:
+    """Show the objects of tests before too, for holders such as a module of a library."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture

@@ -86,8 +86,8 @@ def test_tensors_saved_by_the_graph_of_a_cycle_are_kept_by_it() -> None:
     assert parameter() is None
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_an_object_with_a_holder_has_no_cycle() -> None:
-    gc.unfreeze()  # this module's variables, which a search backward finds
     KEPT.append(with_graphed_gradient())
     found = holding(weakref.ref(KEPT[0]))
     assert "".join(found.chains[0].parts).endswith("KEPT[0]")

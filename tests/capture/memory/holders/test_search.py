@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
+from profkit.capture.memory.holders import native_refs
 from profkit.capture.memory.holders.holder_chains import find_chains
+from profkit.capture.process.objects import has_frozen_objects
 from tests.capture.memory.saved_tensors import needs_saved_tensors
 from tests.capture.memory.worlds import World, of, text
 
@@ -123,6 +125,7 @@ def test_a_holder_in_the_program_comes_before_a_nearer_one_in_a_library(world: W
         del vars(colorsys)["_kept"]
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_library_is_named_if_it_is_the_only_holder(world: World) -> None:
     import colorsys
 
@@ -167,7 +170,8 @@ def test_a_saved_tensor_is_named_by_the_lasting_holder_and_not_by_a_variable_of_
     assert text(chain).startswith("box.inner.state.grad_fn in main at world.py:18 → ")
 
 
-def test_frozen_objects_are_found(world: World) -> None:
+def test_frozen_objects_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_refs, "has_frozen_objects", has_frozen_objects)
     module = world("trainer = Holder()\ntrainer.losses = [made()]\n")
     gc.freeze()
     try:

@@ -131,6 +131,7 @@ def test_after_a_step_of_very_many_operators_no_other_is_sampled_and_its_line_is
     assert len(sampled) == 1
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_holder_in_the_program_is_named_before_a_nearer_one_in_a_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -482,6 +483,7 @@ class Meter:
         self.avg = 0.9 * self.avg + 0.1 * value
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_the_graph_of_one_tensor_is_held_by_its_attribute_and_not_by_a_dict_on_the_way() -> None:
     KEPT.append({"loss": Meter(), "aux": Meter()})
     weight = torch.ones(64, requires_grad=True)
@@ -620,6 +622,7 @@ def test_what_atexit_refers_to_is_named_as_arguments_of_a_callback() -> None:
 OF_THREAD = threading.local()
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_value_of_a_thread_is_named_by_its_attribute() -> None:
     OF_THREAD.seen = []
     try:

@@ -48,8 +48,8 @@ def test_tensors_that_a_collection_has_promoted_are_tracked(live: LiveTensors) -
     del kept
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_objects_from_before_the_beginning_are_not_scanned_again() -> None:
-    gc.unfreeze()
     filler = [[] for _ in range(50_000)]  # type: ignore[var-annotated]
     live = LiveTensors()
     gc.disable()  # a collection would promote them by itself
