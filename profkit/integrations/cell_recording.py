@@ -38,7 +38,7 @@ def new_recording(name: str, folder: str | None) -> "CellRecording | Idle":
         name: A name for the folder and the report.
         folder: The folder for files, or None for the usual one.
     """
-    has_stacks = can_trace_calls() and not program_profilers.python_profiler()
+    has_stacks = can_trace_calls() and not program_profilers.find_python_profiler()
     schedule = _SCHEDULE if has_stacks else {}
     # Through the package, which gives captures the function that makes their report.
     block = profkit.trace(name, limit=sys.maxsize, dir=folder, quiet=True, **schedule)

@@ -364,7 +364,7 @@ def test_classes_of_the_program_are_not_compared() -> None:
 
     kept = Incomparable("Kept", (), {})()
     assert not program_profilers.is_open()
-    assert program_profilers.python_profiler() == ""
+    assert program_profilers.find_python_profiler() == ""
     assert kept is not None
 
 

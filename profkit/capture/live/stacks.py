@@ -4,7 +4,7 @@ import sys
 import threading
 
 from profkit.capture.process import own_threads
-from profkit.capture.process.stack_sampler import Call, calls_of
+from profkit.capture.process.stack_sampler import Call, read_calls
 
 
 def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
@@ -19,7 +19,7 @@ def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [
-        (names.get(ident, "a native thread"), calls_of(innermost))
+        (names.get(ident, "a native thread"), read_calls(innermost))
         for ident, innermost in sys._current_frames().items()  # noqa: SLF001  (CPython's only way)
         if ident != except_for and not own_threads.is_own(ident)
     ]

@@ -31,12 +31,14 @@ def warn(text: str, error: BaseException | None = None) -> None:
         text = f"{text} {error}"
     elif error is not None:
         text = f"{text} {type(error).__name__}: {error}"
+    # A loop would repeat it in every step.
     if text not in _printed:
         _printed.add(text)
         _print(f"warning: {text}")
 
 
 def _print(text: str) -> None:
+    # In one call, so that lines of several processes are not mixed.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"profkit: {text}\n")
         sys.stderr.flush()

@@ -20,7 +20,7 @@ class CpuClock:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._children = _children_ns()
+        self._children = _read_children_ns()
         self._ended_ns = _ended_children_ns()
         self._process_ns = time.process_time_ns()
         self._thread_ns = time.thread_time_ns()
@@ -28,28 +28,31 @@ class CpuClock:
         self._began_ns = time.perf_counter_ns()
 
     def read(self) -> CpuTime | None:
-        """Processor time since then; None in another thread than the one that created it."""
+        """Return the processor time since then; None in another thread than that of the clock."""
         if threading.get_ident() != self._thread:
             return None
+
         window_ns = time.perf_counter_ns() - self._began_ns
         thread_ns = time.thread_time_ns() - self._thread_ns
         delayed_ns = _delayed_ns()
         if delayed_ns is not None:
             # The kernel counts a delay when it ends: this one may have begun before.
             delayed_ns = min(delayed_ns - (self._delayed_ns or 0), max(0, window_ns - thread_ns))
+
         process_ns = time.process_time_ns() - self._process_ns
-        now, ended_ns = _children_ns(), _ended_children_ns()
+        now, ended_ns = _read_children_ns(), _ended_children_ns()
         children_ns = None
         if now is not None and self._children is not None and ended_ns is not None:
             # What a child used that has ended and was waited for counts among the ended ones.
             used_ns = ended_ns - (self._ended_ns or 0)
             used_ns += sum(now.values()) - sum(self._children.values())
             children_ns = max(0, used_ns)
+
         return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns)
 
 
 def _delayed_ns() -> int | None:
-    """Time for which this thread was ready to run and had no core; None where it is not known.
+    """Return how long this thread was ready to run and had no core; None where it is not known.
 
     Source: ``/proc/[pid]/schedstat``, in the kernel's ``Documentation/scheduler/sched-stats.rst``.
     """
@@ -60,7 +63,7 @@ def _delayed_ns() -> int | None:
 
 
 def _ended_children_ns() -> int | None:
-    """Processor time of child processes that have ended and were waited for."""
+    """Return the processor time of child processes that have ended and were waited for."""
     try:
         import resource
     except ImportError:  # Windows
@@ -69,21 +72,23 @@ def _ended_children_ns() -> int | None:
     return round((used.ru_utime + used.ru_stime) * 1e9)
 
 
-def _children_ns() -> dict[int, int] | None:
-    """Processor time of each running child process by its id; None where it is not known.
+def _read_children_ns() -> dict[int, int] | None:
+    """Return the processor time of each running child by its id; None where it is not known.
 
     Source: ``/proc/[pid]/task/[tid]/children`` and ``/proc/[pid]/stat`` in proc(5).
     """
-    found: dict[int, int] = {}
+    used_ns: dict[int, int] = {}
     if not _CHILDREN.exists():
         return None
+
     try:
         tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
         for thread in Path("/proc/self/task").iterdir():
+            # A thread or a child may end while this goes on.
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
                 for pid in (thread / "children").read_text().split():
                     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                    found[int(pid)] = sum(map(int, fields[_CPU_FIELDS])) * tick_ns
+                    used_ns[int(pid)] = sum(map(int, fields[_CPU_FIELDS])) * tick_ns
     except (OSError, ValueError, AttributeError):
         return None
-    return found
+    return used_ns

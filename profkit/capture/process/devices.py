@@ -14,7 +14,7 @@ _in_profkit: Final[ContextVar[bool]] = ContextVar("profkit_synchronizes", defaul
 
 @contextlib.contextmanager
 def profkit_sync() -> Iterator[None]:
-    """A block whose syncs are profkit's own: they are neither reported nor counted."""
+    """Have the syncs of this block count as profkit's: they are neither reported nor counted."""
     token = _in_profkit.set(True)
     try:
         yield
@@ -23,12 +23,12 @@ def profkit_sync() -> Iterator[None]:
 
 
 def in_profkit_sync() -> bool:
-    """Whether this context is inside :func:`profkit_sync`."""
+    """Return whether this context is inside :func:`profkit_sync`."""
     return _in_profkit.get()
 
 
 def is_present(device: OnlyDevice) -> bool:
-    """Whether torch can use a kind of device."""
+    """Return whether torch can use a kind of device."""
     import torch
 
     module = getattr(torch, device, None)
@@ -52,20 +52,21 @@ def synchronize() -> None:
 
 
 def modules_in_use(kinds: Sequence[str] = ("cuda", "xpu")) -> Iterator[Any]:
-    """``torch.cuda`` and the like, if the program has initialized them; initializes none."""
+    """Yield ``torch.cuda`` and the like, if the program has initialized them."""
     torch = sys.modules.get("torch")
     for kind in kinds:
         module = getattr(torch, kind, None)
+
         with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
             if module is not None and module.is_available() and module.is_initialized():
                 yield module
 
 
 def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)
-    """The current device, and devices with memory reserved by this process.
+    """Return the current device, and devices with memory reserved by this process.
 
     Synchronizing any other would create a context on it, which takes hundreds of MiB.
     """
     current = int(module.current_device())
-    others = range(module.device_count())
-    return [current, *(i for i in others if i != current and module.memory_reserved(i))]
+    ordinals = range(module.device_count())
+    return [current, *(i for i in ordinals if i != current and module.memory_reserved(i))]

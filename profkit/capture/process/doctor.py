@@ -111,10 +111,15 @@ class Line:
 
 def examine(facts: Facts) -> tuple[Line, ...]:
     """Check a machine; the results are in the order of the page."""
-    return (*_basics(facts), *_devices(facts), *_profiling(facts), *_surroundings(facts))
+    return (
+        *_check_basics(facts),
+        *_check_devices(facts),
+        *_check_profiling(facts),
+        *_check_surroundings(facts),
+    )
 
 
-def _basics(facts: Facts) -> Iterator[Line]:
+def _check_basics(facts: Facts) -> Iterator[Line]:
     python = ".".join(map(str, facts.python))
     if facts.python < _MIN_PYTHON:
         yield Line(
@@ -122,6 +127,7 @@ def _basics(facts: Facts) -> Iterator[Line]:
         )
     else:
         yield Line("Python", "ok", " on ".join(filter(None, (python, facts.system))))
+
     if facts.torch is None:
         yield Line(
             "PyTorch", "problem", f"PyTorch cannot be imported: {facts.torch_error}",
@@ -139,16 +145,19 @@ def _basics(facts: Facts) -> Iterator[Line]:
 
 
 def _is_older(version: str, minimum: tuple[int, int]) -> bool:
-    """Whether a version, such as ``2.13.0+cpu``, is certain to be older than another one."""
+    """Return whether a version, such as ``2.13.0+cpu``, is certain to be older than another one."""
+    # A version without numbers, as of some builds from source, is not called old.
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < minimum
 
 
-def _devices(facts: Facts) -> Iterator[Line]:
+def _check_devices(facts: Facts) -> Iterator[Line]:
     if facts.torch is None:
         return
+
     for number, device in enumerate(facts.devices):
-        yield _one_device(facts, number, device)
+        yield _check_device(facts, number, device)
+
     if facts.devices:
         versions = [f"driver {facts.driver}"] if facts.driver else []
         if facts.driver_cuda:
@@ -158,14 +167,14 @@ def _devices(facts: Facts) -> Iterator[Line]:
         if versions:
             yield Line("driver", "ok", ", ".join(versions))
     else:
-        yield _why_no_device(facts)
+        yield _explain_no_device(facts)
 
 
-def _one_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
+def _check_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
     topic = f"cuda:{number}"
     current = ", current" if device.current else ""
     text = f"{device.name}, {format_bytes(device.total_bytes)}, {device.arch}{current}"
-    if facts.archs and not _runs_on(device.arch, facts.archs):
+    if facts.archs and not _can_run_on(device.arch, facts.archs):
         return Line(
             topic, "problem",
             f"{text}: this PyTorch build has kernels for {', '.join(facts.archs)} only.",
@@ -174,8 +183,8 @@ def _one_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
     return Line(topic, "ok", text)
 
 
-def _runs_on(arch: str, archs: tuple[str, ...]) -> bool:
-    """Whether a build has code for a device.
+def _can_run_on(arch: str, archs: tuple[str, ...]) -> bool:
+    """Return whether a build has code for a device.
 
     Binary code runs on its own major architecture and higher minor versions; ``compute_`` code is
     compiled for anything newer. Code with a letter at the end (``sm_90a``) runs on that one only.
@@ -183,15 +192,17 @@ def _runs_on(arch: str, archs: tuple[str, ...]) -> bool:
     Source: "Binary Compatibility" and "PTX Compatibility" in the CUDA C++ Programming Guide.
     """
     if not arch.startswith("sm_"):
-        return any(arch.partition(":")[0] == each.partition(":")[0] for each in archs)
+        # ROCm: features of the build may follow the name, as in `gfx90a:sramecc+:xnack-`.
+        return any(arch.partition(":")[0] == built.partition(":")[0] for built in archs)
+
     wanted = _number(arch)
-    for each in archs:
-        has = _number(each)
-        is_specific = not each[-1].isdigit()
+    for built in archs:
+        has = _number(built)
+        is_specific = not built[-1].isdigit()
         if is_specific or has > wanted:
             fits = has == wanted
         else:
-            fits = each.startswith("compute_") or has // 10 == wanted // 10
+            fits = built.startswith("compute_") or has // 10 == wanted // 10
         if fits:
             return True
     return False
@@ -201,11 +212,12 @@ def _number(arch: str) -> int:
     return int("".join(char for char in arch.partition("_")[2] if char.isdigit()) or 0)
 
 
-def _why_no_device(facts: Facts) -> Line:
-    """Why torch finds no GPU: the most certain cause."""
+def _explain_no_device(facts: Facts) -> Line:
+    """Explain why torch finds no GPU, by the most certain cause."""
     gpus = ", ".join(facts.gpus)
     if not facts.gpus and not facts.driver:
         return Line("GPU", "ok", "No GPU found; programs run on the CPU.")
+
     if facts.built_for is None:
         return Line(
             "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
@@ -213,12 +225,14 @@ def _why_no_device(facts: Facts) -> Line:
         )  # fmt: skip
     if facts.visible is not None:
         name, value = facts.visible
+        # Both are how a program is made to run on the CPU.
         if not value.strip() or value.strip() == "-1":
             return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
         return Line(
             "GPU", "problem", f"{name}={value!r} names no GPU of this machine ({gpus}).",
             f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists.",
         )  # fmt: skip
+
     built = facts.built_for.partition(" ")[2].partition(".")[0]
     if facts.driver_cuda and built.isdecimal() and facts.driver_cuda[0] < int(built):
         runs = "{}.{}".format(*facts.driver_cuda)
@@ -228,6 +242,7 @@ def _why_no_device(facts: Facts) -> Line:
             f"{facts.built_for}.",
             f"Update the driver, or install a build of PyTorch for CUDA {facts.driver_cuda[0]}.",
         )  # fmt: skip
+
     error = f" Its error: {facts.device_error}" if facts.device_error else ""
     return Line(
         "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
@@ -235,9 +250,10 @@ def _why_no_device(facts: Facts) -> Line:
     )  # fmt: skip
 
 
-def _profiling(facts: Facts) -> Iterator[Line]:
+def _check_profiling(facts: Facts) -> Iterator[Line]:
     if facts.torch is None:
         return
+
     if not facts.kineto:
         yield Line(
             "profiler", "problem", "This PyTorch is built without Kineto: it cannot record.",
@@ -250,6 +266,7 @@ def _profiling(facts: Facts) -> Iterator[Line]:
         )  # fmt: skip
     else:
         yield Line("profiler", "ok", f"records the CPU{' and the GPU' if facts.devices else ''}")
+
     for name in facts.injectors:
         yield Line(
             "profiler", "note", f"{name} is set: another tool may be using the GPU's profiler.",
@@ -257,8 +274,9 @@ def _profiling(facts: Facts) -> Iterator[Line]:
         )  # fmt: skip
 
 
-def _surroundings(facts: Facts) -> Iterator[Line]:
-    yield _threads(facts)
+def _check_surroundings(facts: Facts) -> Iterator[Line]:
+    yield _check_threads(facts)
+
     if facts.folder_error:
         yield Line(
             "traces", "problem", f"{facts.folder} cannot be written: {facts.folder_error}.",
@@ -272,7 +290,9 @@ def _surroundings(facts: Facts) -> Iterator[Line]:
         )  # fmt: skip
     else:
         yield Line("traces", "ok", f"{facts.folder}, {format_bytes(facts.free_bytes)} free")
-    yield _tensorboard(facts)
+
+    yield _check_tensorboard(facts)
+
     for name, value in sorted(facts.variables.items()):
         if name not in _KNOWN_VARIABLES:
             yield Line(
@@ -287,9 +307,10 @@ def _surroundings(facts: Facts) -> Iterator[Line]:
             yield Line("environment", "ok", f"{name}={value}")
 
 
-def _threads(facts: Facts) -> Line:
+def _check_threads(facts: Facts) -> Line:
     threads = facts.n_threads
     text = f"{facts.n_cores} for this process" + (f", {threads} used by PyTorch" if threads else "")
+
     if threads and threads > facts.n_cores:
         fix = f"Set OMP_NUM_THREADS={facts.n_cores}: more threads than cores slow each other down."
         return Line("cores", "note", text, fix)
@@ -299,8 +320,8 @@ def _threads(facts: Facts) -> Line:
     return Line("cores", "ok", text)
 
 
-def _tensorboard(facts: Facts) -> Line:
-    missing = [name for name, found in facts.packages.items() if found is None]
+def _check_tensorboard(facts: Facts) -> Line:
+    missing = [name for name, version in facts.packages.items() if version is None]
     if missing:
         fix = f"pip install {' '.join(missing)}"
         return Line(
@@ -309,11 +330,13 @@ def _tensorboard(facts: Facts) -> Line:
             f"{' and '.join(missing)} missing: no timeline in TensorBoard.",
             fix,
         )
+
     if facts.plugin_error:
         text = f"Its profiler plugin fails to load: {facts.plugin_error}."
         return Line("TensorBoard", "note", text, "pip install --upgrade torch-tb-profiler")
-    found = ", ".join(f"{name} {number}" for name, number in facts.packages.items())
+
+    versions = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
     if facts.tab_error:
-        text = f"{found}, but without the Profkit tab: {facts.tab_error}."
+        text = f"{versions}, but without the Profkit tab: {facts.tab_error}."
         return Line("TensorBoard", "note", text, "Reinstall profkit in TensorBoard's environment.")
-    return Line("TensorBoard", "ok", f"{found}, with the Profkit tab")
+    return Line("TensorBoard", "ok", f"{versions}, with the Profkit tab")

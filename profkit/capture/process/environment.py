@@ -30,7 +30,7 @@ mismatch: DeviceMismatch | None = None
 
 
 def describe(name: str, steps: StepKind) -> CaptureInfo:
-    """This process, its machine and its torch, for the capture of that name."""
+    """Describe this process, its machine and its torch, for the capture of that name."""
     global mismatch
     import torch
 
@@ -63,7 +63,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
 
 
 def host_threads() -> HostThreads:
-    """The threads and processes of the program as they are now.
+    """Return the threads and processes of the program as they are now.
 
     Source: torchrun sets ``LOCAL_WORLD_SIZE`` (torch.distributed.run, "Environment Variables").
     """
@@ -83,7 +83,7 @@ def host_threads() -> HostThreads:
 
 
 def n_cores() -> int:
-    """Processor cores that this process may use."""
+    """Return how many processor cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -96,7 +96,7 @@ def is_distributed() -> bool:
 
 
 def ranks() -> tuple[int | None, int | None]:
-    """The rank and the number of ranks of a distributed job; None and None outside one.
+    """Return the rank and the number of ranks of a distributed job; None and None outside one.
 
     Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (torch.distributed.run, "Environment
     Variables").
@@ -108,7 +108,7 @@ def ranks() -> tuple[int | None, int | None]:
 
 
 def processor() -> str | None:
-    """Name of the processor, or None."""
+    """Return the name of the processor, or None."""
     with contextlib.suppress(OSError), _CPUS.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             key, _, value = line.partition(":")
@@ -118,34 +118,39 @@ def processor() -> str | None:
 
 
 def revision(folder: Path) -> str | None:
-    """The git commit that is checked out in a folder or one around it, or None.
+    """Return the git commit that is checked out in a folder or one around it, or None.
 
     No process is started for it: the program is not to wait for one.
 
     Source: ``gitrepository-layout`` in git's documentation.
     """
     with contextlib.suppress(OSError, ValueError):
-        for each in (folder, *folder.parents):
-            git = each / ".git"
+        for checkout in (folder, *folder.parents):
+            git = checkout / ".git"
             if not git.exists():
                 continue
+
             if git.is_file():  # of a worktree or a submodule
-                git = each / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+                git = checkout / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
+            # A worktree has a HEAD of its own, and its branches in the folder of the repository.
             common = git / "commondir"
             shared = git / common.read_text(encoding="utf-8").strip() if common.exists() else git
-            return _commit(git, shared, (git / "HEAD").read_text(encoding="utf-8").strip())
+            return _find_commit(git, shared, (git / "HEAD").read_text(encoding="utf-8").strip())
     return None
 
 
-def _commit(git: Path, shared: Path, head: str) -> str | None:
-    """The commit of what ``HEAD`` has; branches are a file each, or lines of ``packed-refs``."""
+def _find_commit(git: Path, shared: Path, head: str) -> str | None:
+    """Find the commit of ``HEAD``; branches are a file each, or lines of ``packed-refs``."""
     name = head.partition("ref:")[2].strip()
     if not name:
         return head if _COMMIT.fullmatch(head) else None
+
+    # A branch that is in both has its newer commit in the file.
     for place in (git / name, shared / name):
         if place.is_file():
             commit = place.read_text(encoding="utf-8").strip()
             return commit if _COMMIT.fullmatch(commit) else None
+
     with contextlib.suppress(FileNotFoundError):
         for line in (shared / "packed-refs").read_text(encoding="utf-8").splitlines():
             commit, _, packed = line.partition(" ")
@@ -155,16 +160,16 @@ def _commit(git: Path, shared: Path, head: str) -> str | None:
 
 
 def device_names() -> list[str]:
-    """Names of the devices, without initializing a runtime that the program does not use."""
-    found: list[str] = []
+    """Name the devices, without initializing a runtime that the program does not use."""
+    names: list[str] = []
     for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError, AssertionError):
-            found += [module.get_device_name(i) for i in range(module.device_count())]
-    return found
+            names += [module.get_device_name(i) for i in range(module.device_count())]
+    return names
 
 
 def driver_version() -> str | None:
-    """Version of the GPU's kernel driver, or None."""
+    """Return the version of the GPU's kernel driver, or None."""
     for path in (_NVIDIA_VERSION, _AMD_VERSION):
         with contextlib.suppress(OSError):
             return path.read_text().strip() or None

@@ -39,13 +39,13 @@ _EVENT: Final = b'"ph": "X"'
 
 
 def safe_name(name: str) -> str:
-    """A name as one part of a path: letters, digits, ``_``, ``.``, ``+`` and ``-`` only."""
+    """Return a name as one part of a path: letters, digits, ``_``, ``.``, ``+`` and ``-`` only."""
     safe = _UNSAFE.sub("_", name).strip("._")
     return safe[:_MAX_NAME_LENGTH] or "trace"
 
 
 def trace_folder(folder: str | None, name: str) -> Path:
-    """The folder for the traces of one name.
+    """Return the folder for the traces of one name.
 
     Args:
         folder: The folder given by the user, or None for ``$PROFKIT_DIR``, else ``traces``.
@@ -54,7 +54,7 @@ def trace_folder(folder: str | None, name: str) -> Path:
 
 
 def trace_file(folder: Path) -> Path:
-    """A file name that no other capture has: by machine, process, job, rank and time."""
+    """Return a file name that no other capture has: by machine, process, job, rank and time."""
     worker = f"{safe_name(socket.gethostname())}_{os.getpid()}"
     launch = torchrun_job()
     if launch is not None:
@@ -68,7 +68,7 @@ def trace_file(folder: Path) -> Path:
 
 
 def torchrun_job() -> tuple[str, int] | None:
-    """The job's id, empty without one, and the number of restarts; None without torchrun.
+    """Return the job's id, empty without one, and the number of restarts; None without torchrun.
 
     Source: ``torch.distributed.run``, "Environment Variables"; ``none`` is the default id.
     """
@@ -80,7 +80,7 @@ def torchrun_job() -> tuple[str, int] | None:
 
 
 def job_name() -> str:
-    """What tells the job of this process from others at the same time, as a part of a path.
+    """Return what tells the job of this process from others at the same time, as part of a path.
 
     Source: torchrun sets ``MASTER_PORT`` (``torch.distributed.run``, "Environment Variables").
     """
@@ -89,14 +89,14 @@ def job_name() -> str:
 
 
 def beside(trace: str | Path, suffix: str) -> Path:
-    """The file of another kind that belongs to a trace, which need not exist."""
+    """Return the file of another kind that belongs to a trace, which need not exist."""
     path = Path(trace)
     return path.with_name(path.name.removesuffix(SUFFIX) + suffix)
 
 
 @contextlib.contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """A temporary path that is renamed to the target at the end, or removed on failure.
+    """Yield a temporary path that is renamed to the target at the end, or removed on failure.
 
     Args:
         target: The file; its folder is created if needed.
@@ -105,6 +105,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
         OSError: If the folder or the file cannot be created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, as a file can be renamed at once only within its file system.
     partial = target.with_name(f".{target.name}.part")
     try:
         yield partial
@@ -114,7 +115,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 def count_events(exported: Path) -> int:
-    """The number of complete events in a trace that torch exported as text.
+    """Return the number of complete events in a trace that torch exported as text.
 
     Raises:
         CaptureError: If the text is truncated, as it is on a full disk.
@@ -123,7 +124,9 @@ def count_events(exported: Path) -> int:
     with exported.open("rb") as source:
         while chunk := source.read(_CHUNK):
             n_events += (tail + chunk).count(_EVENT)
+            # One byte less than the text, so that an event between two chunks counts once.
             tail = (tail + chunk)[-len(_EVENT) + 1 :]
+
     if not tail.rstrip().endswith(b"}"):
         raise CaptureError(
             f"torch wrote an incomplete trace to {exported.parent}.",
@@ -145,23 +148,26 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
         CaptureError: If ``exported`` is not a JSON object.
     """
     with exported.open("rb") as source, atomic_path(target) as partial:
-        head, brace, rest = source.read(_CHUNK).partition(b"{")
+        # Not parsed: the text takes hundreds of megabytes, and profkit's data goes in front of it.
+        head, brace, first_chunk = source.read(_CHUNK).partition(b"{")
         if not brace or head.strip():
             raise CaptureError(f"torch did not export a trace to {exported}.")
+
         repair = _Utf8Repair()
         with _no_numbers_taken():
             n_threads = int(_can_start_threads())
             opened = igzip_threaded.open(partial, "wb", threads=n_threads)
+
         with opened as sink:
             sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
-            sink.write(repair(rest))
+            sink.write(repair(first_chunk))
             while chunk := source.read(_CHUNK):
                 sink.write(repair(chunk))
 
 
 @contextlib.contextmanager
 def _no_numbers_taken() -> Iterator[None]:
-    """Threads that are made in the block take no number of those that the program makes later.
+    """Have threads made in this block take no number from those that the program makes later.
 
     Their names, such as ``Thread-1``, are in the lines of many logs.
 
@@ -179,7 +185,7 @@ def _no_numbers_taken() -> Iterator[None]:
 
 
 def _can_start_threads() -> bool:
-    """Whether Python still starts threads: since 3.12 not while it exits.
+    """Return whether Python still starts threads: since 3.12 not while it exits.
 
     Source: https://github.com/python/cpython/issues/104690.
     """
@@ -217,6 +223,7 @@ class _Utf8Repair:
 
     def __call__(self, chunk: bytes) -> bytes:
         pending, _ = self._decoder.getstate()
+        # Nearly all chunks are ASCII, and need not be decoded.
         if chunk.isascii() and not pending:
             return chunk
         return self._decoder.decode(chunk).encode()

@@ -49,9 +49,10 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
         rank, world_size = environment.ranks()
         if rank is None or world_size is None or world_size < 2:  # noqa: PLR2004  (alone)
             return None
-        dumps = list(_dumps(with_stacks=is_end and bool(stopped_by)))
+        dumps = list(_read_dumps(with_stacks=is_end and bool(stopped_by)))
         if not dumps:
             return None
+
         target = files.beside(trace, SUFFIX)
         about = msgspec.json.encode(
             About(
@@ -62,9 +63,11 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
                 written_ns=time.time_ns(),
                 is_end=is_end,
                 stopped_by=stopped_by if is_end else "",
-                groups=_groups(),
+                groups=_read_groups(),
             )
         )
+
+        # The dumps are JSON already, and large: they are not parsed again.
         text = b'{"%s":%s,"%s":[%s]}' % (
             ABOUT.encode(), about, DUMPS.encode(), b",".join(dumps)
         )  # fmt: skip
@@ -76,13 +79,14 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
     return str(target)
 
 
-def _dumps(*, with_stacks: bool) -> Iterator[bytes]:
-    """The dump of each recorder that has calls, as JSON."""
+def _read_dumps(*, with_stacks: bool) -> Iterator[bytes]:
+    """Yield the dump of each recorder that has calls, as JSON."""
     functions = _functions()
     for name in _WITH_STACKS if with_stacks else _PLAIN:
         dump = getattr(functions, name, None)
         if dump is None:
             continue
+
         text: Any = dump()
         if with_stacks:
             # What torch itself has just pickled: numbers, text, lists and dictionaries.
@@ -93,21 +97,21 @@ def _dumps(*, with_stacks: bool) -> Iterator[bytes]:
 
 
 def _functions() -> object:
-    """Where torch has the functions of the recorders; None in a program without process groups."""
+    """Return torch's module of the recorders' functions; None without process groups."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None
     return sys.modules.get("torch._C._distributed_c10d")
 
 
-def _groups() -> dict[str, list[int]]:
-    """The ranks of each process group by name.
+def _read_groups() -> dict[str, list[int]]:
+    """Return the ranks of each process group by name.
 
     Source: ``torch/distributed/distributed_c10d.py`` (``_World.pg_names``, ``pg_group_ranks``).
     """
-    found: dict[str, list[int]] = {}
+    ranks_of_group: dict[str, list[int]] = {}
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         world = sys.modules["torch.distributed"].distributed_c10d._world  # noqa: SLF001
         for group, ranks in dict(world.pg_group_ranks).items():
-            found[str(world.pg_names[group])] = sorted(int(rank) for rank in ranks)
-    return found
+            ranks_of_group[str(world.pg_names[group])] = sorted(int(rank) for rank in ranks)
+    return ranks_of_group

@@ -21,7 +21,7 @@ _RUNS_BACKWARD: Final = "_engine_run_backward"
 
 
 def running() -> Iterator[FrameType]:
-    """The frames of all threads except profkit's own, the innermost of each thread first."""
+    """Return the frames of all threads except profkit's own, the innermost of each thread first."""
     return filterfalse(is_profkit_frame, running_frames())
 
 
@@ -49,19 +49,20 @@ def find_caller(depth: int = 1) -> FrameType | None:
 
 
 def describe_code(code: CodeType) -> str:
-    """Name and first line of a function: ``Net.forward at train.py:12``."""
+    """Return the name and first line of a function: ``Net.forward at train.py:12``."""
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{name} at {file}:{code.co_firstlineno}"
 
 
 def locals_of(frame: FrameType) -> dict[str, object]:
-    """The local variables of a frame; none for a module's frame, whose locals are its globals."""
+    """Return the local variables of a frame; none for a module's, whose locals are its globals."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         namespace = frame.f_locals
         return {} if namespace is frame.f_globals else dict(namespace)
     if sys.version_info >= _LOCALS_ARE_A_VIEW:
         return dict(frame.f_locals)
+
     cached = frame.f_locals
     values = dict(cached)
     if sys.getrefcount(cached) <= _REFCOUNT_OF_UNUSED_CACHE:
@@ -73,7 +74,7 @@ def locals_of(frame: FrameType) -> dict[str, object]:
 
 
 def local_values() -> list[object]:
-    """The local variables of all running functions, which the garbage collector does not list."""
+    """Return the locals of all running functions, which the garbage collector does not list."""
     return [value for frame in running() for value in locals_of(frame).values()]
 
 
@@ -84,7 +85,7 @@ def clear_cached_locals() -> None:
 
 
 def _refcount_of_unused_cache() -> int:
-    """References to cached locals by the frame, a variable and an argument."""
+    """Count the references to cached locals by the frame, a variable and an argument."""
     frame = sys._getframe()  # noqa: SLF001
     cached = frame.f_locals
     return sys.getrefcount(cached)

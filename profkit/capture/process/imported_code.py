@@ -32,21 +32,23 @@ def imported_code() -> Iterator[list[CodeType]]:
     Yields:
         The code so far. Who has it retains it.
     """
-    found: list[CodeType] = []
+    collected: list[CodeType] = []
     with _lock:
-        _open.append(found)
+        _open.append(collected)
         if not _undo:
-            _undo.extend(_watched(*function) for function in _LOADED_BY)
+            _undo.extend(_collect_code_of(*function) for function in _LOADED_BY)
+
     try:
-        yield found
+        yield collected
     finally:
         with _lock:
-            _open[:] = [each for each in _open if each is not found]
+            # By identity: two lists with the same code are equal.
+            _open[:] = [codes for codes in _open if codes is not collected]
             while _undo and not _open:
                 _undo.pop()()
 
 
-def _watched(class_name: str | None, name: str) -> Callable[[], None]:
+def _collect_code_of(class_name: str | None, name: str) -> Callable[[], None]:
     """Collect what a function of importlib returns; returns what restores the function."""
     owner: Any = importlib.import_module("importlib._bootstrap_external")
     owner = owner if class_name is None else getattr(owner, class_name)
@@ -56,8 +58,8 @@ def _watched(class_name: str | None, name: str) -> Callable[[], None]:
 
     def load(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (passes its arguments on)
         code = original(*args, **kwargs)
-        for found in _open:
-            found.append(code)
+        for collected in _open:
+            collected.append(code)
         return code
 
     # Python leaves frames of importlib out of the traceback of an error in the program's module.

@@ -42,6 +42,7 @@ def without_thread_error() -> Iterator[None]:
 def _filtered() -> Iterator[None]:
     """Collect what is written to stderr in this block, and write it without the line at the end."""
     with tempfile.TemporaryFile(buffering=0) as written:
+        # By its descriptor: Kineto writes in C, and knows nothing of `sys.stderr`.
         stderr = os.dup(_STDERR)
         os.dup2(written.fileno(), _STDERR)
         try:

@@ -25,15 +25,17 @@ def launched_rank() -> tuple[int, int] | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one whose parent has not noticed its end does not."""
+    """Return whether a process runs: one whose parent has not noticed its end does not."""
     if os.name != "posix":
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # of another user
         return True
+
+    # A process that has ended keeps its id until its parent waits for it.
     with contextlib.suppress(OSError, IndexError):
         status = Path(f"/proc/{pid}/stat").read_text()
         return status.rpartition(")")[2].split()[0] not in "ZX"

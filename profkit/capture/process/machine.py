@@ -24,19 +24,20 @@ _AMD: Final = Path("/dev/kfd")
 
 
 def gather() -> Facts:
-    """The facts about this machine. Imports torch; nothing is allocated on a device."""
-    folder, folder_error, free_bytes = _folder()
+    """Gather the facts about this machine. Imports torch; nothing is allocated on a device."""
+    folder, folder_error, free_bytes = _check_folder()
     packages = {name: _version(name) for name in ("tensorboard", "torch-tb-profiler")}
     try:
-        torch_facts = _torch_facts()
+        torch_facts = _gather_torch_facts()
     except Exception as error:  # noqa: BLE001  (a broken install raises anything)
         torch_facts = {"torch_error": _one_line(error)}
+
     return Facts(
         python=sys.version_info[:3],
         system=f"{platform.system()} {platform.machine()}",
-        gpus=_gpus(),
+        gpus=_list_gpus(),
         driver=environment.driver_version(),
-        driver_cuda=_driver_cuda(),
+        driver_cuda=_read_driver_cuda(),
         visible=next(((name, os.environ[name]) for name in _VISIBLE if name in os.environ), None),
         injectors=tuple(name for name in _INJECTORS if os.environ.get(name)),
         folder=folder,
@@ -52,8 +53,8 @@ def gather() -> Facts:
     )
 
 
-def _torch_facts() -> dict[str, Any]:
-    """The attributes of :class:`~profkit.capture.process.doctor.Facts` that come from torch."""
+def _gather_torch_facts() -> dict[str, Any]:
+    """Gather what :class:`~profkit.capture.process.doctor.Facts` has from torch."""
     import torch
     from torch.profiler import ProfilerActivity, supported_activities
 
@@ -61,15 +62,20 @@ def _torch_facts() -> dict[str, Any]:
     built_for = (
         f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else None
     )
+
     devices: tuple[DeviceFacts, ...] = ()
     device_error = ""
     try:
         if torch.cuda.is_available():
-            devices = tuple(_device(torch, number) for number in range(torch.cuda.device_count()))
+            devices = tuple(
+                _describe_device(torch, number) for number in range(torch.cuda.device_count())
+            )
         elif built_for:
+            # For its error: `is_available()` gives none.
             torch.cuda.init()
     except Exception as error:  # noqa: BLE001  (a driver fails in many ways)
         device_error = _one_line(error)
+
     cudnn = torch.backends.cudnn.version() if built_for else None
     return {
         "torch": str(torch.__version__),
@@ -84,32 +90,36 @@ def _torch_facts() -> dict[str, Any]:
     }
 
 
-def _device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (the module)
-    found = torch.cuda.get_device_properties(number)
+def _describe_device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (the module)
+    device = torch.cuda.get_device_properties(number)
     arch = (
-        getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
+        getattr(device, "gcnArchName", "")
+        if torch.version.hip
+        else f"sm_{device.major}{device.minor}"
     )
     current = number == torch.cuda.current_device()
-    return DeviceFacts(str(found.name), int(found.total_memory), arch, current)
+    return DeviceFacts(str(device.name), int(device.total_memory), arch, current)
 
 
-def _gpus() -> tuple[str, ...]:
-    """GPUs as their kernel drivers list them, whether torch can use them or not."""
-    found: list[str] = []
+def _list_gpus() -> tuple[str, ...]:
+    """List the GPUs that their kernel drivers name, whether torch can use them or not."""
+    names: list[str] = []
     for path in sorted(_NVIDIA.glob("gpus/*/information")):
         with contextlib.suppress(OSError):
             lines = path.read_text(errors="replace").splitlines()
             models = [line for line in lines if line.startswith("Model:")]
-            found += [line.partition(":")[2].strip() for line in models]
-    if not found and Path("/dev/nvidiactl").exists():
-        found.append("an NVIDIA GPU")
+            names += [line.partition(":")[2].strip() for line in models]
+
+    # A container may have the device without the driver's folder in /proc.
+    if not names and Path("/dev/nvidiactl").exists():
+        names.append("an NVIDIA GPU")
     if _AMD.exists():
-        found.append("an AMD GPU")
-    return tuple(found)
+        names.append("an AMD GPU")
+    return tuple(names)
 
 
-def _driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA version that the driver supports.
+def _read_driver_cuda() -> tuple[int, int] | None:
+    """Read the newest CUDA version that the driver supports.
 
     Source: ``cuDriverGetVersion`` in the CUDA Driver API reference: 1000 * major + 10 * minor.
     """
@@ -121,12 +131,14 @@ def _driver_cuda() -> tuple[int, int] | None:
     return None
 
 
-def _folder() -> tuple[str, str, int]:
-    """The folder for traces, why it is not writable (or an empty text), and its free bytes."""
+def _check_folder() -> tuple[str, str, int]:
+    """Return the folder for traces, why it is not writable (or empty), and its free bytes."""
     folder = os.environ.get("PROFKIT_DIR") or "traces"
     existing = Path(folder).absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
+
+    # By writing: permissions alone do not show a file system that is full or read-only.
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
@@ -143,20 +155,20 @@ def _version(package: str) -> str | None:
 
 
 def _plugin_error() -> str:
-    """Why TensorBoard cannot load the profiler's plugin, or an empty text."""
-    return _error_of(lambda: importlib.import_module("torch_tb_profiler.plugin"))
+    """Return why TensorBoard cannot load the profiler's plugin, or an empty text."""
+    return _catch_error(lambda: importlib.import_module("torch_tb_profiler.plugin"))
 
 
 def _tab_error() -> str:
-    """Why TensorBoard does not show profkit's own tab, or an empty text."""
-    found = entry_points(group="tensorboard_plugins", name="profkit")
-    if not found:
+    """Return why TensorBoard does not show profkit's own tab, or an empty text."""
+    plugins = entry_points(group="tensorboard_plugins", name="profkit")
+    if not plugins:
         return "no installed package provides it"
-    return next(filter(None, (_error_of(entry.load) for entry in found)), "")
+    return next(filter(None, (_catch_error(plugin.load) for plugin in plugins)), "")
 
 
-def _error_of(load: Callable[[], object]) -> str:
-    """The error that TensorBoard gets when it loads something, or an empty text."""
+def _catch_error(load: Callable[[], object]) -> str:
+    """Return the error that TensorBoard gets when it loads something, or an empty text."""
     try:
         load()
     except Exception as error:  # noqa: BLE001  (whatever it is)

@@ -40,13 +40,14 @@ class Heap:
 
     def __init__(self) -> None:
         self._mallinfo: Callable[[], _Mallinfo] | None = None
+        # Only glibc has it, since 2.33. The older ``mallinfo`` counts in 32 bits.
         with contextlib.suppress(OSError, AttributeError):
             mallinfo = ctypes.CDLL(None).mallinfo2
             mallinfo.restype = _Mallinfo
             self._mallinfo = mallinfo
 
     def free_bytes(self) -> int | None:
-        """Free bytes that the C allocator retains for reuse; None without ``mallinfo2``."""
+        """Return the free bytes that C's allocator retains; None without ``mallinfo2``."""
         return None if self._mallinfo is None else int(self._mallinfo().fordblks)
 
     def in_use(self) -> tuple[int, int, int] | None:
@@ -60,7 +61,7 @@ class Heap:
         return int(info.uordblks), int(info.hblkhd), int(info.hblks)
 
     def allocated(self) -> Allocated | None:
-        """What the C and Python allocators have allocated; None without ``mallinfo2``."""
+        """Return what C's and Python's allocators have allocated; None without ``mallinfo2``."""
         if self._mallinfo is None:
             return None
         info = self._mallinfo()

@@ -52,7 +52,7 @@ class CallOfClass:
         return parent.__call__
 
     def __call__(self, module: object, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """What the function does that the class seems to have: ``Net.__call__(module, x)``."""
+        """Do what the function does that the class seems to have: ``Net.__call__(module, x)``."""
         return self.__get__(module)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
@@ -89,7 +89,7 @@ class ModuleCalls:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it listens to one class."""
+        """Return whether it listens to one class."""
         return self._class is not None
 
     def narrow(self, module: object) -> None:
@@ -101,25 +101,29 @@ class ModuleCalls:
         is_plain = kind is not torch.nn.Module and kind.__call__ is torch.nn.Module.__call__
         if self._unhook is None or _DYNAMO in sys.modules or not is_plain:
             return
+
         try:
             kind.__call__ = call = CallOfClass(kind)
         except Exception:  # noqa: BLE001  (a metaclass of the program may refuse it with any)
             return
+
+        # The hook goes only now, so that one of the two listens at any time.
         _listener, self._class, self._call = self._on_call, kind, call
         self._unhook()
         self._unhook = None
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         global _listener  # noqa: PLW0603
         if self._unhook is not None:
             self._unhook()
             self._unhook = None
+
         kind, self._class = self._class, None
         if kind is not None:
             _listener = None
-            with contextlib.suppress(Exception):  # of a metaclass, as above
+            with contextlib.suppress(Exception):  # of a metaclass of the program
                 if vars(kind).get("__call__") is self._call:
                     del kind.__call__
             with contextlib.suppress(ValueError):

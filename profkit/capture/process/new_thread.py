@@ -11,8 +11,9 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
+# Recordings have this name, by which `model/own_code.py` recognizes that profkit waits here.
 def in_new_thread(work: Callable[[], _Result]) -> _Result:
-    """The result of a function that a new thread calls, while this one waits.
+    """Return the result of a function that a new thread calls, while this one waits.
 
     The thread has no hooks of ``threading``, as debuggers and profilers set.
 
@@ -36,6 +37,7 @@ def in_new_thread(work: Callable[[], _Result]) -> _Result:
     _thread.start_new_thread(run, ())
     with is_running:
         pass
+
     if errors:
         raise errors[0]
     return results[0]

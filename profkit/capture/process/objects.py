@@ -15,34 +15,36 @@ from typing import Any, Final
 
 
 def is_exactly(thing: object, *kinds: type) -> bool:
-    """Whether the type of something is one of some types, and no subclass."""
+    """Return whether the type of something is one of some types, and no subclass."""
     return any(type(thing) is kind for kind in kinds)
 
 
 def types_of(*types: type) -> list[type]:
-    """Some types and all their subclasses at this moment."""
-    found = [*types]
-    seen = set(map(id, found))
-    for one in found:
-        children: list[type] = type.__subclasses__(one)
-        new = [each for each in children if id(each) not in seen]
+    """Return some types and all their subclasses at this moment."""
+    kinds = [*types]
+    seen = set(map(id, kinds))
+
+    for kind in kinds:  # which grows meanwhile
+        # By `type`, as a metaclass may have a method of this name. Several bases share a subclass.
+        children: list[type] = type.__subclasses__(kind)
+        new = [child for child in children if id(child) not in seen]
         seen.update(map(id, new))
-        found += new
-    return found
+        kinds += new
+    return kinds
 
 
 def type_ids(*types: type) -> set[int]:
-    """Ids of some types and all their subclasses at this moment."""
+    """Return the ids of some types and all their subclasses at this moment."""
     return set(map(id, types_of(*types)))
 
 
 def instances(objects: Sequence[object], types: Collection[int]) -> list[Any]:
-    """The objects whose type has one of the given ids: in C alone, 0.1 s for a million."""
+    """Return the objects whose type has one of the given ids: in C alone, 0.1 s for a million."""
     return list(compress(objects, map(types.__contains__, map(id, map(type, objects)))))
 
 
 def referents_without_modules(*things: object) -> list[object]:
-    """What some objects refer to, as ``gc.get_referents`` gives it; of modules nothing.
+    """Return what some objects refer to, as ``gc.get_referents`` gives it; of modules nothing.
 
     Python 3.12 up to 3.12.5 counts objects that ``_asyncio`` has freed and will use again among
     what that module refers to. Whoever lists them frees them a second time, and from then on the
@@ -66,7 +68,7 @@ _MAX_IMMORTAL: Final = 1_000
 
 
 def has_frozen_objects() -> bool:
-    """Whether the program has frozen its objects, ten thousands of them, by ``gc.freeze()``.
+    """Return whether the program has frozen its objects, ten thousands of them, by ``gc.freeze()``.
 
     The collector of Python 3.12 moves immortal objects to the frozen ones by itself.
 
@@ -76,7 +78,7 @@ def has_frozen_objects() -> bool:
 
 
 def running_frames() -> Iterator[FrameType]:
-    """The frames of all threads, the innermost of each thread first.
+    """Yield the frames of all threads, the innermost of each thread first.
 
     A frame that one of its own variables refers to is a cycle: until the next full collection it
     would keep all of its callers with what they refer to, such as the gradients of a step. This

@@ -76,6 +76,7 @@ class OpenRegions:
             action()
 
     def _end(self, region: int) -> None:
+        # The innermost one: the object of a region that was never ended may have had this id.
         for place in reversed(range(len(self._open))):
             if self._open[place][0] == region:
                 del self._open[place]

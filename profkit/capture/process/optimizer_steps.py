@@ -79,11 +79,13 @@ def _follow_all() -> None:
 
 def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
     """Have the listeners called after ``step()`` of a class."""
+    # The mark is inherited: a class without a step of its own has a followed one already.
     if getattr(kind.step, _MARK, False):
         return
+
     had_own = "step" in vars(kind)
     original = kind.step
-    followed = _followed(original)
+    followed = _follow_calls(original)
     try:
         kind.step = followed
     except Exception:  # noqa: BLE001  (a metaclass of the program may refuse it with any)
@@ -100,7 +102,7 @@ def _follow(kind: Any) -> None:  # noqa: ANN401  (a class of optimizers)
     _undo.append(restore)
 
 
-def _followed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _follow_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls another one, and then the listeners."""
     is_dynamo_tracing = dynamo_flag()
 
@@ -116,6 +118,7 @@ def _followed(function: Callable[..., Any]) -> Callable[..., Any]:
             _depth.n -= 1
 
         if not _depth.n:
+            # A copy, as a listener may stop listening.
             for listener in tuple(_listeners):
                 listener(optimizer)
         return result

@@ -22,6 +22,7 @@ def start(work: Callable[[], object]) -> bool:
     Returns:
         Whether there is one: the system may allow no more, and at Python's exit none begins.
     """
+    # The thread waits until its ident is in the set, or else it could end before it is added.
     is_known = _thread.allocate_lock()
     is_known.acquire()
 

@@ -63,8 +63,10 @@ def run_script(path: str, args: Sequence[str]) -> BaseException | None:
     except OSError as error:
         reason = f"can't open file {full!r}: [Errno {error.errno}] {error.strerror}"
         raise CannotStartError(reason, 2) from None
+
     if not is_source:
         return _run(lambda: _execute_archive(full))
+
     # The file keeps its name, but its folder is without links, as in python itself.
     _set_first_path(str(Path(path).resolve().parent))
     # Compiled inside, so that a syntax error is the program's.
@@ -118,7 +120,7 @@ def _execute_archive(path: str) -> None:
 
 
 def _names_of(spec: ModuleSpec) -> dict[str, object]:
-    """What python sets in ``__main__`` for a module."""
+    """Return what python sets in ``__main__`` for a module."""
     return {
         "__file__": spec.origin,
         "__cached__": spec.cached,
@@ -138,7 +140,7 @@ def _execute(code: CodeType, **names: object) -> None:
 
 
 def _is_source(path: str) -> bool:
-    """Whether a file is Python source: an archive with a ``__main__`` or a ``.pyc`` is not."""
+    """Return whether a file is Python source, and neither an archive nor a ``.pyc``."""
     with Path(path).open("rb") as file:
         start = file.read(4)
     return not start.startswith((b"PK", importlib.util.MAGIC_NUMBER))
@@ -166,7 +168,7 @@ def _run(start: Callable[[], object]) -> BaseException | None:
         if isinstance(error, ImportError) and _is_by_runpy(error.__traceback__):
             raise CannotStartError(error, 1) from None
         _remove_hooks(error)
-        return error.with_traceback(_program_frames(error.__traceback__))
+        return error.with_traceback(_skip_starters(error.__traceback__))
     return None
 
 
@@ -174,12 +176,13 @@ def _remove_hooks(error: BaseException) -> None:
     """Remove the frames of profkit's hooks from the tracebacks of an error and of its causes."""
     errors, seen = [error], set[int]()
     while errors:
-        one = errors.pop()
-        if id(one) in seen:
+        cause = errors.pop()
+        if id(cause) in seen:
             continue
-        seen.add(id(one))
-        errors += filter(None, (one.__cause__, one.__context__))
-        trace = one.__traceback__
+        seen.add(id(cause))
+        errors += filter(None, (cause.__cause__, cause.__context__))
+
+        trace = cause.__traceback__
         while trace is not None:
             while (after := trace.tb_next) and after.tb_frame.f_code.co_filename in _HOOKS:
                 trace.tb_next = after.tb_next
@@ -187,13 +190,13 @@ def _remove_hooks(error: BaseException) -> None:
 
 
 def _is_by_runpy(traceback: TracebackType | None) -> bool:
-    """Whether an error was raised before anything of the program ran."""
+    """Return whether an error was raised before anything of the program ran."""
     files = [frame.f_code.co_filename for frame, _ in walk_tb(traceback)]
     return all(file in _RUNPY for file in files)
 
 
-def _program_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that only start the program."""
+def _skip_starters(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames that only start the program."""
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(_STARTERS):
             break

@@ -86,7 +86,7 @@ _undo: Final[list[Callable[[], None]]] = []
 
 @contextlib.contextmanager
 def own() -> Iterator[None]:
-    """A block whose profilers are profkit's own."""
+    """Have the profilers of this block count as profkit's own, which no listener receives."""
     token = _is_own.set(True)
     try:
         yield
@@ -105,7 +105,7 @@ def subscribe(listener: Listener, *, from_import: bool = False) -> None:
         _is_none_made |= from_import and not _undo
         _listeners.append(listener)
         if not _undo:
-            _undo.extend(filter(None, (_watch(*one, _notify) for one in _WATCHED)))
+            _undo.extend(filter(None, (_observe_calls(*place, _notify) for place in _WATCHED)))
 
 
 def unsubscribe(listener: Listener) -> None:
@@ -122,16 +122,16 @@ def unsubscribe(listener: Listener) -> None:
 
 @contextlib.contextmanager
 def watching_python(listener: Listener) -> Iterator[None]:
-    """A block in which a listener is called before the program sets a profile function.
+    """Call a listener, in this block, before the program sets a profile function.
 
     Packages that set one in C are not noticed.
     """
-    undo = list(filter(None, (_watch(*one, listener) for one in _SETS_PROFILE)))
+    undo = list(filter(None, (_observe_calls(*place, listener) for place in _SETS_PROFILE)))
     try:
         yield
     finally:
-        for each in undo:
-            each()
+        for restore in undo:
+            restore()
 
 
 def watch_functions(
@@ -141,11 +141,13 @@ def watch_functions(
 
     Calls within :func:`own` are not the program's.
     """
-    return list(filter(None, (_watch(module, "", one, module, listener) for one in names)))
+    return list(
+        filter(None, (_observe_calls(module, "", name, module, listener) for name in names))
+    )
 
 
 def is_recording() -> bool:
-    """Whether a profiler records now, in this thread or, by torch's count, in any other."""
+    """Return whether a profiler records now, in this thread or, by torch's count, in any other."""
     torch = sys.modules.get("torch")
     with contextlib.suppress(AttributeError):
         return torch is not None and bool(
@@ -156,7 +158,9 @@ def is_recording() -> bool:
 
 
 def is_open(except_for: Collection[object] = ()) -> bool:
-    """Whether a profiler of the program records or is in its warm-up, of which torch tells nothing.
+    """Return whether a profiler of the program records, or is in its warm-up.
+
+    torch does not say whether one is in its warm-up.
 
     Looks through all Python objects, which takes some fifty milliseconds, unless all profilers of
     the program since torch's import would have been noticed.
@@ -170,17 +174,18 @@ def is_open(except_for: Collection[object] = ()) -> bool:
         return True
     if _is_none_made:
         return False
+
     torch_profiler = sys.modules.get("torch.profiler")
-    kinds = [getattr(each, "profile", None) for each in (torch_autograd, torch_profiler)]
+    kinds = [getattr(module, "profile", None) for module in (torch_autograd, torch_profiler)]
     types = type_ids(*(kind for kind in kinds if kind is not None))
     return any(
-        _is_warming_up(each) and not any(each is other for other in except_for)
-        for each in instances(gc.get_objects(), types)
+        _is_warming_up(profile) and not any(profile is excluded for excluded in except_for)
+        for profile in instances(gc.get_objects(), types)
     )
 
 
-def python_profiler() -> str:
-    """A profiler of Python calls in use, whose profile function torch's tracer would replace.
+def find_python_profiler() -> str:
+    """Find a profiler of Python calls in use, whose profile function torch's tracer would replace.
 
     One that another thread has set by ``sys.setprofile`` cannot be seen. Trace functions, as of
     debuggers and coverage, and ``sys.monitoring`` are independent of profile functions.
@@ -195,9 +200,12 @@ def python_profiler() -> str:
     with contextlib.suppress(Exception):  # it is another package's function
         if "yappi" in sys.modules and sys.modules["yappi"].is_running():
             return "yappi"
+
     if _TRACER_USES_MONITORING:
         monitoring: Any = vars(sys)["monitoring"]
         return str(monitoring.get_tool(monitoring.PROFILER_ID) or "")
+
+    # `sys.getprofile()` is of this thread: a cProfile in another one is found by its object.
     profiler = getattr(sys.modules.get("_lsprof"), "Profiler", None)
     if profiler is None or _HAS_MONITORING:
         return ""
@@ -205,12 +213,12 @@ def python_profiler() -> str:
 
 
 def has_daemon() -> bool:
-    """Whether Kineto waits for requests of a daemon."""
+    """Return whether Kineto waits for requests of a daemon."""
     return DAEMON in os.environ
 
 
 def _is_warming_up(profile: Any) -> bool:  # noqa: ANN401  (of torch.profiler or torch.autograd)
-    """Whether a profiler is prepared and has no results yet.
+    """Return whether a profiler is prepared and has no results yet.
 
     One that accumulates the events of several cycles retains the results of the first.
     """
@@ -221,7 +229,7 @@ def _is_warming_up(profile: Any) -> bool:  # noqa: ANN401  (of torch.profiler or
     return started and action == "WARMUP" and bool(getattr(profile, "acc_events", False))
 
 
-def _watch(
+def _observe_calls(
     module: str, kind: str, name: str, profiler: str, notify: Listener
 ) -> Callable[[], None] | None:
     """Have a function call a listener first; returns what undoes that."""
@@ -233,6 +241,8 @@ def _watch(
     original = getattr(owner, name, None)
     if original is None:
         return None
+
+    # An inherited function is replaced in this class alone, and deleted there again.
     is_inherited = name not in vars(owner)
 
     @functools.wraps(original)
@@ -245,6 +255,7 @@ def _watch(
         return original(*args, **kwargs)
 
     def undo() -> None:
+        # Something else may have replaced it since; that one still calls this.
         if vars(owner).get(name) is not wrapper:
             return
         if is_inherited:

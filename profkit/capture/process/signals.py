@@ -150,7 +150,7 @@ _limit_s: float = LIMIT_S
 
 @contextlib.contextmanager
 def dies_within(number: int, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """A block in which a process that a signal has ended writes and reports; it dies if that hangs.
+    """Let a process that a signal has ended write and report in this block, or die if that hangs.
 
     Args:
         number: The signal, which would have ended the process by now.

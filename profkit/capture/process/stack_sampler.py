@@ -170,22 +170,22 @@ class StackSampler:
 
     @property
     def least_s(self) -> float:
-        """The interval that was requested."""
+        """Return the interval that was requested."""
         return self._pacing.least_s
 
     @property
     def interval_s(self) -> float:
-        """The interval as it is now: larger where stacks are deep or threads are many."""
+        """Return the interval as it is now: larger where stacks are deep or threads are many."""
         return self._pacing.interval_s
 
     @property
     def n_left_out(self) -> int:
-        """Samples of running threads that are in no count, as there are too many stacks."""
+        """Return how many samples of running threads are in no count: there are too many stacks."""
         return self._counts.n_left_out
 
     @property
     def is_on(self) -> bool:
-        """Whether it samples, in this process."""
+        """Return whether it samples, in this process."""
         return self in _running
 
     def start(self) -> bool:
@@ -196,11 +196,12 @@ class StackSampler:
         is_traced = (
             sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None
         )
-        # For good: to look for profilers may take a tenth of a second, and this is called often.
-        self._has_given_way |= is_traced or bool(program_profilers.python_profiler())
+        # For good: to search for profilers may take a tenth of a second, and this is called often.
+        self._has_given_way |= is_traced or bool(program_profilers.find_python_profiler())
         if self._has_given_way:
             return False
 
+        # A thread of an earlier turn may still sleep; it ends when it sees that its turn is over.
         self._turn += 1
         self._last_look.forget()
         _running.add(self)
@@ -267,7 +268,7 @@ class StackSampler:
             if before is not None and is_parked:
                 calls = before.calls
             else:
-                calls = counts.shared(tuple(calls_of(frame)))
+                calls = counts.shared(tuple(read_calls(frame)))
 
             look = _Look(ident, name, clock, clock_ns, position, calls)
             has_moved = before is None or before.position != position
@@ -398,7 +399,7 @@ class _StackCounts:
             StackCount(thread, program_calls, n, ns)
             # A copy, as the sampling thread may add to them meanwhile.
             for (thread, calls), (n, ns) in list(self._counts.items())
-            if (program_calls := _of_program(calls))
+            if (program_calls := _select_program_calls(calls))
         ]
         return sorted(counts, key=lambda count: -count.ns)
 
@@ -463,8 +464,8 @@ class _Look:
         self.instruction = -1
 
 
-def calls_of(innermost: FrameType) -> list[Call]:
-    """The frames of a thread, the innermost last, as many as a sample has.
+def read_calls(innermost: FrameType) -> list[Call]:
+    """Read the frames of a thread, the innermost last, as many as a sample has.
 
     Those of the import system and of ``profkit run`` are left out.
     """
@@ -475,6 +476,7 @@ def calls_of(innermost: FrameType) -> list[Call]:
         frames.extend(accumulate(repeat("f_back", _MAX_CALLS - 1), getattr, initial=innermost))
     places = list(map(_PLACE, filter(None, frames)))
     frames.clear()
+
     calls: list[Call] = []
     for code, line in places:
         if code.co_filename == program.__file__:
@@ -484,15 +486,15 @@ def calls_of(innermost: FrameType) -> list[Call]:
     return calls[::-1]
 
 
-def _of_program(calls: Calls) -> Calls:
-    """The calls without those of profkit, or none where profkit itself was running."""
+def _select_program_calls(calls: Calls) -> Calls:
+    """Return the calls without those of profkit, or none where profkit itself was running."""
     if not calls or calls[-1][0].startswith(PROFKIT_FOLDER):
         return ()
     return tuple(call for call in calls if not call[0].startswith(PROFKIT_FOLDER))
 
 
 def _is_waiting(calls: Calls) -> bool:
-    """Whether the innermost call does nothing but wait; also where there is none."""
+    """Return whether the innermost call does nothing but wait; also where there is none."""
     if not calls:
         return True
     file, _, function = calls[-1]
@@ -500,13 +502,13 @@ def _is_waiting(calls: Calls) -> bool:
 
 
 def _clock_of(native_id: int | None) -> int | None:
-    """The processor clock of a thread, or None where the system has none."""
+    """Return the processor clock of a thread, or None where the system has none."""
     is_known = native_id is not None and sys.platform == "linux"
     return (~native_id << 3) | _OF_THREAD if native_id is not None and is_known else None
 
 
 def _read(clock: int | None) -> int | None:
-    """Nanoseconds of processor time; None without a clock, or where the thread has ended."""
+    """Read the nanoseconds of processor time; None without a clock, or if the thread has ended."""
     if clock is None:
         return None
     try:
@@ -516,7 +518,7 @@ def _read(clock: int | None) -> int | None:
 
 
 def _has_run(look: "_Look", elapsed_ns: int) -> bool:
-    """Whether a thread has used a core since its clock was read, at most ``elapsed_ns`` ago."""
+    """Return whether a thread has used a core since its clock was read, ``elapsed_ns`` ago."""
     clock_ns = _read(look.clock)
     if clock_ns is None or look.clock_ns is None:
         return False
@@ -558,6 +560,7 @@ def _set_switch_interval(*, is_short: bool) -> None:
         _switch_s = now_s
         sys.setswitchinterval(SWITCH_S)
     elif not is_short and _switch_s:
+        # The program may have set an interval itself meanwhile, and keeps that.
         if abs(now_s - SWITCH_S) < _MICROSECOND:
             sys.setswitchinterval(_switch_s)
         _switch_s = 0.0
@@ -566,12 +569,12 @@ def _set_switch_interval(*, is_short: bool) -> None:
 def _leave(sampler: StackSampler) -> None:
     """Forget a sampler. The last one that shortens the switch interval restores it."""
     _running.discard(sampler)
-    if not any(each.has_short_turns for each in _running):
+    if not any(running.has_short_turns for running in _running):
         _set_switch_interval(is_short=False)
 
 
 def _after_fork() -> None:
-    """A forked child has no thread that samples."""
+    """Stop all samplers in a forked child, which has no thread that samples."""
     _uncollected.clear()
     _restore_threshold()
     for sampler in tuple(_running):

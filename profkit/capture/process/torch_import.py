@@ -38,6 +38,7 @@ class TorchImport:
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
+        # After the module was executed, as torch is incomplete until then.
         loader, execute = spec.loader, spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

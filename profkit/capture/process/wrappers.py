@@ -60,7 +60,7 @@ class IdleContext(CaptureBlock):
 
 
 def is_early_end(kind: type[BaseException] | None) -> bool:
-    """Whether an exception ends a block before its end.
+    """Return whether an exception ends a block before its end.
 
     ``StopIteration`` and ``GeneratorExit`` are the normal ends of ``__next__`` and of generators.
     """
@@ -91,12 +91,15 @@ def require_function(given: object, decorator: str) -> None:
     """
     if isinstance(given, (staticmethod, classmethod)):
         given = given.__func__
+
     if inspect.isclass(given):
         name = given.__qualname__
         raise UsageError(
             f"{decorator} decorates functions; {name} is a class.",
             "Decorate the class's methods.",
         )
+
+    # A module is callable, but its class would be replaced by a plain function.
     module = getattr(sys.modules.get("torch.nn"), "Module", None)
     if module is not None and isinstance(given, module):
         raise UsageError(
@@ -109,7 +112,7 @@ def require_function(given: object, decorator: str) -> None:
 
 
 def not_open(function: str) -> UsageError:
-    """The error of a block that ends and has not begun.
+    """Return the error of a block that ends and has not begun.
 
     Args:
         function: The public function that makes such blocks.
@@ -121,7 +124,7 @@ def not_open(function: str) -> UsageError:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's name with its class, without enclosing functions."""
+    """Return a function's name with its class, without enclosing functions."""
     name = getattr(function, "__qualname__", type(function).__name__)
     return str(name).rsplit("<locals>.", 1)[-1]
 
@@ -134,18 +137,18 @@ def wrap(function: Function, new_context: NewContext) -> Function:
     Args:
         function: A function, async function, generator function or async generator function.
     """
-    wrapper = _function
+    wrapper = _wrap_function
     if inspect.isasyncgenfunction(function):
-        wrapper = _async_generator
+        wrapper = _wrap_async_generator
     elif inspect.iscoroutinefunction(function):
-        wrapper = _coroutine
+        wrapper = _wrap_coroutine
     elif inspect.isgeneratorfunction(function):
-        wrapper = _generator
+        wrapper = _wrap_generator
     return cast("Function", wrapper(function, new_context))
 
 
 def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callable[..., Any]:
-    """A method that calls a hook with its object first."""
+    """Return a method that calls a hook with its object first."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         hook(self)
@@ -154,7 +157,7 @@ def before(function: Callable[..., Any], hook: Callable[[Any], None]) -> Callabl
     return method
 
 
-def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+def _wrap_function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = new_context()
@@ -166,7 +169,7 @@ def _function(function: Callable[..., Any], new_context: NewContext) -> Callable
     return wrapper
 
 
-def _coroutine(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+def _wrap_coroutine(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         with new_context() or _NO_CONTEXT:
@@ -175,11 +178,13 @@ def _coroutine(function: Callable[..., Any], new_context: NewContext) -> Callabl
     return wrapper
 
 
-def _generator(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+def _wrap_generator(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         inner = function(*args, **kwargs)
         resume, value = inner.send, None
+
+        # As `yield from` does, with a context around each item and none while the caller has it.
         try:
             while True:
                 try:
@@ -187,6 +192,7 @@ def _generator(function: Callable[..., Any], new_context: NewContext) -> Callabl
                         item = resume(value)
                 except StopIteration as end:
                     return end.value
+
                 try:
                     resume, value = inner.send, (yield item)
                 except GeneratorExit:
@@ -199,11 +205,14 @@ def _generator(function: Callable[..., Any], new_context: NewContext) -> Callabl
     return wrapper
 
 
-def _async_generator(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+def _wrap_async_generator(
+    function: Callable[..., Any], new_context: NewContext
+) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
         resume, value = inner.asend, None
+
         try:
             while True:
                 try:
@@ -211,6 +220,7 @@ def _async_generator(function: Callable[..., Any], new_context: NewContext) -> C
                         item = await resume(value)
                 except StopAsyncIteration:
                     return
+
                 try:
                     resume, value = inner.asend, (yield item)
                 except GeneratorExit:

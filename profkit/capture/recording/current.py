@@ -40,7 +40,7 @@ _is_present: Final[dict[OnlyDevice, bool]] = {}
 
 
 def is_absent(device: OnlyDevice) -> bool:
-    """Whether a kind of device is missing, as far as known without importing torch."""
+    """Return whether a kind of device is missing, as far as known without importing torch."""
     if device not in _is_present:
         if "torch" not in sys.modules:
             return True
@@ -49,7 +49,7 @@ def is_absent(device: OnlyDevice) -> bool:
 
 
 def is_known(device: OnlyDevice) -> bool:
-    """Whether :func:`is_absent` is final for a device, because torch was asked."""
+    """Return whether :func:`is_absent` is final for a device, because torch was asked."""
     return device in _is_present
 
 

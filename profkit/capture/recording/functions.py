@@ -97,7 +97,7 @@ class Point:
     loop: tuple[int, int] | None
 
     def can_run(self, op: str) -> bool:
-        """Whether an operator, named as in ``ops``, can have run here."""
+        """Return whether an operator, named as in ``ops``, can have run here."""
         return op in self.ops or op not in _SPECIFIC
 
 
@@ -137,7 +137,7 @@ class Function:
 
 @functools.lru_cache(maxsize=512)
 def function_at(file: str, line: int, name: str) -> Function:
-    """The function of a frame; without points if the source is not available.
+    """Return the function of a frame; without points if the source is not available.
 
     Args:
         line: The line of its ``def``, of its first decorator, or one inside it.
@@ -163,7 +163,7 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
-    """The innermost node of a name around a line."""
+    """Return the innermost node of a name around a line."""
     if name == "<module>":
         return tree
     around = [
@@ -290,7 +290,7 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 def lines_between(
     function: Function, before: int | None, after: int | None, ops: Sequence[str]
 ) -> list[int | None]:
-    """The line of each operator that ran in a function between two of its calls.
+    """Return the line of each operator that ran in a function between two of its calls.
 
     Args:
         before: Line of the last call before them, or None.
@@ -315,7 +315,7 @@ def lines_between(
 
 
 def _points_between(function: Function, before: int | None, after: int | None) -> list[Point]:
-    """The points that can have run, in order."""
+    """Return the points that can have run, in order."""
     end = function.end_of_with(after, before)
     if end is not None:
         after = end
@@ -336,7 +336,7 @@ def _points_between(function: Function, before: int | None, after: int | None) -
 
 
 def _repeated(point: Point, before: int | None, after: int | None) -> Point:
-    """The point, as one that runs many times if its whole loop is between the two calls."""
+    """Return the point, as one that runs many times if its whole loop is between the two calls."""
     if point.loop is None or not point.single:
         return point
     first, last = point.loop

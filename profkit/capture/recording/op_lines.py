@@ -58,7 +58,7 @@ class Lines:
     n_calls: int
 
     def for_other_window(self) -> "Lines":
-        """The same lines, for another window of the same loop."""
+        """Return the same lines, for another window of the same loop."""
         return replace(self, ops=replace(self.ops, same_window=False), n_calls=0)
 
 
@@ -106,7 +106,7 @@ class _Walk:
 
 
 def lines_of(recording: ProfilerRecording, name: str) -> Lines:
-    """The source lines of all operators in a stopped recording with stacks.
+    """Return the source lines of all operators in a stopped recording with stacks.
 
     Annotations of steps are excluded: their names differ from step to step.
 
@@ -161,7 +161,7 @@ def _visit(
 
 
 def _below(walk: _Walk, children: list[Any], site: _Site) -> list[_Placed]:
-    """The places of children that are not called from a user function, as far as known."""
+    """Return the places of children that are not called from a user function, as far as known."""
     placed: list[_Placed] = []
     for child in children:
         fields = child.extra_fields
@@ -239,7 +239,7 @@ def _below_call(
 def _in_user_function(
     walk: _Walk, place: tuple[str, str], function: Function, children: list[Any], site: _Site
 ) -> list[_Placed]:
-    """The places of the children of a user function.
+    """Return the places of the children of a user function.
 
     Calls are recorded with their line. Other children ran between the calls around them.
     """
@@ -373,7 +373,7 @@ def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
 
 
 def _numbered(values: Iterable[_Value | None]) -> tuple[list[int], list[_Value]]:
-    """The index of each value among the distinct ones, -1 for None; and those."""
+    """Return the index of each value among the distinct ones, -1 for None; and those."""
     numbers: dict[_Value, int] = {}
     indices = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]
     return indices, list(numbers)

@@ -88,7 +88,7 @@ class StepTimes:
 
 
 def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tuple[float, str]:
-    """The overhead of a window, from the cost of each event on this machine.
+    """Return the overhead of a window, from the cost of each event on this machine.
 
     Args:
         n_calls: Python calls in the window.
@@ -102,7 +102,7 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
         RuntimeError: If no thread can be started.
     """
     # Recording with stacks would end a Python profiler.
-    if program_profilers.python_profiler() or not can_trace_calls():
+    if program_profilers.find_python_profiler() or not can_trace_calls():
         options = replace(options, stacks=False)
     if options not in _costs:
         _costs[options] = in_new_thread(partial(_measure_costs, options))
@@ -116,7 +116,7 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
 
 
 def _measure_costs(options: Options) -> tuple[float, float]:
-    """The cost of recording a Python call and any other event, in nanoseconds.
+    """Return the cost of recording a Python call and any other event, in nanoseconds.
 
     A small network runs forward and backward without a profiler, with one, and with stacks. The
     fastest of several runs is used, as it was disturbed least.
@@ -152,7 +152,7 @@ def _small_network() -> Callable[[], None]:
 
 
 def _fastest(options: Options, work: Callable[[], None], *, stacks: bool) -> tuple[int, int]:
-    """The least duration of some work in one recording, in ns, and its number of events.
+    """Return the least duration of some work in one recording, in ns, and its number of events.
 
     To start a recording takes much longer than this work does.
     """

@@ -121,22 +121,22 @@ class ProfilerRecording:
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started; it may have been stopped since."""
+        """Return whether it was started; it may have been stopped since."""
         return self._state >= ProfilerState.STARTED
 
     @property
     def records_devices(self) -> bool:
-        """Whether the work of devices is recorded too."""
+        """Return whether the work of devices is recorded too."""
         return set(self._profile.activities) != set(choose_activities(ops=True, device=False))
 
     @property
     def is_muted(self) -> bool:
-        """Whether it was muted, so that its last part has no operators."""
+        """Return whether it was muted, so that its last part has no operators."""
         return self._window is not None and self._window.muted_at_ns > 0
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was stopped."""
+        """Return whether it was stopped."""
         return self._state is ProfilerState.STOPPED
 
     @property

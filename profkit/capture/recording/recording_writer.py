@@ -126,6 +126,6 @@ class RecordingWriter:
         return _known_lines.get(self._name) if self._options.stacks else None
 
     def _folder(self) -> Path:
-        """The folder relative to the working directory in which the block began."""
+        """Return the folder relative to the working directory in which the block began."""
         folder = files.trace_folder(self._options.folder, self._name)
         return folder if self._cwd == working_folder() else self._cwd / folder

@@ -21,17 +21,17 @@ class Reportable(Protocol):
 
     @property
     def path(self) -> str | None:
-        """The file, once it is written."""
+        """Return the file, once it is written."""
         ...
 
     @property
     def report(self) -> Report | None:
-        """The report of the file."""
+        """Return the report of the file."""
         ...
 
 
 def report_of(*paths: str) -> Report:
-    """The report of the files that a capture wrote.
+    """Return the report of the files that a capture wrote.
 
     Raises:
         CaptureError: If :data:`analyze` is not set.

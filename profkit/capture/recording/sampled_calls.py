@@ -71,7 +71,7 @@ class StackTime:
 
 
 def is_own(calls: Calls, files: SourceFiles) -> bool:
-    """Whether profkit itself ran: its functions, or what they called.
+    """Return whether profkit itself ran: its functions, or what they called.
 
     The program runs below profkit's wrappers of torch's functions, and of an iterator.
     """
@@ -190,7 +190,7 @@ def callee_of_frames(path: str, line: int, functions: Iterable[str]) -> str:
 
 
 def _is_in_call(spent: StackTime) -> bool:
-    """Whether the samples of a line are known to be within the call that it makes."""
+    """Return whether the samples of a line are known to be within the call that it makes."""
     is_certain = spent.n >= _MIN_SAMPLES or spent.ns >= spent.n * _LONG_NS
     return is_certain and spent.in_call_ns >= _MIN_IN_CALL * spent.ns
 

@@ -72,7 +72,7 @@ class Schedule:
 
     @property
     def first_active(self) -> int:
-        """The first recorded step of the first cycle."""
+        """Return the first recorded step of the first cycle."""
         return self.wait + self.warmup
 
     def active_left(self, step: int) -> int:

@@ -104,27 +104,27 @@ class Session:
 
     @property
     def path(self) -> str | None:
-        """The last trace file, or None."""
+        """Return the last trace file, or None."""
         return self.writer.path
 
     @property
     def flight(self) -> str | None:
-        """The dump of the FlightRecorder beside it, or None."""
+        """Return the dump of the FlightRecorder beside it, or None."""
         return self.writer.flight
 
     @property
     def over(self) -> bool:
-        """Whether the block has ended."""
+        """Return whether the block has ended."""
         return self.state.is_over
 
     @property
     def records_steps(self) -> bool:
-        """Whether it is of the steps of a loop, and not of a whole block."""
+        """Return whether it is of the steps of a loop, and not of a whole block."""
         return self._schedule is not None
 
     @property
     def is_recording(self) -> bool:
-        """Whether a profiler of this session is recording."""
+        """Return whether a profiler of this session is recording."""
         return self.state.is_recording
 
     @property
@@ -134,12 +134,12 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will be recorded."""
+        """Return whether nothing more will be recorded."""
         return self.state.is_done
 
     @property
     def has_whole_step(self) -> bool:
-        """Whether a step was recorded from its begin to its end."""
+        """Return whether a step was recorded from its begin to its end."""
         return self._watch.times.n_recorded > 0
 
     def begin(self) -> None:
@@ -223,7 +223,7 @@ class Session:
 
     @property
     def is_muted(self) -> bool:
-        """Whether the recorded block goes on, but nothing more of it is collected."""
+        """Return whether the recorded block goes on, but nothing more of it is collected."""
         main = self._windows.main
         return main is not None and main.is_muted
 
@@ -461,7 +461,7 @@ class Session:
                 f"“{self.name}” has no source lines."
             )
             return True
-        name = program_profilers.python_profiler()
+        name = program_profilers.find_python_profiler()
         if name:
             self._warn_of_no_lines(name)
         return bool(name)

@@ -48,11 +48,11 @@ class SharedSteps:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether rank 0 has decided for all ranks."""
+        """Return whether rank 0 has decided for all ranks."""
         return self._begin is not None
 
     def begins(self, step: int, *, is_affordable: bool) -> int | None:
-        """Whether recording begins now, after a step has ended.
+        """Return whether recording begins now, after a step has ended.
 
         Args:
             step: How many steps have ended.
@@ -100,7 +100,7 @@ class SharedSteps:
 
 
 def _store() -> Any:  # noqa: ANN401  (a torch.distributed.Store)
-    """The store of the default process group, or None without one."""
+    """Return the store of the default process group, or None without one."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

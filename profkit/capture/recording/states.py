@@ -108,17 +108,17 @@ class RecorderState:
 
     @property
     def is_recording(self) -> bool:
-        """Whether the current step is recorded."""
+        """Return whether the current step is recorded."""
         return self.phase in _MUTED
 
     @property
     def has_only_to_write(self) -> bool:
-        """Whether all steps have been recorded, and wait to be written."""
+        """Return whether all steps have been recorded, and wait to be written."""
         return self.phase is Phase.REST and self.has_main and not self.needs_lines
 
     @property
     def is_open(self) -> bool:
-        """Whether a window is open, which can only be stopped at a safe point."""
+        """Return whether a window is open, which can only be stopped at a safe point."""
         return self.is_recording or self.phase in _MUTED.values()
 
 

@@ -64,7 +64,7 @@ class StepSamples:
 
     @property
     def is_over(self) -> bool:
-        """Whether it samples no more, so that no further step needs to be reported."""
+        """Return whether it samples no more, so that no further step needs to be reported."""
         return self._state is _State.OVER
 
     def begin(self) -> None:

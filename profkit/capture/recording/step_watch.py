@@ -34,7 +34,7 @@ class StepWatch:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the recorded steps need no more samples."""
+        """Return whether the recorded steps need no more samples."""
         return self._samples is None or self._samples.is_over
 
     def is_too_large(self) -> bool:

@@ -130,5 +130,5 @@ def steps(
 
 
 def _is_loader(batches: object) -> bool:
-    """Whether torch annotates the wait for these batches itself, as its DataLoader does."""
+    """Return whether torch annotates the wait for these batches itself, as its DataLoader does."""
     return any(kind.__module__ == "torch.utils.data.dataloader" for kind in type(batches).__mro__)

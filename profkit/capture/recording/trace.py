@@ -86,7 +86,7 @@ class Ended(Idle):
 
     @property
     def report(self) -> Report:  # type: ignore[override]  # here there is one
-        """The report of that file, created on first access.
+        """Return the report of that file, created on first access.
 
         Raises:
             LoadError: If the file cannot be read any more.
@@ -235,13 +235,13 @@ class TraceCapture(wrappers.CaptureBlock):
 
     @property
     def is_recording(self) -> bool:
-        """Whether a profiler of this block is recording."""
+        """Return whether a profiler of this block is recording."""
         session = self._session
         return session is not None and session.is_recording
 
     @property
     def is_done(self) -> bool:
-        """Whether this block records nothing more."""
+        """Return whether this block records nothing more."""
         session = self._session
         return session is None or session.is_done
 
@@ -269,13 +269,13 @@ class TraceCapture(wrappers.CaptureBlock):
 
     @property
     def _session(self) -> Session | None:
-        """The recording of the innermost entry, if it is one."""
+        """Return the recording of the innermost entry, if it is one."""
         entered = self._entered[-1] if self._entered else None
         return entered if isinstance(entered, Session) else None
 
     @property
     def report(self) -> Report | None:
-        """The report of the trace file, created on first access; None without a file.
+        """Return the report of the trace file, created on first access; None without a file.
 
         Raises:
             LoadError: If the file cannot be read any more.
@@ -439,7 +439,7 @@ def _idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (ch
 
 
 def _is_function(name: object) -> bool:
-    """Whether a bare decorator was given its function instead of a name."""
+    """Return whether a bare decorator was given its function instead of a name."""
     return callable(name) or isinstance(name, (staticmethod, classmethod))
 
 

@@ -39,7 +39,7 @@ class RecordingWindows:
 
     @property
     def main_has_stacks(self) -> bool:
-        """Whether the recorded steps have stacks of their own."""
+        """Return whether the recorded steps have stacks of their own."""
         return self.main is not None and self.main.stacks
 
     def prepare_main(self, *, stacks: bool) -> None:

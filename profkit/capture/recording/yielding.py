@@ -58,7 +58,7 @@ class Yielding:
 
     @property
     def has_requests(self) -> bool:
-        """Whether there is something to do at a safe point."""
+        """Return whether there is something to do at a safe point."""
         return bool(self.requested_by or self._cancelled)
 
     def act(self) -> None:

@@ -77,12 +77,12 @@ class RankState:
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is gone before its end, as far as this machine knows."""
+        """Return whether its process is gone before its end, as far as this machine knows."""
         return self.state is RankPhase.DIED
 
     @property
     def state(self) -> RankPhase:
-        """The state as it is now: whether the process runs is looked up."""
+        """Return the state as it is now: whether the process runs is looked up."""
         is_here = self.host == socket.gethostname()
 
         if not self.ended_ns:
@@ -121,12 +121,12 @@ class RankOfJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether a rank has removed what the ranks have written: nothing is left to do."""
+        """Return whether a rank has removed what the ranks have written: nothing is left to do."""
         return self.is_shared and not self._folder.exists()
 
     @property
     def is_reported(self) -> bool:
-        """Whether a rank has claimed to report on the job."""
+        """Return whether a rank has claimed to report on the job."""
         return (self._folder / _CLAIM).exists()
 
     def fail(self, failure: Failure) -> None:

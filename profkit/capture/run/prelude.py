@@ -52,17 +52,17 @@ class Prelude:
 
     @property
     def session(self) -> Session | None:
-        """The recording, if there is one."""
+        """Return the recording, if there is one."""
         return self._session
 
     @property
     def is_recording(self) -> bool:
-        """Whether it is being recorded."""
+        """Return whether it is being recorded."""
         return self._session is not None and self._session.is_recording
 
     @property
     def is_sampling(self) -> bool:
-        """Whether stacks are sampled."""
+        """Return whether stacks are sampled."""
         return self._sampler.is_on
 
     def begin(self) -> None:

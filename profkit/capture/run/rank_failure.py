@@ -58,13 +58,13 @@ class Failure:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether another rank or somebody outside has caused it."""
+        """Return whether another rank or somebody outside has caused it."""
         is_of_peer = any(text in self.message for text in _OF_A_PEER)
         return bool(self.after) or is_of_peer or (self.signal or self.exception) in _FROM_OUTSIDE
 
     @property
     def text(self) -> str:
-        """The failure as what a rank has done: a verb, what, and where."""
+        """Return the failure as what a rank has done: a verb, what, and where."""
         if self.signal:
             return f"was ended by {self.signal}"
         if self.exit_code is not None:

@@ -41,7 +41,7 @@ class ProgramTarget:
 
     @property
     def title(self) -> str:
-        """The name of the trace: the module's, or the script's without folder and suffix."""
+        """Return the name of the trace: the module's, or the script's without folder and suffix."""
         if self.kind == "code":
             return "command"
         return self.name if self.kind == "module" else Path(self.name).stem
@@ -87,7 +87,7 @@ class RunResult:
 
     @property
     def files(self) -> list[str]:
-        """The files to report on."""
+        """Return the files to report on."""
         return [file for file in (self.path, self.memory, self.snapshot) if file is not None]
 
 
@@ -194,7 +194,7 @@ class ProgramRun:
 
     @property
     def is_parent(self) -> bool:
-        """Whether this is the process that began the run, and not a forked child."""
+        """Return whether this is the process that began the run, and not a forked child."""
         return self._start.pid == os.getpid()
 
     def begin(self) -> None:

@@ -57,7 +57,7 @@ class RunRecorder:
 
     @property
     def path(self) -> str | None:
-        """The trace file, once it is written."""
+        """Return the trace file, once it is written."""
         for recording in (self._session, self._prelude.session):
             if recording is not None and recording.path is not None:
                 return recording.path
@@ -65,28 +65,28 @@ class RunRecorder:
 
     @property
     def flight(self) -> str | None:
-        """The dump of the FlightRecorder beside it, or None."""
+        """Return the dump of the FlightRecorder beside it, or None."""
         return None if self._session is None else self._session.flight
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps were found, and not only the run as a whole."""
+        """Return whether steps were found, and not only the run as a whole."""
         return self.state.kind is not None
 
     @property
     def has_prelude(self) -> bool:
-        """Whether the run was recorded as a whole, as long as its steps were not known."""
+        """Return whether the run was recorded as a whole, as long as its steps were not known."""
         return self._prelude.session is not None
 
     @property
     def is_recording(self) -> bool:
-        """Whether a profiler records now, so that the current step must not be disturbed."""
+        """Return whether a profiler records now, so that the current step must not be disturbed."""
         is_session = self._session is not None and self._session.is_recording
         return is_session or self._prelude.is_recording
 
     @property
     def is_sampling(self) -> bool:
-        """Whether stacks are sampled, as the steps are not known."""
+        """Return whether stacks are sampled, as the steps are not known."""
         return self._prelude.is_sampling
 
     @property
@@ -101,7 +101,7 @@ class RunRecorder:
 
     @property
     def is_over_for_good(self) -> bool:
-        """Whether nothing is recorded any more, unless steps of another kind follow."""
+        """Return whether nothing is recorded any more, unless steps of another kind follow."""
         if not self._plan.record_trace or self.state.stage is Stage.YIELDED:
             return True
         is_done = self._session is not None and self._session.is_done
@@ -114,7 +114,7 @@ class RunRecorder:
 
     @property
     def made_way(self) -> bool:
-        """Whether steps were recorded until a profiler of the program began."""
+        """Return whether steps were recorded until a profiler of the program began."""
         return self._session is not None and self._session.made_way
 
     def begin(self) -> None:

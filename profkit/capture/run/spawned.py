@@ -115,7 +115,7 @@ class SpawnedWorkers:
         return popen
 
     def _is_worker(self, process: BaseProcess) -> bool:
-        """Whether a process runs the program's own function, in this Python."""
+        """Return whether a process runs the program's own function, in this Python."""
         if self._n_workers >= MAX_WORKERS or os.getpid() != self._pid:
             return False
         if os.fsdecode(spawn.get_executable()) != sys.executable:

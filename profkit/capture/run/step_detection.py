@@ -143,17 +143,17 @@ class StepFinder:
 
     @property
     def path(self) -> str | None:
-        """The trace file, once the program has ended."""
+        """Return the trace file, once the program has ended."""
         return self.recorder.path
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps were found, and not only the run as a whole."""
+        """Return whether steps were found, and not only the run as a whole."""
         return self.recorder.has_steps
 
     @property
     def flight(self) -> str | None:
-        """The dump of the FlightRecorder beside the trace, or None."""
+        """Return the dump of the FlightRecorder beside the trace, or None."""
         return self.recorder.flight
 
     @property

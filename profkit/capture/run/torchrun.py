@@ -17,7 +17,7 @@ _HOW: Final = {"-m", "--module", "--run-path", "--run_path"}
 
 
 def is_torchrun(name: str, kind: str) -> bool:
-    """Whether a program is torchrun: its module, or the script that pip installs.
+    """Return whether a program is torchrun: its module, or the script that pip installs.
 
     Args:
         kind: ``module`` or ``script``.
