@@ -67,13 +67,13 @@ def run_a_step(*, recorded: bool) -> None:
 def test_modes_and_hooks_see_only_the_programs_operators(
     made: Callable[[Counter[str]], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_measured, small_network = [], overhead._small_network
+    is_measured, small_network = [], overhead._make_small_network
 
     def noted() -> Callable[[], None]:
         is_measured.append(True)
         return small_network()
 
-    monkeypatch.setattr(overhead, "_small_network", noted)
+    monkeypatch.setattr(overhead, "_make_small_network", noted)
     bare: Counter[str] = Counter()
     with made(bare):
         run_a_step(recorded=False)

@@ -12,10 +12,10 @@ import profkit
 from profkit.capture.process.stack_sampler import Call, Calls
 from profkit.capture.recording.sampled_calls import (
     StackTime,
-    callee_at,
-    callee_of_frames,
+    find_callee,
+    find_callee_of_frames,
+    find_sampled_calls,
     is_own,
-    sampled_calls,
 )
 from profkit.capture.source.files import SourceFiles
 
@@ -76,14 +76,14 @@ def test_a_place_in_the_bytecode_is_the_call_there(
     program: str, line: int, text: str, callee: str
 ) -> None:
     instruction = instruction_of(program, "main", text)
-    assert callee_at(program, line, "main", instruction) == callee
+    assert find_callee(program, line, "main", instruction) == callee
 
 
 def test_another_line_than_compiled_is_no_call(program: str) -> None:
     instruction = instruction_of(program, "main", "gc.collect()")
-    assert callee_at(program, 5, "main", instruction) == ""
-    assert callee_at("/nowhere.py", 3, "main", instruction) == ""
-    assert callee_at(program, 3, "main", 100_000) == ""
+    assert find_callee(program, 5, "main", instruction) == ""
+    assert find_callee("/nowhere.py", 3, "main", instruction) == ""
+    assert find_callee(program, 3, "main", 100_000) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_another_line_than_compiled_is_no_call(program: str) -> None:
 def test_a_function_below_a_line_is_the_call_of_its_name(
     program: str, line: int, frames: list[str], callee: str
 ) -> None:
-    assert callee_of_frames(program, line, frames) == callee
+    assert find_callee_of_frames(program, line, frames) == callee
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_profkits_own_functions_are_told_from_what_its_wrappers_call(
 
 def sampled(calls: Calls, *spent: StackTime) -> list[tuple[str, str, str, int]]:
     stacks = {(calls, 2 * number): each for number, each in enumerate(spent)}
-    lines = sampled_calls(stacks, SourceFiles(), max_waiting_ns=50 * MS)
+    lines = find_sampled_calls(stacks, SourceFiles(), max_waiting_ns=50 * MS)
     return [(line.callee, line.library, line.part, line.waiting_ns) for line in lines]
 
 
@@ -173,5 +173,5 @@ def test_a_call_without_frame_is_named_only_where_the_time_is_known_to_be_in_it(
 ) -> None:
     instruction = instruction_of(program, "main", "gc.collect()")
     stacks: dict[tuple[Calls, int], StackTime] = {(((program, 3, "main"),), instruction): spent}
-    (line,) = sampled_calls(stacks, SourceFiles(), 0)
+    (line,) = find_sampled_calls(stacks, SourceFiles(), 0)
     assert line.callee == ("gc.collect" if is_named else "")

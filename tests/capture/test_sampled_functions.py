@@ -12,7 +12,7 @@ import torch
 
 from profkit.capture.process.stack_sampler import Call, StackCount, StackSampler
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.sampled_functions import sampled_time
+from profkit.capture.recording.sampled_functions import summarize_samples
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE
 from profkit.capture.run.plan import Plan
 from profkit.capture.run.step_detection import StepFinder
@@ -36,7 +36,7 @@ class Counted(StackSampler):
 
 
 def test_what_a_function_calls_in_libraries_is_its_own() -> None:
-    sampled = sampled_time(
+    sampled = summarize_samples(
         Counted(
             (MAIN, (__file__, 31, "load"), (json.__file__, 346, "loads"), (JSON, 337, "decode")),
             (MAIN, (__file__, 31, "load"), (JSON, 337, "decode")),
@@ -58,14 +58,14 @@ def test_comprehensions_belong_to_the_function_around_them() -> None:
         (__file__, 21, "<listcomp>"),
         (__file__, 22, "<genexpr>"),
     )
-    sampled = sampled_time(Counted(calls, (*calls[:2], (__file__, 22, "<genexpr>"))))
+    sampled = summarize_samples(Counted(calls, (*calls[:2], (__file__, 22, "<genexpr>"))))
     assert sampled is not None
     (function,) = sampled.functions
     assert function.place == (__file__, 22, "encode")
 
 
 def test_threads_without_user_code_are_named_by_their_library() -> None:
-    sampled = sampled_time(Counted(((selectors.__file__, 468, "select"),)))
+    sampled = summarize_samples(Counted(((selectors.__file__, 468, "select"),)))
     assert sampled is not None
     (function,) = sampled.functions
     assert (function.place, function.library) == (("", 0, ""), "selectors")
@@ -73,7 +73,7 @@ def test_threads_without_user_code_are_named_by_their_library() -> None:
 
 def test_nothing_is_known_where_no_thread_ran() -> None:
     sampler = StackSampler()
-    assert sampled_time(sampler) is None
+    assert summarize_samples(sampler) is None
 
 
 def tokenize(seconds: float) -> int:

@@ -37,7 +37,7 @@ def main(step, n):
         step()
         samples.step_ended(number < 3)
     samples.stop()
-    return samples.result()
+    return samples.summarize()
 
 kept = [{"id": i, "meta": {"lang": [i]}} for i in range(200_000)] if "collect" in sys.argv else []
 result = main(globals()[sys.argv[1]], int(sys.argv[2]))
@@ -125,7 +125,7 @@ def test_it_stops_once_there_are_enough_samples(steps: Steps) -> None:
         steps.end()
     assert steps.samples.is_over
     steps.end()
-    result = steps.samples.result()
+    result = steps.samples.summarize()
     assert result is not None
     assert (result.n_samples, result.n_steps) == (ENOUGH_SAMPLES, ENOUGH_SAMPLES)
     assert result.steps_ns == result.running_ns == 10 * ENOUGH_SAMPLES * MS
@@ -154,7 +154,7 @@ def test_a_step_that_has_not_ended_does_not_count(steps: Steps) -> None:
     steps.end()
     steps.sample(10, line=2)
     steps.samples.stop()
-    result = steps.samples.result()
+    result = steps.samples.summarize()
     assert result is not None
     assert [function.place[1] for function in result.functions] == [1]
 
@@ -162,7 +162,7 @@ def test_a_step_that_has_not_ended_does_not_count(steps: Steps) -> None:
 def test_other_threads_do_not_count(steps: Steps) -> None:
     steps.sample(10, thread=1)
     steps.end()
-    assert steps.samples.result() is None
+    assert steps.samples.summarize() is None
 
 
 def test_a_late_sample_stands_for_the_time_since_the_one_before(steps: Steps) -> None:
@@ -170,7 +170,7 @@ def test_a_late_sample_stands_for_the_time_since_the_one_before(steps: Steps) ->
     steps.sample(700, line=2)
     steps.end()
     steps.samples.stop()
-    result = steps.samples.result()
+    result = steps.samples.summarize()
     assert result is not None
     assert [(each.place[1], each.ns) for each in result.functions] == [(2, 700 * MS), (1, 20 * MS)]
 
@@ -179,7 +179,7 @@ def test_without_a_step_there_is_no_result() -> None:
     samples = StepSamples(threading.get_ident())
     samples.begin()
     samples.stop()
-    assert samples.result() is None
+    assert samples.summarize() is None
     samples.begin()
     assert samples.is_over
 
@@ -191,4 +191,4 @@ def test_a_debugger_of_the_program_wins(monkeypatch: pytest.MonkeyPatch) -> None
     assert samples.is_over
     time.sleep(0)
     samples.step_ended(is_recorded=True)
-    assert samples.result() is None
+    assert samples.summarize() is None

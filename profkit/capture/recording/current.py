@@ -82,6 +82,8 @@ def enter(
         n_recorded[name] = n_recorded.get(name, 0) + 1
         session = opened = Session(name, options, schedule, steps, first_step, budget)
         signals.on_sigterm(_FINISHER)
+
+    # Without the lock, so that other threads, which record nothing meanwhile, do not wait.
     opened.begin()
     return opened
 
@@ -95,6 +97,7 @@ def leave(entered: Session, stopped_by: str = "", *, is_last: bool = False) -> N
         stopped_by: The exception or signal that ended the block, or empty.
         is_last: Whether the program has ended.
     """
+    # The handler only notes SIGTERM: the program goes on to here, and may seem to end by itself.
     if signals.is_pending():
         stopped_by = stopped_by or "SIGTERM"
     if entered.pid != os.getpid() or entered.end(stopped_by, is_last=is_last):

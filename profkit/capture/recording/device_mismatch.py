@@ -34,23 +34,27 @@ def note(error: RuntimeError) -> None:
     """
     if "torch" in sys.modules:
         with contextlib.suppress(Exception):  # the program's own error is the one to be seen
-            environment.mismatch = _mismatch(error)
+            environment.mismatch = _describe_mismatch(error)
 
 
-def _mismatch(error: BaseException) -> DeviceMismatch | None:
+def _describe_mismatch(error: BaseException) -> DeviceMismatch | None:
+    """Describe an error that says that devices differ; None for any other error."""
     message = str(error).partition("\n")[0][:_MAX_MESSAGE]
     if _MISMATCH.search(message) is None:
         return None
-    frames = list(_frames(error))
+
+    frames = list(_iterate_frames(error))
     users = UserCode()
-    own = [each for each in frames if users.is_user_file(each[0].f_code.co_filename)]
+    user_frames = [place for place in frames if users.is_user_file(place[0].f_code.co_filename)]
     method = _METHOD.search(message)
     operator = f"aten::{method[1]}" if method is not None else ""
-    if not own:
+    if not user_frames:
         return DeviceMismatch(message, operator, ("", 0, ""), [])
-    frame, line = own[-1]
-    tensors = list(_named_on_line(frame, line))
-    tensors += [each for called, _ in frames for each in _of_module(called)]
+
+    # A module that torch itself defines has its tensors in no variable of the user's line.
+    frame, line = user_frames[-1]
+    tensors = list(_find_named_on_line(frame, line))
+    tensors += [tensor for called, _ in frames for tensor in _find_in_module(called)]
     place = (frame.f_code.co_filename, line, _name(frame))
     return DeviceMismatch(message, operator, place, tensors[:_MAX_TENSORS])
 
@@ -59,16 +63,16 @@ def _name(frame: FrameType) -> str:
     return frame.f_code.co_name
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames of a traceback and their lines, outermost first."""
+def _iterate_frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of a traceback and their lines, outermost first."""
     traceback = error.__traceback__
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
 
 
-def _named_on_line(frame: FrameType, line: int) -> Iterator[TensorPlace]:
-    """The local variables of a frame that are tensors, and that the line names."""
+def _find_named_on_line(frame: FrameType, line: int) -> Iterator[TensorPlace]:
+    """Yield the local variables of a frame that are tensors, and that the line names."""
     words = set(re.findall(r"\w+", linecache.getline(frame.f_code.co_filename, line)))
     variables = frame.f_globals if _name(frame) == MODULE_LEVEL else locals_of(frame)
     for name in sorted(words & variables.keys()):
@@ -76,12 +80,13 @@ def _named_on_line(frame: FrameType, line: int) -> Iterator[TensorPlace]:
             yield _place(name, value)
 
 
-def _of_module(frame: FrameType) -> Iterator[TensorPlace]:
-    """The parameters and arguments of a module of torch whose ``forward`` is running."""
+def _find_in_module(frame: FrameType) -> Iterator[TensorPlace]:
+    """Yield the parameters and arguments of a module of torch whose ``forward`` is running."""
     import torch
 
     if _name(frame) != "forward":
         return
+
     variables = locals_of(frame)
     module = variables.get("self")
     if not issubclass(type(module), torch.nn.Module):
@@ -89,6 +94,8 @@ def _of_module(frame: FrameType) -> Iterator[TensorPlace]:
     kind = type(module).__name__
     if not type(module).__module__.startswith("torch.nn"):
         return
+
+    # From its dictionaries, so that no property or method of the class runs.
     for name, value in (*vars(module)["_parameters"].items(), *vars(module)["_buffers"].items()):
         if _is_tensor(value):
             yield _place(f"{name} of {kind}", value)
@@ -98,7 +105,7 @@ def _of_module(frame: FrameType) -> Iterator[TensorPlace]:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether it is a tensor, and none of a class of the program: no code of it runs here."""
+    """Return whether a value is a tensor, and of no class of the program, whose code would run."""
     import torch
 
     return type(value) in {torch.Tensor, torch.nn.Parameter}

@@ -118,16 +118,16 @@ class Function:
     withs: tuple[tuple[int, int], ...] = ()
 
     def loop_around(self, line: int | None) -> tuple[int, int] | None:
-        """First and last line of the innermost loop around a line, or None."""
+        """Return the first and last line of the innermost loop around a line, or None."""
         if line is None:
             return None
         around = [loop for loop in self.loops if loop[0] <= line <= loop[1]]
         return max(around, default=None)
 
     def end_of_with(self, line: int | None, inside: int | None) -> int | None:
-        """Last line of a ``with`` block that begins at ``line`` and contains ``inside``, or None.
+        """Return the last line of a ``with`` block that begins at a line and contains another.
 
-        Python calls ``__exit__`` from the line of the ``with`` itself.
+        Python calls ``__exit__`` from the line of the ``with`` itself. None without such a block.
         """
         if line is None or inside is None:
             return None
@@ -147,6 +147,7 @@ def function_at(file: str, line: int, name: str) -> Function:
     node = None if tree is None else _find(tree, line, name)
     if node is None:
         return Function(line)
+
     reader = _Reader()
     reader.read(node)
     first = 1 if isinstance(node, ast.Module) else getattr(node, "lineno", line)
@@ -166,6 +167,7 @@ def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
     """Return the innermost node of a name around a line."""
     if name == "<module>":
         return tree
+
     around = [
         node
         for node in ast.walk(tree)
@@ -196,44 +198,49 @@ class _Reader:
     def read(self, function: ast.AST) -> None:
         """List the points of a function's own frame."""
         if isinstance(function, ast.Lambda):
-            self._visit(function.body)
+            self._walk(function.body)
         elif type(function) in _UNNAMED:
-            self._children(function)
+            self._walk_children(function)
         else:
             for statement in getattr(function, "body", []):
-                self._visit(statement)
+                self._walk(statement)
 
-    def _visit(self, node: ast.AST) -> None:
+    def _walk(self, node: ast.AST) -> None:
         if isinstance(node, _OWN_FRAMES):
             return
         if isinstance(node, _LOOPS):
-            self._loop(node)
+            self._walk_loop(node)
             return
         if isinstance(node, (ast.With, ast.AsyncWith)):
             self.withs.append((_first_line(node), _last_line(node)))
-        self._children(node)
-        self._point(node)
+        self._walk_children(node)
+        self._add_point(node)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+    def _walk_loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        # What a `for` iterates over is evaluated once, before the loop.
         span = (_first_line(node), _last_line(node))
         if not isinstance(node, ast.While):
-            self._visit(node.iter)
+            self._walk(node.iter)
+
         self.loops.append(span)
         self._around.append(span)
         if isinstance(node, ast.While):
-            self._visit(node.test)
+            self._walk(node.test)
             self._add(node.test, _TRUTH)
         else:
-            self._visit(node.target)
+            self._walk(node.target)
         for statement in node.body:
-            self._visit(statement)
+            self._walk(statement)
+
+        # The `else` runs once, after the loop.
         self._around.pop()
         for statement in node.orelse:
-            self._visit(statement)
+            self._walk(statement)
 
-    def _children(self, node: ast.AST) -> None:
-        for child in _in_order(node):
-            self._visit(child)
+    def _walk_children(self, node: ast.AST) -> None:
+        for child in _iterate_children(node):
+            self._walk(child)
+            # Python asks for the truth of a condition, which is no node of its own.
             if (
                 getattr(node, "test", None) is child
                 or isinstance(node, ast.BoolOp)
@@ -241,7 +248,7 @@ class _Reader:
             ):
                 self._add(child, _TRUTH)
 
-    def _point(self, node: ast.AST) -> None:
+    def _add_point(self, node: ast.AST) -> None:
         """Add what a node itself can run, after its children."""
         if isinstance(node, (ast.BinOp, ast.AugAssign)):
             self._add(node, _OPERATORS.get(type(node.op), frozenset()))
@@ -250,8 +257,10 @@ class _Reader:
         elif isinstance(node, ast.Compare):
             for operator in node.ops:
                 self._add(node, _OPERATORS.get(type(operator), frozenset()))
+            # `a < b < c` is `a < b and b < c`.
             if len(node.ops) > 1:
                 self._add(node, _TRUTH)
+
         elif isinstance(node, ast.Subscript):
             self._add(node, _ops_of_index(node.slice), single=False)
         elif (
@@ -269,7 +278,7 @@ class _Reader:
 
 
 def _ops_of_index(index: ast.AST) -> frozenset[str]:
-    """What a subscript can run: literal numbers are not tensors, and a mask is not a number."""
+    """Return what a subscript can run: literals are not tensors, and a mask is not a number."""
     parts = list(ast.walk(index))
     if all(isinstance(part, _LITERAL_INDEX) for part in parts):
         return _PLAIN_INDEX
@@ -278,8 +287,8 @@ def _ops_of_index(index: ast.AST) -> frozenset[str]:
     return _INDEX
 
 
-def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """A node's children in execution order: values before their targets."""
+def _iterate_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node's children in execution order: values before their targets."""
     for name in _EXECUTION_ORDER.get(type(node), node._fields):
         value = getattr(node, name, None)
         for child in value if isinstance(value, list) else [value]:
@@ -287,10 +296,10 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
                 yield child
 
 
-def lines_between(
+def find_lines_between(
     function: Function, before: int | None, after: int | None, ops: Sequence[str]
 ) -> list[int | None]:
-    """Return the line of each operator that ran in a function between two of its calls.
+    """Find the line of each operator that ran in a function between two of its calls.
 
     Args:
         before: Line of the last call before them, or None.
@@ -301,41 +310,47 @@ def lines_between(
         For each operator its line, or None if several are possible.
     """
     names = [op.removeprefix("aten::").removesuffix("_") for op in ops]
-    points = _points_between(function, before, after)
-    earliest = _first_fit(points, names)
-    latest = _first_fit(points[::-1], names[::-1])
+    points = _find_points(function, before, after)
+
+    # First fit in both directions: where they agree, no other assignment is possible.
+    earliest = _fit_first(points, names)
+    latest = _fit_first(points[::-1], names[::-1])
     if earliest is not None and latest is not None:
         pairs = zip(earliest, latest[::-1], strict=True)
-        found = [first if first == last else None for first, last in pairs]
+        lines = [first if first == last else None for first, last in pairs]
     else:
-        found = [_only_line(points, name) for name in names]
+        lines = [_find_only_line(points, name) for name in names]
+
+    # Outside of loops, nothing else can run between two calls of one line.
     if before is not None and before == after and not function.loop_around(before):
-        return [before for _ in found]
-    return found
+        return [before for _ in lines]
+    return lines
 
 
-def _points_between(function: Function, before: int | None, after: int | None) -> list[Point]:
-    """Return the points that can have run, in order."""
+def _find_points(function: Function, before: int | None, after: int | None) -> list[Point]:
+    """Find the points that can have run between two calls, in order."""
     end = function.end_of_with(after, before)
     if end is not None:
         after = end
     first = before if before is not None else 0
     last = after if after is not None else 1 << 62
     loop = function.loop_around(before)
+
     if first <= last:
         straight = [p for p in function.points if first <= p.line <= last]
         if end is None and after is not None:
-            return [_repeated(p, before, after) for p in straight]
+            return [_mark_repeated(p, before, after) for p in straight]
         again = [p for p in function.points if loop and loop[0] <= p.line < first]
-        return [_repeated(p, before, after) for p in straight + again]
+        return [_mark_repeated(p, before, after) for p in straight + again]
+
     # A new iteration: from the line before to the end of the loop, and from its start to the next.
-    around = [one for one in function.loops if one[0] <= last and first <= one[1]]
+    around = [span for span in function.loops if span[0] <= last and first <= span[1]]
     start, stop = max(around, default=(0, 1 << 62))
-    rest = [p for p in function.points if first <= p.line <= stop]
-    return rest + [p for p in function.points if start <= p.line <= last]
+    to_end = [p for p in function.points if first <= p.line <= stop]
+    return to_end + [p for p in function.points if start <= p.line <= last]
 
 
-def _repeated(point: Point, before: int | None, after: int | None) -> Point:
+def _mark_repeated(point: Point, before: int | None, after: int | None) -> Point:
     """Return the point, as one that runs many times if its whole loop is between the two calls."""
     if point.loop is None or not point.single:
         return point
@@ -345,8 +360,8 @@ def _repeated(point: Point, before: int | None, after: int | None) -> Point:
     return Point(point.line, point.ops, single=False, loop=point.loop)
 
 
-def _first_fit(points: Sequence[Point], names: Sequence[str]) -> list[int] | None:
-    """Each operator's first possible line, if they ran in order; None if that is impossible."""
+def _fit_first(points: Sequence[Point], names: Sequence[str]) -> list[int] | None:
+    """Find each operator's first possible line, if they ran in order; None if there is none."""
     lines: list[int] = []
     index = 0
     for name in names:
@@ -359,6 +374,6 @@ def _first_fit(points: Sequence[Point], names: Sequence[str]) -> list[int] | Non
     return lines
 
 
-def _only_line(points: Sequence[Point], name: str) -> int | None:
+def _find_only_line(points: Sequence[Point], name: str) -> int | None:
     lines = {point.line for point in points if point.can_run(name)}
     return lines.pop() if len(lines) == 1 else None

@@ -71,6 +71,7 @@ def find_harmless_kind(*, all_threads: bool) -> RecordingKind | None:
     if not all_threads:
         kinds = [RecordingKind.ONE_THREAD, of_all]
     elif of_all in _left_open:
+        # For good: the other kind is left to recordings of one thread, which can have no third.
         kinds = [of_all]
     else:
         kinds = [of_all, RecordingKind.ONE_THREAD]
@@ -125,6 +126,7 @@ def note_release(recording: StoppedRecording, *, is_last: bool) -> None:
     if recording not in _unexamined:
         return
     _unexamined.remove(recording)
+    # The search takes a microsecond per event, which a program at its end need not wait for.
     if is_last:
         _left_open.add(recording.kind)
     else:

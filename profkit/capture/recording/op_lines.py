@@ -15,7 +15,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profkit.capture.recording.functions import Function, function_at, lines_between
+from profkit.capture.recording.functions import Function, find_lines_between, function_at
 from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.capture.source.files import SourceFiles
 from profkit.dataclass import dataclass
@@ -58,7 +58,7 @@ class Lines:
     n_calls: int
 
     def for_other_window(self) -> "Lines":
-        """Return the same lines, for another window of the same loop."""
+        """Return these lines for another window of the same loop, which has other events."""
         return replace(self, ops=replace(self.ops, same_window=False), n_calls=0)
 
 
@@ -116,28 +116,35 @@ def lines_of(recording: ProfilerRecording, name: str) -> Lines:
     # All that is made here stays: scans of it, and of the program's objects, took a quarter of the
     # time.
     with garbage_collection_paused():
-        return _lines_of(recording, name)
+        return _find_lines(recording, name)
 
 
-def _lines_of(recording: ProfilerRecording, name: str) -> Lines:
+def _find_lines(recording: ProfilerRecording, name: str) -> Lines:
+    """Find the source lines of all operators, except those of a name's annotation."""
     walk = _Walk(SourceFiles())
     nowhere = _Site(None, "", -1)
-    pending = [_placed(node, node.extra_fields, nowhere) for node in reversed(recording.tree())]
+
+    # Depth first and without recursion: a tree may be deeper than Python's limit.
+    pending = [_place(node, node.extra_fields, nowhere) for node in reversed(recording.tree())]
     while pending:
-        if found := _visit(walk, *pending.pop()):
-            found.reverse()
-            pending += found
+        if children := _visit(walk, *pending.pop()):
+            children.reverse()
+            pending += children
+
     entries = [
-        one for one in walk.entries if one.name != name and not one.name.startswith(STEP_PREFIX)
+        entry
+        for entry in walk.entries
+        if entry.name != name and not entry.name.startswith(STEP_PREFIX)
     ]
     entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
-    ops = _columns(entries, recording.thread_ids({entry.thread for entry in entries}))
+
+    ops = _build_columns(entries, recording.thread_ids({entry.thread for entry in entries}))
     return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls)
 
 
-def _placed(node: Any, fields: Any, site: _Site) -> _Placed:  # noqa: ANN401
+def _place(node: Any, fields: Any, site: _Site) -> _Placed:  # noqa: ANN401
     return node, fields, _kind_of(fields), node.children, site
 
 
@@ -152,15 +159,15 @@ def _visit(
     """Add one node, called from ``site``, and return the places of its children."""
     if kind in _CALLS:
         walk.n_calls += 1
-        return _below_call(walk, node, fields, children, site)
+        return _place_below_call(walk, node, fields, children, site)
     if kind == "op":
         site = _add_op(walk, node, fields, site)
     elif kind == "runtime" and (name := _name_of(node)).startswith(_RUNTIME_PREFIXES):
         _add(walk, node, name, site)
-    return _below(walk, children, site) if children else []
+    return _place_children(walk, children, site) if children else []
 
 
-def _below(walk: _Walk, children: list[Any], site: _Site) -> list[_Placed]:
+def _place_children(walk: _Walk, children: list[Any], site: _Site) -> list[_Placed]:
     """Return the places of children that are not called from a user function, as far as known."""
     placed: list[_Placed] = []
     for child in children:
@@ -171,12 +178,12 @@ def _below(walk: _Walk, children: list[Any], site: _Site) -> list[_Placed]:
             if kind or below:  # a quarter of all nodes are leaves such as allocations
                 placed.append((child, fields, kind, below, site))
         elif _has_content(walk, child, kind, below):
-            placed.append((child, fields, kind, below, _called_from(walk, fields, site)))
+            placed.append((child, fields, kind, below, _find_caller(walk, fields, site)))
     return placed
 
 
 def _has_content(walk: _Walk, node: Any, kind: str, children: list[Any]) -> bool:  # noqa: ANN401
-    """Whether anything is to be found at or below a node: not if it is a call in C and a leaf.
+    """Return whether a node has anything at or below it: not if it is a call in C and a leaf.
 
     Half of all nodes are. A backward pass on a device's thread is below no call.
     """
@@ -191,7 +198,7 @@ def _name_of(node: Any) -> str:  # noqa: ANN401
 
 
 def _text(record: Any, key: str) -> str:  # noqa: ANN401
-    """A name in torch's record, or an empty one if it is not valid text.
+    """Read a name in torch's record; an empty one if it is not valid text.
 
     torch stores a pointer to the name, whose code may be freed by now, as compiled code often is.
     """
@@ -202,7 +209,7 @@ def _text(record: Any, key: str) -> str:  # noqa: ANN401
 
 
 def _kind_of(fields: Any) -> str:  # noqa: ANN401
-    """``call``, ``builtin`` (a call in C), ``op``, ``runtime``, or empty for any other node."""
+    """Return ``call``, ``builtin`` (a call in C), ``op``, ``runtime``, or empty for other nodes."""
     of = type(fields)
     kind = _kind_of_type.get(of)
     if kind is None:
@@ -210,33 +217,36 @@ def _kind_of(fields: Any) -> str:  # noqa: ANN401
     return kind
 
 
-def _below_call(
+def _place_below_call(
     walk: _Walk,
     node: Any,  # noqa: ANN401
     fields: Any,  # noqa: ANN401
     children: list[Any],
     site: _Site,
 ) -> list[_Placed]:
+    """Return the places of what a call has called."""
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
         module = name.removeprefix(MODULE_PREFIX)
         site = _Site(site.frame, module, site.backward, site.in_library)
     if site.frame is not None and RUN_BACKWARD in name:
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
-    own = getattr(fields, "callsite", None)
-    file = None if own is None else walk.files.user_file(_text(own, "file_name"))
-    if own is None or file is None:
-        if own is not None and is_library_function(
-            _text(own, "file_name"), _text(own, "function_name")
+
+    callee = getattr(fields, "callsite", None)
+    file = None if callee is None else walk.files.user_file(_text(callee, "file_name"))
+    if callee is None or file is None:
+        if callee is not None and is_library_function(
+            _text(callee, "file_name"), _text(callee, "function_name")
         ):
             site = _Site(site.frame, site.module, site.backward, in_library=True)
-        return _below(walk, children, site)
-    function_name = _text(own, "function_name")
-    function = function_at(file, own.line_number, function_name)
-    return _in_user_function(walk, (file, function_name), function, children, site)
+        return _place_children(walk, children, site)
+
+    function_name = _text(callee, "function_name")
+    function = function_at(file, callee.line_number, function_name)
+    return _place_in_function(walk, (file, function_name), function, children, site)
 
 
-def _in_user_function(
+def _place_in_function(
     walk: _Walk, place: tuple[str, str], function: Function, children: list[Any], site: _Site
 ) -> list[_Placed]:
     """Return the places of the children of a user function.
@@ -255,10 +265,10 @@ def _in_user_function(
     def close(after: int | None) -> None:
         if not between:
             return
-        lines = lines_between(function, before, after, [_name_of(child) for child in between])
+        lines = find_lines_between(function, before, after, [_name_of(child) for child in between])
         for child, line in zip(between, lines, strict=True):
             frame = function_only if line is None else (file, line, name, 1)
-            placed.append(_placed(child, child.extra_fields, at(frame)))
+            placed.append(_place(child, child.extra_fields, at(frame)))
         between.clear()
 
     for child in children:
@@ -277,8 +287,8 @@ def _in_user_function(
     return placed
 
 
-def _called_from(walk: _Walk, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
-    """A call's place, by its fields: its caller if that is user code, else that of its parent."""
+def _find_caller(walk: _Walk, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
+    """Return a call's place: its caller if that is user code, else the place of its parent."""
     caller = fields.caller
     file = walk.files.user_file(_text(caller, "file_name"))
     if file is None:
@@ -320,6 +330,7 @@ def _nest(entries: list[_Entry]) -> None:
 
     Entries are sorted by thread and start, longer ones first.
     """
+    # A stack of the entries that are open, as operators of one thread are within each other.
     around: list[int] = []
     for place, entry in enumerate(entries):
         while around and not (
@@ -336,11 +347,12 @@ def _place_backward(
 ) -> None:
     """Set the lines of backward operators: of the forward operator, else of ``backward()``."""
     forward: dict[int, _Entry] = {}
-    for entry in sorted(entries, key=lambda one: one.start_ns):
+    for entry in sorted(entries, key=lambda entry: entry.start_ns):
         if entry.sequence >= 0 and entry.backward < 0:
             # Operators without gradients have the number of the next one with gradients, so the
             # last one of a number created the autograd node.
             forward[entry.sequence] = entry
+
     for entry in entries:
         origin = forward.get(entry.backward)
         if origin is not None and origin.frame is not None:
@@ -353,10 +365,12 @@ def _place_backward(
             )
 
 
-def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
-    name, names = _numbered([entry.name for entry in entries])
-    frame, frames = _numbered([entry.frame for entry in entries])
-    module, modules = _numbered([entry.module or None for entry in entries])
+def _build_columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
+    # Names, frames and modules repeat in each step, and are written once.
+    name, names = _number([entry.name for entry in entries])
+    frame, frames = _number([entry.frame for entry in entries])
+    module, modules = _number([entry.module or None for entry in entries])
+
     return OpLines(
         same_window=True,
         name=name,
@@ -372,7 +386,7 @@ def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
     )
 
 
-def _numbered(values: Iterable[_Value | None]) -> tuple[list[int], list[_Value]]:
+def _number(values: Iterable[_Value | None]) -> tuple[list[int], list[_Value]]:
     """Return the index of each value among the distinct ones, -1 for None; and those."""
     numbers: dict[_Value, int] = {}
     indices = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]

@@ -69,17 +69,19 @@ class StepTimes:
 
     @property
     def n_recorded(self) -> int:
-        """Steps that were recorded from start to end, as far as retained."""
+        """Return how many steps were recorded from start to end, as far as retained."""
         return len(self._recorded_ns)
 
     def overhead(self) -> tuple[float, str] | None:
-        """Recorded against unrecorded steps, or None if there are too few.
+        """Compare recorded with unrecorded steps; None if there are too few.
 
         Returns:
             The overhead ratio (0.8: a step took 1.8 times as long), and how it is known.
         """
         if not self._recorded_ns or len(self._unrecorded_ns) < _MIN_UNRECORDED_STEPS:
             return None
+
+        # The median, as single steps also log, save or validate.
         plain_ns = statistics.median(self._unrecorded_ns)
         recorded_ns = statistics.median(self._recorded_ns)
         ratio = max(recorded_ns / plain_ns - 1, 0.0) if plain_ns else 0.0
@@ -104,36 +106,41 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
     # Recording with stacks would end a Python profiler.
     if program_profilers.find_python_profiler() or not can_trace_calls():
         options = replace(options, stacks=False)
+    # In a thread, as modes and hooks of the program would run with each of the operators.
     if options not in _costs:
         _costs[options] = in_new_thread(partial(_measure_costs, options))
+
     call_ns, op_ns = _costs[options]
     cost_ns = n_calls * call_ns + n_ops * op_ns
     plain_ns = max(window_ns - cost_ns, window_ns * _MIN_PROGRAM_SHARE, 1)
+
     basis = f"estimated: {format_count(n_ops)} events at {format_ns(op_ns)}"
     if n_calls:
         basis += f" and {format_count(n_calls)} Python calls at {format_ns(call_ns)}"
     return cost_ns / plain_ns, basis
 
 
+# The checker of safe points in tests/chaos lets this function, by its name, use the profiler.
 def _measure_costs(options: Options) -> tuple[float, float]:
-    """Return the cost of recording a Python call and any other event, in nanoseconds.
+    """Measure the cost of recording a Python call and any other event, in nanoseconds.
 
     A small network runs forward and backward without a profiler, with one, and with stacks. The
     fastest of several runs is used, as it was disturbed least.
     """
-    work = _small_network()
-    work()
-    plain_ns = min(_timed_ns(work) for _ in range(_N_RUNS))
-    ops_ns, n_ops = _fastest(options, work, stacks=False)
+    work = _make_small_network()
+    work()  # the first run initializes what later ones use
+    plain_ns = min(_measure_ns(work) for _ in range(_N_RUNS))
+    ops_ns, n_ops = _measure_fastest(options, work, stacks=False)
     op_ns = max(ops_ns - plain_ns, 0) / max(n_ops, 1)
     if not options.stacks:
         return 0.0, op_ns
-    stacks_ns, n_all = _fastest(options, work, stacks=True)
+
+    stacks_ns, n_all = _measure_fastest(options, work, stacks=True)
     return max(stacks_ns - ops_ns, 0) / max(n_all - n_ops, 1), op_ns
 
 
-def _small_network() -> Callable[[], None]:
-    """Operators with gradients on the CPU that do not use the program's random numbers."""
+def _make_small_network() -> Callable[[], None]:
+    """Return work of operators with gradients on the CPU, without the program's random numbers."""
     import torch
     from torch.nn import functional
 
@@ -151,7 +158,9 @@ def _small_network() -> Callable[[], None]:
     return work
 
 
-def _fastest(options: Options, work: Callable[[], None], *, stacks: bool) -> tuple[int, int]:
+def _measure_fastest(
+    options: Options, work: Callable[[], None], *, stacks: bool
+) -> tuple[int, int]:
     """Return the least duration of some work in one recording, in ns, and its number of events.
 
     To start a recording takes much longer than this work does.
@@ -159,13 +168,13 @@ def _fastest(options: Options, work: Callable[[], None], *, stacks: bool) -> tup
     recording = ProfilerRecording(options, stacks=stacks, device=False, is_alone=True)
     recording.start()
     try:
-        took_ns = min(_timed_ns(work) for _ in range(_N_RUNS))
+        took_ns = min(_measure_ns(work) for _ in range(_N_RUNS))
     finally:
         recording.stop()
     return took_ns, recording.n_events() // _N_RUNS
 
 
-def _timed_ns(work: Callable[[], None]) -> int:
+def _measure_ns(work: Callable[[], None]) -> int:
     began_ns = time.perf_counter_ns()
     work()
     return time.perf_counter_ns() - began_ns

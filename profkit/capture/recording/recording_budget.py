@@ -100,6 +100,7 @@ class StepBudget:
             main: The recorded steps, stopped.
             n_recorded: Their number.
         """
+        # Once per recording, as the time in operators takes a walk over all events.
         if self._lines_s is None:
             self._lines_s = 0.0 if main is None else _cost_of_lines_s(main, n_recorded)
         return self._lines_s <= self._budget.left_s()

@@ -76,11 +76,13 @@ class RecordingWriter:
         info = environment.describe(self._name, self.steps)
         target = files.trace_file(self._folder())
         self.flight = flight_recorder.write(target, is_end=is_early, stopped_by=stopped_by)
+
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"
             main.export(exported)
             n_events = files.count_events(exported)
-            lines = self._lines(main, for_lines)
+            lines = self._find_lines(main, for_lines)
+
             if main.cpu is not None and main.cpu.delayed_share >= _MAX_DELAYED_SHARE:
                 overhead = None
             ratio, basis = overhead or (None, "")
@@ -90,6 +92,7 @@ class RecordingWriter:
                 # The recording is worth more than its overhead: an error loses that alone.
                 with contextlib.suppress(CaptureError, RuntimeError):
                     ratio, basis = estimated(self._options, main.window_ns, n_calls, n_others)
+
             info = replace(
                 info,
                 cost=CaptureCost(
@@ -109,17 +112,22 @@ class RecordingWriter:
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
             files.write_trace(exported, target, info)
+
         self.path = str(target)
         console.note(
             f"recorded “{self._name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
 
-    def _lines(self, main: ProfilerRecording, for_lines: ProfilerRecording | None) -> Lines | None:
-        """The source lines of a window: its own, or of another step, or of an earlier recording."""
+    def _find_lines(
+        self, main: ProfilerRecording, for_lines: ProfilerRecording | None
+    ) -> Lines | None:
+        """Find the source lines of a window, of another step, or of an earlier recording."""
         if main.stacks:
-            own = lines_of(main, self._name)
-            _known_lines.setdefault(self._name, own.for_other_window())
-            return own
+            lines = lines_of(main, self._name)
+            _known_lines.setdefault(self._name, lines.for_other_window())
+            return lines
+
+        # Other steps of a loop run the same lines, and so do later recordings of the name.
         if for_lines is not None:
             _known_lines[self._name] = lines_of(for_lines, self._name).for_other_window()
             self.needs_lines = False

@@ -45,13 +45,13 @@ def report_of(*paths: str) -> Report:
 
 
 def as_text(what: str, name: str | None, state: str) -> str:
-    """A capture in one line: ``<profkit.trace “train”: recording>``."""
+    """Return a capture in one line: ``<profkit.trace “train”: recording>``."""
     named = f" “{visible(name)}”" if name else ""
     return f"<{what}{named}: {visible(state)}>"
 
 
 def as_html(capture: Reportable) -> str:
-    """A capture's report as HTML, or one sentence that says why there is none."""
+    """Return a capture's report as HTML, or one sentence that says why there is none."""
     text = repr(capture).strip("<>")
     if capture.path is not None:
         try:

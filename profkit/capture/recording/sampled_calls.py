@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Final
 
 from profkit.capture.process.stack_sampler import Calls
-from profkit.capture.recording.sampled_functions import user_call
+from profkit.capture.recording.sampled_functions import find_user_call
 from profkit.capture.source.files import PROFKIT_FOLDER, SourceFiles, library_roots, package
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CodePlace, SampledFunction, SampledPart
@@ -75,6 +75,7 @@ def is_own(calls: Calls, files: SourceFiles) -> bool:
 
     The program runs below profkit's wrappers of torch's functions, and of an iterator.
     """
+    # From the innermost call: whatever comes first decides.
     for file, _, _ in reversed(calls):
         path = _posix(file)
         if file.startswith(PROFKIT_FOLDER):
@@ -95,32 +96,35 @@ def in_collection(calls: Calls) -> Calls:
     return calls
 
 
-def sampled_calls(
+def find_sampled_calls(
     stacks: Mapping[tuple[Calls, int], StackTime], files: SourceFiles, max_waiting_ns: float
 ) -> list[SampledFunction]:
-    """Return the lines of user code in which a thread was, most time first.
+    """Find the lines of user code in which a thread was, most time first.
 
     Args:
         stacks: The samples of each stack and instruction of its innermost frame.
         max_waiting_ns: How long the thread waited by the system's accounts. A sample also counts as
             waiting where another process had the core.
     """
+    # Samples are scaled to the time that the thread waited by the system's accounts.
     waiting_ns = sum(spent.waiting_ns for spent in stacks.values())
     waited = min(1.0, max_waiting_ns / waiting_ns) if waiting_ns else 0.0
+
     times: dict[_Line, StackTime] = {}
     libraries: dict[_Line, Counter[str]] = {}
     for (calls, instruction), spent in stacks.items():
         if is_own(calls, files):
             continue
-        user, _, place = user_call(calls, files)
+
+        user, _, place = find_user_call(calls, files)
         called = [call for call in calls[place + 1 :] if not call[0].startswith(PROFKIT_FOLDER)]
         below = [function for _, _, function in called]
         if user is None:
             callee = ""
         elif below:
-            callee = callee_of_frames(user[0], user[1], below)
+            callee = find_callee_of_frames(user[0], user[1], below)
         elif _is_in_call(spent):
-            callee = callee_at(user[0], user[1], calls[place][2], instruction)
+            callee = find_callee(user[0], user[1], calls[place][2], instruction)
         else:
             callee = ""
 
@@ -147,7 +151,7 @@ def sampled_calls(
     ]
 
 
-def callee_at(path: str, line: int, function: str, instruction: int) -> str:
+def find_callee(path: str, line: int, function: str, instruction: int) -> str:
     """Return what a function calls at a place in its bytecode, as its source writes it.
 
     Args:
@@ -164,6 +168,8 @@ def callee_at(path: str, line: int, function: str, instruction: int) -> str:
         first, last, begin, end = next(positions, _NO_POSITION)
         if first != line or last is None or begin is None or end is None:
             continue
+
+        # The name of the function in the bytecode would be without its owner, such as `gc`.
         with contextlib.suppress(SyntaxError, ValueError):
             tree = ast.parse(_segment(path, first, last, begin, end), mode="eval")
             if isinstance(tree.body, ast.Call):
@@ -171,7 +177,7 @@ def callee_at(path: str, line: int, function: str, instruction: int) -> str:
     return ""
 
 
-def callee_of_frames(path: str, line: int, functions: Iterable[str]) -> str:
+def find_callee_of_frames(path: str, line: int, functions: Iterable[str]) -> str:
     """Return what a line of user code calls, of which the functions below it are known.
 
     Args:

@@ -13,20 +13,23 @@ _NOWHERE: Final = ("", "")
 _COMPREHENSIONS: Final = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 
 
-def sampled_time(sampler: StackSampler) -> SampledTime | None:
-    """What was sampled, by the innermost function of user code; None where no thread ran."""
+def summarize_samples(sampler: StackSampler) -> SampledTime | None:
+    """Sum up what was sampled by the innermost function of user code; None where no thread ran."""
     files = SourceFiles()
     n: Counter[tuple[str, str]] = Counter()
     ns: Counter[tuple[str, str]] = Counter()
     lines: dict[tuple[str, str], Counter[int]] = {}
     libraries: dict[tuple[str, str], Counter[str]] = {}
-    for one in sampler.counts():
-        user, library, _ = user_call(one.calls, files)
+
+    for stack in sampler.counts():
+        user, library, _ = find_user_call(stack.calls, files)
         function = _NOWHERE if user is None else (user[0], user[2])
-        n[function] += one.n
-        ns[function] += one.ns
-        lines.setdefault(function, Counter())[0 if user is None else user[1]] += one.ns
-        libraries.setdefault(function, Counter())[library] += one.ns
+        n[function] += stack.n
+        ns[function] += stack.ns
+        lines.setdefault(function, Counter())[0 if user is None else user[1]] += stack.ns
+        libraries.setdefault(function, Counter())[library] += stack.ns
+
+    # A function has one place in the report: the line and the library in which it was longest.
     functions = [
         SampledFunction(
             place=(file, lines[file, name].most_common(1)[0][0], name),
@@ -46,7 +49,7 @@ def sampled_time(sampler: StackSampler) -> SampledTime | None:
     )
 
 
-def user_call(calls: Calls, files: SourceFiles) -> tuple[Call | None, str, int]:
+def find_user_call(calls: Calls, files: SourceFiles) -> tuple[Call | None, str, int]:
     """Find the innermost call of user code.
 
     A comprehension belongs to the function around it.

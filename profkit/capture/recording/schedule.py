@@ -94,6 +94,7 @@ class Schedule:
         if step < first_length:
             return 0, self._phase(step, lines=lines)
 
+        # Source lines are the same in each cycle: later ones are shorter by the step with stacks.
         cycle, step_in_cycle = divmod(step - first_length, length)
         cycle += 1
         if self.repeat and cycle >= self.repeat:
@@ -108,6 +109,7 @@ class Schedule:
 
     def _phase(self, step_in_cycle: int, *, lines: bool) -> Phase:
         if step_in_cycle < self.first_active:
+            # The last but one of the warm-up, so that an unrecorded step follows it.
             is_lines = step_in_cycle == self.wait + max(self.warmup - 2, 0)
             if lines and is_lines and not self.lines_last:
                 return Phase.LINES

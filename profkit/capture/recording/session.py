@@ -94,12 +94,13 @@ class Session:
         self._watch = StepWatch(schedule, stacks=options.stacks and options.ops)
         if schedule is not None:
             self.writer.sampled = self._watch.sampled
+
         # A program without steps may work in several threads.
         self._windows = RecordingWindows(
             options, all_threads=steps == "whole", on_python_profiler=self._on_python_profiler
         )
         self._yielding = Yielding(
-            name, lambda: not self.is_done, self._make_way, self._windows_left_to_another
+            name, lambda: not self.is_done, self._make_way, self._leave_windows
         )
 
     @property
@@ -129,7 +130,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether torch's profiler runs for this session, so that its end needs a safe point."""
+        """Return whether torch's profiler runs for this session: its end needs a safe point."""
         return self.state.is_open
 
     @property
@@ -177,9 +178,9 @@ class Session:
             self._watch.end_step(self.state.phase)
             self._watch.begin_step()
             return
-        state, actions = self._planned(RecorderEvent.STEP)
+        state, actions = self._plan(RecorderEvent.STEP)
         uses_profiler = not _FREE_OF_PROFILER.issuperset(actions)
-        # To look where this is takes longer than all else at the end of an unrecorded step.
+        # The search of the stack takes longer than all else at the end of an unrecorded step.
         if (uses_profiler or self.is_open) and not safe_points.is_safe():
             return
         if self._has_no_end() and self._watch.is_too_large():
@@ -299,10 +300,11 @@ class Session:
             "of memory; active=3 records three steps."
         )
 
-    def _planned(self, event: RecorderEvent) -> Transition:
+    def _plan(self, event: RecorderEvent) -> Transition:
         """Return what an event leads to."""
         allowance = self._allowance()
         state, actions = next_action(self.state, event, self._schedule, allowance)
+        # Checked only now: that may take a tenth of a second, and prints a warning.
         if RecorderAction.START_LINES in actions and self._warns_without_stacks():
             allowance = replace(allowance, stacks=False)
             state, actions = next_action(self.state, event, self._schedule, allowance)
@@ -326,7 +328,7 @@ class Session:
 
     def _do(self, event: RecorderEvent, **how: Any) -> None:  # noqa: ANN401  (see _enter)
         """Carry out what an event leads to."""
-        self._enter(*self._planned(event), **how)
+        self._enter(*self._plan(event), **how)
 
     def _enter(
         self,
@@ -381,6 +383,7 @@ class Session:
         main = windows.take_main()
         if main is None:
             return
+
         try:
             self.writer.write(
                 main,
@@ -402,6 +405,7 @@ class Session:
     def _drop(self) -> None:
         self._watch.stop()
         self.state, _ = next_action(self.state, RecorderEvent.DROP, self._schedule)
+        # Only the thread that started torch's profiler can stop it.
         if not self._is_own_thread():
             self._windows.forget_open()
         self._windows.drop_all()
@@ -414,6 +418,7 @@ class Session:
             return
         self.made_way = True
         is_worth_writing = self._is_worth_writing()
+
         ends = (
             f"the recording of “{self.name}” ends there"
             if is_worth_writing
@@ -422,6 +427,7 @@ class Session:
         console.warn(
             f"the program uses a profiler itself ({name}), so {ends}: only one can record."
         )
+
         if is_worth_writing:
             self.end(OTHER_PROFILER)
         else:
@@ -433,7 +439,7 @@ class Session:
             return self.path is not None or self.has_whole_step
         return self._has_regions
 
-    def _windows_left_to_another(self) -> list[ProfilerRecording]:
+    def _leave_windows(self) -> list[ProfilerRecording]:
         """Forget the open windows, which a profiler of the program is about to cancel."""
         windows = self._windows.forget_open()
         self._windows.drop_main()

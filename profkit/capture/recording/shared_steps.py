@@ -52,34 +52,38 @@ class SharedSteps:
         return self._begin is not None
 
     def begins(self, step: int, *, is_affordable: bool) -> int | None:
-        """Return whether recording begins now, after a step has ended.
+        """Return how many steps ago the recording began, after a step has ended.
 
         Args:
             step: How many steps have ended.
             is_affordable: Whether this rank would begin now.
 
         Returns:
-            How many steps ago the ranks began; None if not now.
+            0 if it begins now, more if this rank learns it late; None if it has not begun.
         """
         now_s = time.monotonic()
         step_s, self._last_s = now_s - self._last_s, now_s
         rank, world_size = environment.ranks()
+
         if not self._is_alone and self._begin is None and rank is not None and world_size != 1:
             try:
-                self._is_alone = not self._asks(rank, step, step_s, is_affordable=is_affordable)
+                self._is_alone = not self._ask(rank, step, step_s, is_affordable=is_affordable)
             except Exception:  # noqa: BLE001  (the store is the program's, and may be gone)
                 self._is_alone = True
+
         if self._begin is not None:
             return step - self._begin if step >= self._begin else None
         is_one = self._is_alone or rank is None or world_size == 1
         return 0 if is_one and is_affordable else None
 
-    def _asks(self, rank: int, step: int, step_s: float, *, is_affordable: bool) -> bool:
+    def _ask(self, rank: int, step: int, step_s: float, *, is_affordable: bool) -> bool:
         """Write or read the first step; False if rank 0 does not take part."""
         store, came, begins = _store(), f"profkit/{self._name}/0", f"profkit/{self._name}/steps"
         if store is None:
             return False
+
         if rank == 0:
+            # The first write shows how long a query takes, and so how rarely others ask.
             if not self._n_asked:
                 store.set(came, "1")
                 others_s = _SLOWER * (time.monotonic() - self._last_s) / _ASKING_SHARE
@@ -88,6 +92,7 @@ class SharedSteps:
             if is_affordable:
                 self._begin = step + math.ceil(self._notice_s / max(step_s, _SHORTEST_STEP_S))
                 store.set(begins, str(self._begin))
+
         elif self._last_s >= self._next_s:
             self._n_asked += 1
             if store.check([begins]):

@@ -18,9 +18,9 @@ from profkit.capture.process.cpu_time import CpuClock
 from profkit.capture.process.stack_sampler import Calls, StackSample, StackSampler
 from profkit.capture.recording.sampled_calls import (
     StackTime,
+    find_sampled_calls,
     in_collection,
     is_own,
-    sampled_calls,
 )
 from profkit.capture.source.files import SourceFiles
 from profkit.model.capture_info import SampledTime
@@ -95,6 +95,8 @@ class StepSamples:
         """
         if self._state is not _State.SAMPLING:
             return
+
+        # Only now: samples of a step that is never completed are dropped.
         in_step, self._in_step = self._in_step, []
         for calls, instruction, spent in in_step:
             self._count(calls, instruction, spent)
@@ -113,19 +115,22 @@ class StepSamples:
         self._sampler.stop()
         self._in_step = []
 
+        # By the system's accounts, as a sample also counts as waiting where there was no core.
         used = None if self._clock is None else self._clock.read()
         if used is not None and used.waiting_ns is not None:
             self._waiting_share = used.waiting_ns / max(1, used.window_ns)
 
-    def result(self) -> SampledTime | None:
-        """Return the lines of user code that ran, and what they called; None without samples."""
+    def summarize(self) -> SampledTime | None:
+        """Sum up the lines of user code that ran, and what they called; None without samples."""
         files = SourceFiles()
         own_ns = sum(spent.ns for (calls, _), spent in self._stacks.items() if is_own(calls, files))
         sampled_ns = sum(spent.ns for spent in self._stacks.values())
-        functions = sampled_calls(self._stacks, files, self._waiting_share * sampled_ns)
+        functions = find_sampled_calls(self._stacks, files, self._waiting_share * sampled_ns)
+
         steps_ns = self._ended_ns - self._began_ns - own_ns
         if not functions or not self._n_steps or steps_ns <= 0:
             return None
+
         return SampledTime(
             interval_ns=round(self._sampler.least_s * _S_NS),
             n_samples=self._n_samples,
@@ -140,6 +145,7 @@ class StepSamples:
         sample = next((sample for sample in samples if sample.thread == self._thread), None)
         if sample is None or self._state is not _State.SAMPLING:
             return
+
         elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
         self._sampled_ns = sample.time_ns
         spent = StackTime(

@@ -43,6 +43,7 @@ class StepWatch:
         if now_s < self._next_s:
             return False
         self._next_s = now_s + _PAUSE_S
+        # An upper bound, by the growth of the heap: torch counts its events only at the stop.
         return self._events.at_most() > MAX_EVENTS
 
     def begin(self) -> None:
@@ -81,4 +82,4 @@ class StepWatch:
 
     def sampled(self) -> SampledTime | None:
         """Return in which functions the steps were, or None if that is not known."""
-        return None if self._samples is None else self._samples.result()
+        return None if self._samples is None else self._samples.summarize()

@@ -34,7 +34,7 @@ class StepLoop(Generic[Batch]):
         self.path: str | None = None
 
     def __len__(self) -> int:
-        """The number of batches.
+        """Return the number of batches.
 
         Raises:
             TypeError: If the batches have no length.
@@ -58,7 +58,7 @@ class StepLoop(Generic[Batch]):
         """Python looks for it before it opens a block."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches. A step begins with the wait for its batch."""
+        """Yield the batches. A step begins with the wait for its batch."""
         block = trace(self._name, **self._options)
         if not isinstance(block, TraceCapture):
             # Not recorded, its steps still count for what listens to them.
@@ -66,10 +66,12 @@ class StepLoop(Generic[Batch]):
                 yield batch
                 block.step()
             return
+
         block.set_step_kind("loader")
         try:
             with block:
                 batches = iter(self._batches)
+                # A loader of torch annotates its wait itself.
                 measure_wait = not _is_loader(batches)
                 while True:
                     try:
@@ -80,6 +82,7 @@ class StepLoop(Generic[Batch]):
                             batch = next(batches)
                     except StopIteration:
                         return
+
                     yield batch
                     block.step()
         finally:

@@ -165,6 +165,7 @@ class TraceCapture(wrappers.CaptureBlock):
         is_over = self.is_done
         entered = self._entered.pop()
         if isinstance(entered, Session):
+            # Imported here, as most blocks end without an error.
             if type(error) is RuntimeError:
                 from profkit.capture.recording import device_mismatch
 
@@ -173,6 +174,8 @@ class TraceCapture(wrappers.CaptureBlock):
             current.leave(entered, early)
             self.path, self.flight = entered.path, entered.flight
             self._report = None
+
+            # Later blocks of the name, beyond its limit, show this recording.
             if self.path is not None:
                 _ended[self._name] = Ended(self.path)
             if not (is_over or early):
@@ -407,28 +410,34 @@ def trace(
         UsageError: If an argument is invalid.
     """
     is_bare = _is_function(name)
+
     # A block that is not recorded takes less than a microsecond: its arguments were checked before.
-    idle = _idle(name, limit, only)
+    idle = _find_idle(name, limit, only)
     if idle is not None:
         return name if is_bare else idle
+
     if not is_bare:
         _NAME.check(name=name)
     _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
+
     options = _options(recording) if recording else DEFAULTS
     is_loop = wait or warmup or active is not None or repeat != 1
     schedule = Schedule(wait, warmup, active, repeat) if is_loop else None
     settings = _Settings(limit, options, schedule, only)
+
     if is_bare:
         return TraceCapture(None, settings, "entry")(name)
     return TraceCapture(name, settings, "user" if schedule else "entry")
 
 
-def _idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (checked later)
-    """What a block is that is certain not to be recorded; None for one that may be."""
+def _find_idle(name: Any, limit: Any, only: Any) -> Idle | None:  # noqa: ANN401  (checked later)
+    """Return a block that is certain not to be recorded; None for one that may be."""
     if not current.is_on:
         return IDLE
     if current.session is not None:
         return None
+
+    # Arguments are checked later: one of another type is not looked up here.
     is_device = type(only) is str
     if is_device and current.is_known(only) and current.is_absent(only):
         return IDLE
@@ -444,7 +453,7 @@ def _is_function(name: object) -> bool:
 
 
 def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
-    """The capture for one more call of a decorated function, or None if it is not recorded."""
+    """Return the capture for one more call of a decorated function; None if it is not recorded."""
     if current.session is None:
         is_over = current.n_recorded.get(name, 0) > settings.limit
         if is_over or (settings.only is not None and current.is_absent(settings.only)):
@@ -462,11 +471,11 @@ def _options(recording: dict[str, Any]) -> Options:
 
 def _note_other_thread(name: str, *, quiet: bool) -> None:
     """Say once for a name that another thread records, so that this one's block is not recorded."""
-    outer, this = current.session, object()
+    outer, token = current.session, object()
     if outer is None or outer.pid != os.getpid() or outer.thread == threading.get_ident():
         return
     # Of several threads that are here at once, one adds the name.
-    if _noted_threads.setdefault(name, this) is this:
+    if _noted_threads.setdefault(name, token) is token:
         console.note(
             f"“{name}” is not recorded in this thread, because another one records "
             f"“{outer.name}”: torch has one profiler per process, so one thread records at a time.",

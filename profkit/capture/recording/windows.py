@@ -121,11 +121,11 @@ class RecordingWindows:
 
     def forget_open(self) -> list[ProfilerRecording]:
         """Leave the windows that are not stopped, as this thread cannot; returns what is open."""
-        windows = [each for each in (self.main, self.lines) if each is not None]
+        windows = [window for window in (self.main, self.lines) if window is not None]
         self.main = self.main if self.main is not None and self.main.is_stopped else None
         self.lines = self.lines if self.lines is not None and self.lines.is_stopped else None
         self._region = None
-        return [each for each in windows if each.is_started and not each.is_stopped]
+        return [window for window in windows if window.is_started and not window.is_stopped]
 
     def drop_all(self) -> None:
         """Stop and free everything, whatever fails meanwhile."""
@@ -139,6 +139,7 @@ class RecordingWindows:
 
     def open_region(self, name: str) -> None:
         """Begin the region of a step or block in the open window."""
+        # A region that profkit ends itself is not what a recording has left open.
         for recording in (self.main, self.lines):
             if recording is not None:
                 recording.closed.add(name)

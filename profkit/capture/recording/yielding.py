@@ -78,6 +78,7 @@ class Yielding:
         elif safe_points.is_safe():
             self._make_way(name)
         else:
+            # The profiler is started by this thread, which cannot reach a safe point before.
             self._cancel()
 
     def _wait_for(self, name: str) -> None:
@@ -88,6 +89,7 @@ class Yielding:
             if not self._is_recording():
                 return
             event.wait(_POLL_S)
+        # Withdrawn, as the profiler is about to start: ending the recording would now be too late.
         self.requested_by = ""
         self._cancel()
 

@@ -20,7 +20,7 @@ from profkit.capture.recording import current
 from profkit.capture.recording.harmless_kinds import can_mute
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.recording_budget import Events
-from profkit.capture.recording.sampled_functions import sampled_time
+from profkit.capture.recording.sampled_functions import summarize_samples
 from profkit.capture.recording.session import Session
 from profkit.model.capture_info import SampledTime
 
@@ -118,7 +118,7 @@ class Prelude:
 
     def _sampled(self) -> SampledTime | None:
         self._sampler.stop()
-        return sampled_time(self._sampler)
+        return summarize_samples(self._sampler)
 
     def _mute_in_time(self) -> None:
         """Have torch collect no more operators once there are enough."""

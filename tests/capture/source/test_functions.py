@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.recording.functions import Function, function_at, lines_between
+from profkit.capture.recording.functions import Function, find_lines_between, function_at
 
 LOOP = """\
 def train(model, loader):
@@ -33,32 +33,32 @@ def train(tmp_path: Path) -> Function:
 def test_a_comparison_and_its_truth_test_are_on_the_line_of_the_if(
     train: Function,
 ) -> None:
-    assert lines_between(train, 4, 6, ["aten::gt", "aten::is_nonzero"]) == [5, 5]
+    assert find_lines_between(train, 4, 6, ["aten::gt", "aten::is_nonzero"]) == [5, 5]
 
 
 def test_operators_in_order_have_their_own_lines(train: Function) -> None:
     ops = ["aten::gt", "aten::is_nonzero", "aten::gt", "aten::index", "aten::item"]
-    assert lines_between(train, 4, 11, ops) == [5, 5, 7, 7, 8]
+    assert find_lines_between(train, 4, 11, ops) == [5, 5, 7, 7, 8]
 
 
 def test_one_product_with_two_possible_lines_has_no_line(train: Function) -> None:
-    assert lines_between(train, 4, 11, ["aten::mul"]) == [None]
+    assert find_lines_between(train, 4, 11, ["aten::mul"]) == [None]
 
 
 def test_two_products_in_order_have_their_lines(train: Function) -> None:
-    assert lines_between(train, 4, 11, ["aten::mul", "aten::mul"]) == [9, 10]
+    assert find_lines_between(train, 4, 11, ["aten::mul", "aten::mul"]) == [9, 10]
 
 
 def test_after_the_last_call_of_a_loop_the_next_iteration_is_possible(train: Function) -> None:
-    assert lines_between(train, 11, 4, ["aten::item"]) == [None]
-    assert lines_between(train, 11, 4, []) == []
+    assert find_lines_between(train, 11, 4, ["aten::item"]) == [None]
+    assert find_lines_between(train, 11, 4, []) == []
 
 
 def test_an_operator_of_unknown_syntax_has_a_line_only_if_one_is_possible(
     train: Function,
 ) -> None:
-    assert lines_between(train, 4, 4, ["aten::strange"]) == [None]
-    assert lines_between(train, 11, None, ["aten::add_"]) == [None]
+    assert find_lines_between(train, 4, 4, ["aten::strange"]) == [None]
+    assert find_lines_between(train, 11, None, ["aten::add_"]) == [None]
 
 
 def test_of_a_loop_without_calls_and_later_lines_only_certain_ones_are_given(
@@ -74,7 +74,7 @@ def test_of_a_loop_without_calls_and_later_lines_only_certain_ones_are_given(
         "    return y.sum()\n"
     )
     function = function_at(str(file), 1, "run")
-    assert lines_between(function, 2, 6, ["aten::add"] * 3) == [4, 4, None]
+    assert find_lines_between(function, 2, 6, ["aten::add"] * 3) == [4, 4, None]
 
 
 def test_operators_after_the_last_call_of_a_with_block_run_before_its_exit(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_operators_after_the_last_call_of_a_with_block_run_before_its_exit(tmp_p
     )
     function = function_at(str(file), 1, "run")
     # Python calls __exit__ from line 4, the line of the with.
-    assert lines_between(function, 5, 4, ["aten::item"]) == [6]
+    assert find_lines_between(function, 5, 4, ["aten::item"]) == [6]
 
 
 def test_a_function_without_source_has_no_points() -> None:
     function = function_at("/nowhere/at/all.py", 7, "f")
     assert function == Function(7)
-    assert lines_between(function, 8, 9, ["aten::add"]) == [None]
+    assert find_lines_between(function, 8, 9, ["aten::add"]) == [None]
 
 
 def test_a_source_that_is_not_python_has_no_points(tmp_path: Path) -> None:
