@@ -62,6 +62,7 @@ class RankState:
         Raises:
             ValueError: If it is another text.
         """
+        # Keys that this version does not know raise a TypeError: another version has written them.
         try:
             written: Mapping[str, Any] = json.loads(text)
             failure = written["failure"]
@@ -82,10 +83,11 @@ class RankState:
 
     @property
     def state(self) -> RankPhase:
-        """Return the state as it is now: whether the process runs is looked up."""
+        """Return the state as it is now, for which the process is looked up."""
         is_here = self.host == socket.gethostname()
 
         if not self.ended_ns:
+            # Processes of another machine cannot be seen from here.
             if not is_here:
                 return RankPhase.ELSEWHERE
             return RankPhase.RUNNING if is_alive(self.pid) else RankPhase.DIED
@@ -154,6 +156,7 @@ class RankOfJob:
         """Claim to report on the job; returns whether no other rank has claimed it."""
         if not self.is_shared:
             return True
+        # The file system decides between ranks that claim at once, as it makes the file only once.
         try:
             (self._folder / _CLAIM).touch(exist_ok=False)
         except OSError:
@@ -175,6 +178,7 @@ class RankOfJob:
 
     def _write(self) -> bool:
         """Write the state of this rank, unless the folder is gone."""
+        # Renamed at the end, as other ranks read it at any time.
         try:
             partial = self._folder / f".{self.rank}.{os.getpid()}"
             partial.write_text(json.dumps(asdict(self.own)))

@@ -78,8 +78,10 @@ def end_rank(
     end = _wait_for_report(rank, max_wait_s) if rank.is_shared else _end_alone(rank)
     if end is None:
         return []
+
+    # The last one to leave removes the folder: the others still read in it.
     rank.leave()
-    if next_action(_kinds(rank.read()), rank.rank, is_reported=True) is RankAction.REMOVE:
+    if next_action(_phases(rank.read()), rank.rank, is_reported=True) is RankAction.REMOVE:
         rank.remove()
 
     seen = [state for state in end.states if state is not None]
@@ -99,7 +101,7 @@ def drop_rank(rank: RankOfJob, failure: Failure | None = None) -> None:
         rank.fail(failure)
     rank.end(())
     rank.leave()
-    action = next_action(_kinds(rank.read()), rank.rank, is_late=True)
+    action = next_action(_phases(rank.read()), rank.rank, is_late=True)
     if action in {RankAction.REPORT, RankAction.REMOVE}:
         rank.remove()
 
@@ -107,6 +109,7 @@ def drop_rank(rank: RankOfJob, failure: Failure | None = None) -> None:
 def files_of(states: Sequence[RankState]) -> list[tuple[str, ...]]:
     """Return the files of each rank that has recorded; of too many ranks none, as a line says."""
     recorded = [state.files for state in states if state.files]
+
     if len(recorded) > _MAX_RANKS:
         folder = Path(recorded[0][0]).parent
         n = format_count(len(recorded))
@@ -144,15 +147,16 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
         look_s = time.monotonic()
         if signals.is_pending() and rank.own.state is RankPhase.ENDED:
             rank.leave()  # the job is ended from outside
+
         is_reported = rank.is_reported
         states = rank.read()
-        kinds = _kinds(states)
-        waited_s, limit_s = look_s - began_s, _limit_s(rank, kinds, max_wait_s)
+        phases = _phases(states)
+        waited_s, limit_s = look_s - began_s, _limit_s(rank, phases, max_wait_s)
         is_late = waited_s >= limit_s
 
-        action = next_action(kinds, rank.rank, is_reported=is_reported, is_late=is_late)
+        action = next_action(phases, rank.rank, is_reported=is_reported, is_late=is_late)
         if action is RankAction.WAIT:
-            is_told = is_told or _tell_wait(kinds, waited_s, limit_s)
+            is_told = is_told or _tell_wait(phases, waited_s, limit_s)
             time.sleep(max(_POLL_S, _POLL_PAUSE * (time.monotonic() - look_s)))
         elif action is RankAction.REPORT:
             if rank.claim_report():
@@ -162,7 +166,7 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
         elif action is RankAction.LEAVE and rank.own.state is RankPhase.ENDED:
             # Looks again: others may have left at the same time, because this one was there.
             rank.leave()
-            _tell_who_reports(kinds, is_late=is_late)
+            _tell_who_reports(phases, is_late=is_late)
         else:
             if action is RankAction.REMOVE:
                 rank.remove()
@@ -170,36 +174,38 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
     return None
 
 
-def _kinds(states: Sequence[RankState | None]) -> list[RankPhase]:
+def _phases(states: Sequence[RankState | None]) -> list[RankPhase]:
     """Return the state of each rank."""
     return [RankPhase.UNSEEN if state is None else state.state for state in states]
 
 
-def _tell_wait(kinds: Sequence[RankPhase], waited_s: float, limit_s: float) -> bool:
+def _tell_wait(phases: Sequence[RankPhase], waited_s: float, limit_s: float) -> bool:
     """Say for which ranks this one waits, if it takes long; returns whether it was said."""
     if waited_s <= _TELL_AFTER_S:
         return False
-    pending = _ranks([number for number, kind in enumerate(kinds) if kind in GOES_ON])
+    pending = _ranks([number for number, phase in enumerate(phases) if phase in GOES_ON])
     console.note(f"waiting for {pending} to end, for at most {limit_s:.0f} s.")
     return True
 
 
-def _tell_who_reports(kinds: Sequence[RankPhase], *, is_late: bool) -> None:
+def _tell_who_reports(phases: Sequence[RankPhase], *, is_late: bool) -> None:
     """Say that another rank reports than the first one, which has waited for its end."""
-    if is_late and not has_failed(kinds):
-        ranks = [number for number, kind in enumerate(kinds) if kind in GOES_ON]
+    if is_late and not has_failed(phases):
+        ranks = [number for number, phase in enumerate(phases) if phase in GOES_ON]
         who = _ranks(ranks) if len(ranks) == 1 else f"the last of {_ranks(ranks)} to end"
         console.note(f"{who} will report on the job.")
 
 
-def _limit_s(rank: RankOfJob, kinds: Sequence[RankPhase], max_wait_s: float) -> float:
+def _limit_s(rank: RankOfJob, phases: Sequence[RankPhase], max_wait_s: float) -> float:
     """Return how many seconds this rank may wait in all for what goes on in others."""
-    if has_failed(kinds):
+    if has_failed(phases):
         return MAX_WAIT_FAILED_S
-    if RankPhase.RUNNING in kinds:
+    if RankPhase.RUNNING in phases:
         return max_wait_s
-    if RankPhase.ELSEWHERE in kinds:
+    if RankPhase.ELSEWHERE in phases:
         return MAX_WAIT_LONG_S
+
+    # Nobody goes on: what is left are ranks that have not begun.
     runs_s = (rank.own.ended_ns - rank.own.began_ns) / 1e9
     return max(MAX_START_S - runs_s, 0.0)
 
@@ -253,6 +259,7 @@ def _with_files(state: RankState, folder: Path) -> RankState:
     name = f"{files.safe_name(state.host)}_{state.pid}_*rank{state.rank}.*.json.gz"
     with suppress(OSError):
         paths = sorted(folder.glob(name))
+        # An earlier process of the same machine may have had this id.
         recent = (path for path in paths if path.stat().st_mtime_ns >= state.began_ns)
         return replace(state, files=tuple(map(str, recent)))
     return state
@@ -260,6 +267,7 @@ def _with_files(state: RankState, folder: Path) -> RankState:
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Return ranks as words."""
+    # Imported here, as most runs print nothing about ranks.
     from profkit.engine.wording import the_ranks
 
     return the_ranks(ranks)

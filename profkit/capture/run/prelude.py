@@ -73,6 +73,7 @@ class Prelude:
             return
         opened = current.enter(self._name, 1 << 30, self._options, None, "whole")
         self._session = opened if isinstance(opened, Session) else None
+        # A thread of its own, as the program may reach no safe point for long.
         if self._session is not None and self.is_recording:
             self._session.writer.sampled = self._sampled
             own_threads.start(self._mute_in_time)
@@ -96,6 +97,7 @@ class Prelude:
         self._sampler.stop()
         if self._session is not None:
             self._session.freeze()
+            # It is written later, if at all: the session of the steps begins before.
             current.detach(self._session)
 
     def drop(self) -> None:
@@ -126,6 +128,7 @@ class Prelude:
         events, n_events, began_s = Events(), 0.0, time.process_time()
         while session is not None and not is_over.wait(_POLL_S):
             cpu_s = time.process_time() - began_s
+            # From one reading of the heap to the next, so that imports can be left out.
             n_latest, events = events.at_most(), Events()
             # Modules that are imported take much of the heap, and have hardly any operators.
             n_events += 0 if self._is_importing() else n_latest

@@ -87,11 +87,11 @@ def _action_after_good_end(states: Sequence[RankPhase], rank: int, *, is_late: b
 
 def _action_after_failure(states: Sequence[RankPhase], rank: int, *, is_late: bool) -> RankAction:
     """Return what a rank does that has ended well in a job in which another one has failed."""
-    lower, others = states[:rank], [*states[:rank], *states[rank + 1 :]]
+    lower, peers = states[:rank], [*states[:rank], *states[rank + 1 :]]
 
-    if RankPhase.RUNNING in others:
+    if RankPhase.RUNNING in peers:
         return RankAction.LEAVE
-    if RankPhase.ELSEWHERE in others and not is_late:
+    if RankPhase.ELSEWHERE in peers and not is_late:
         return RankAction.WAIT
     return RankAction.LEAVE if {RankPhase.ENDED, RankPhase.UNSEEN} & {*lower} else RankAction.REPORT
 
@@ -100,11 +100,11 @@ def _action_of_leaving(
     states: Sequence[RankPhase], rank: int, *, is_reported: bool, is_late: bool
 ) -> RankAction:
     """Return what a rank does that waits for nobody, and reports only if it is the last one."""
-    lower, others = states[:rank], [*states[:rank], *states[rank + 1 :]]
+    lower, peers = states[:rank], [*states[:rank], *states[rank + 1 :]]
 
-    if RankPhase.RUNNING in others or RankPhase.ENDED in others:
+    if RankPhase.RUNNING in peers or RankPhase.ENDED in peers:
         return RankAction.LEAVE
-    if RankPhase.ELSEWHERE in others:
+    if RankPhase.ELSEWHERE in peers:
         if is_reported or not has_failed(states):
             return RankAction.LEAVE
         # A rank that was killed on another machine will never say so.

@@ -136,10 +136,12 @@ def find_causes(
         Of the ranks that failed, those that failed by themselves, the first one first; of the ranks
         that died, those whose death nothing explains.
     """
-    own = [rank for rank, failure in failures.items() if not failure.is_consequence]
-    if own:
+    independent = [rank for rank, failure in failures.items() if not failure.is_consequence]
+    if independent:
         # Who fails last of all has its peers killed, and its launcher kills who does not end.
-        return sorted(own, key=lambda rank: failures[rank].at_ns), []
+        return sorted(independent, key=lambda rank: failures[rank].at_ns), []
     if died:
         return [], list(died)
+
+    # All are consequences, as of Ctrl-C: the first one is the nearest to the cause.
     return sorted(failures, key=lambda rank: failures[rank].at_ns)[:1], []

@@ -113,6 +113,7 @@ def run(
     """
     running = ProgramRun(plan, killed, began)
     running.begin()
+
     try:
         error = target.run()
         if ended is not None:
@@ -124,6 +125,7 @@ def run(
         raise
     finally:
         running.stop()
+
     return running.outcome(error)
 
 
@@ -224,13 +226,13 @@ class ProgramRun:
         self._stop_listening()
 
     def outcome(self, error: BaseException | None) -> RunResult:
-        """How the run ended. Writes the monitored memory.
+        """Return how the run ended; writes the monitored memory.
 
         Args:
             error: The exception that the program raised, or None.
         """
         try:
-            return self._result(error)
+            return self._build_result(error)
         except Exception as failure:  # noqa: BLE001  (see _warned)
             console.warn(_NOT_FINISHED, failure)
             return RunResult(error, None, "The recording was lost.")
@@ -295,8 +297,10 @@ class ProgramRun:
             from profkit.capture.process import environment, signals
             from profkit.capture.recording import current
             from profkit.capture.run.step_detection import StepFinder
+
         if not current.is_on:
             return
+
         if os.environ.get("PROFKIT_LISTEN"):
             from profkit.capture.live import listener
 
@@ -304,10 +308,13 @@ class ProgramRun:
                 self._listener = listener.begin(self._plan.name, self._folder())
         if not (self._plan.record_trace or self._plan.monitor_memory):
             return
+
+        # Before anything is recorded, or else SIGTERM meanwhile would lose it.
         if environment.ranks()[1] not in {None, 1}:
             signals.set_limit(signals.LIMIT_OF_RANK_S)
         self._finisher = signals.Finisher(self._on_sigterm)
         signals.on_sigterm(self._finisher)
+
         self._finder = StepFinder(self._plan)
         self._finder.on_torch_import(is_first=not self._start.has_torch)
         if self._plan.monitor_memory:
@@ -321,22 +328,23 @@ class ProgramRun:
             return
         self._finish(signal)
         if self._killed is not None:
-            self._killed(self._result(None))
+            self._killed(self._build_result(None))
 
     def _folder(self) -> Path:
-        """The folder of the files, also for a program that has changed its working directory."""
+        """Return the folder of the files, also if the program has changed its working directory."""
         from profkit.capture.process import files
 
         return self._start.folder / files.trace_folder(self._plan.options.folder, self._plan.name)
 
-    def _result(self, error: BaseException | None) -> RunResult:
-        """How the run ended. Writes the monitored memory.
+    def _build_result(self, error: BaseException | None) -> RunResult:
+        """Return how the run ended; writes the monitored memory.
 
         Args:
             error: The exception that the program raised, or None.
         """
         if not self.is_parent:
             return RunResult(error, None, is_of_child=True)
+
         if self._finder is None:
             why_not = "The program did not import torch, so there is nothing to report."
             if "torch" in sys.modules:
@@ -344,11 +352,14 @@ class ProgramRun:
             return RunResult(error, None, why_not if IS_ON else "PROFKIT=0 turns recording off.")
         if self._is_unwanted(self._finder):
             return RunResult(error, None, "No steps were found.")
+
         path = self._finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._start.folder / path)
         memory = self._write_memory(self._finder, path)
         why_not = "" if path or memory else self._finder.why_less or "No trace was written."
+
+        # Imported already, with torch: a program without it has returned above.
         from profkit.capture.recording import session
 
         snapshot = None if self._oom is None else self._oom.path

@@ -58,6 +58,7 @@ class RunRecorder:
     @property
     def path(self) -> str | None:
         """Return the trace file, once it is written."""
+        # A trace of steps says more than that of the run as a whole.
         for recording in (self._session, self._prelude.session):
             if recording is not None and recording.path is not None:
                 return recording.path
@@ -91,7 +92,10 @@ class RunRecorder:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is recorded, now or soon: a step with stacks may never be affordable."""
+        """Return whether nothing is recorded, now or soon.
+
+        A step with stacks that was put off may never be affordable.
+        """
         if not self._plan.record_trace or self.state.stage is Stage.YIELDED:
             return True
         if self._session is None:
@@ -109,7 +113,7 @@ class RunRecorder:
 
     @property
     def has_only_to_write(self) -> bool:
-        """Whether all steps have been recorded, and wait until samples of stacks explain them."""
+        """Return whether all recorded steps wait only until samples of stacks explain them."""
         return self._session is not None and self._session.state.has_only_to_write
 
     @property
@@ -160,10 +164,12 @@ class RunRecorder:
         """
         if self.is_over_for_good:
             return
+
         state = self.state
         actions: RunActions = ()
         if self._next_kind is not None:
             state, actions = after_new_kind(state, *self._next_kind)
+
         last_step_s = (time.monotonic() - self._step_began_s) / (self._n_counted + 1)
         self._is_step_short = last_step_s < _SHORT_STEP_S
         state, next_actions = after_step(
@@ -173,6 +179,7 @@ class RunRecorder:
             may_hasten=self._may_hasten(),
         )
         actions += next_actions
+
         # The session finds out itself whether its step may end here.
         if not _LEFT_TO_SESSION.issuperset(actions) and not safe_points.is_safe():
             return
@@ -246,6 +253,7 @@ class RunRecorder:
         if self._session is None:
             return
         self._session.step()
+        # Until then a program that ends has the prelude in its report.
         if self._session.path is not None:
             self._prelude.drop()
 

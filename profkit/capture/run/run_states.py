@@ -72,6 +72,7 @@ def after_step(
     if state.stage is not Stage.PRELUDE or state.kind is None:
         return state, ()
 
+    # Long steps are too dear to be waited for, and the first ones have warmed up what they need.
     is_long = may_hasten and state.n_steps >= _N_BEFORE_LONG and last_step_s >= LONG_STEP_S
     if not is_long and state.n_steps < _first_session_step(plan):
         return state, ()
@@ -88,6 +89,7 @@ def after_new_kind(state: RunState, kind: StepKind, n_steps: int) -> tuple[RunSt
     """
     if state.stage is Stage.YIELDED:
         return state, ()
+    # It begins anew, in the stage of the prelude: steps of the other kind count no more.
     actions = (RunAction.DROP,) if state.stage is Stage.STEPS else ()
     return RunState(kind=kind, n_steps=n_steps), actions
 

@@ -82,13 +82,13 @@ class SpawnedWorkers:
             kind._Popen = staticmethod(original)  # noqa: SLF001
 
     def end(self) -> tuple[list[tuple[str, ...]], int]:
-        """What the workers have recorded.
+        """Read what the workers have recorded, and remove their folder.
 
         Returns:
             The files of each that has ended and recorded something; how many have not ended, or
             were killed.
         """
-        found, n_unknown = [], 0
+        recorded, n_unknown = [], 0
         for number in range(self._n_workers):
             try:
                 files = tuple(map(str, json.loads((self._folder / str(number)).read_text())))
@@ -96,16 +96,18 @@ class SpawnedWorkers:
                 n_unknown += 1
                 continue
             if files:
-                found.append(files)
+                recorded.append(files)
+
         with contextlib.suppress(OSError):
             shutil.rmtree(self._folder)
-        return found, n_unknown
+        return recorded, n_unknown
 
     def _started_by(self, original: Callable[[BaseProcess], Any]) -> Callable[[BaseProcess], Any]:
         def popen(process: BaseProcess) -> Any:  # noqa: ANN401  (a private class)
             is_worker = self._is_worker(process)
             if is_worker:
                 setattr(process, _ATTRIBUTE, self._next_order())
+            # For the time in which the process is pickled: the program may look at its attributes.
             try:
                 return original(process)
             finally:
@@ -120,6 +122,8 @@ class SpawnedWorkers:
             return False
         if os.fsdecode(spawn.get_executable()) != sys.executable:
             return False  # there may be no profkit, and the worker could not be unpickled
+
+        # A subclass of Process that overrides `run()` has no target.
         target = getattr(process, "_target", None) or type(process)
         module = str(getattr(target, "__module__", ""))
         is_of_torch = module.startswith("torch.multiprocessing")

@@ -113,7 +113,7 @@ class StepMonitors:
             self.leak_monitor.count(n_steps)
 
     def discard(self) -> None:
-        """The steps so far were none: a more reliable source follows."""
+        """Discard the steps so far, as they were none: a more reliable source follows."""
         if self.leak_monitor is not None:
             self.leak_monitor.discard()
 
@@ -158,7 +158,7 @@ class StepFinder:
 
     @property
     def why_less(self) -> str:
-        """Why fewer steps were recorded than planned, in one sentence, or empty."""
+        """Return why fewer steps were recorded than planned, in one sentence, or empty."""
         name = self.recorder.program_profiler
         if not self._plan.record_trace:
             return ""
@@ -218,6 +218,7 @@ class StepFinder:
         self._unhook["modules"] = self._module_calls.stop
         self._unhook["optimizers"] = optimizer_steps.listen(self._note_optimizer_step)
 
+        # A step that ends within a region of the program is ended where that region does.
         self._unhook["regions"] = self._regions.follow()
 
         current.step_listeners.append(self._on_user_step)
@@ -233,7 +234,7 @@ class StepFinder:
         self._unhook["loaders"] = restore
 
     def _on_program_profiler(self, name: str) -> None:
-        """The program uses a profiler, in any thread. The session ends itself."""
+        """Yield to a profiler of the program, in any thread. The session ends itself."""
         if self._main_thread[0] == os.getpid():
             self.recorder.yield_to(name)
             if self._in_main_thread():
@@ -264,7 +265,8 @@ class StepFinder:
         return self._main_thread == (os.getpid(), threading.get_ident())
 
     def _on_call(self, module: object) -> None:
-        """A module is called, in any thread; only calls in the program's own may be steps."""
+        """Handle the call of a module, in any thread; only the program's own thread has steps."""
+        # Called for each module of the program: all that is not needed in each call comes later.
         if threading.get_ident() != self._main_thread[1] or not self._boundaries.counts(module):
             return
         if self._n_idle and self._boundaries.source == "module":
@@ -273,7 +275,7 @@ class StepFinder:
             self._on_leading_call(module)
 
     def _on_module(self, module: object) -> None:
-        """A module is called whose calls may be steps."""
+        """Handle the call of a module whose calls may be steps."""
         if not self._in_main_thread():
             return
         if not self._module_calls.is_narrow:
@@ -294,6 +296,7 @@ class StepFinder:
             return
         if has_compiled():
             return
+
         self._remove_hook("modules")
         kind = compiled_module_class()
         original = kind.__call__
@@ -326,12 +329,12 @@ class StepFinder:
                 self._remove_hook(name)
 
     def _on_batch(self, _batches: object) -> None:
-        """A loader is about to return a batch."""
+        """Handle a loader that is about to return a batch."""
         if self._in_main_thread():
             self._report("loader")
 
     def _on_user_step(self) -> None:
-        """The program itself marks the end of a step."""
+        """Handle the end of a step that the program itself marks."""
         if self._in_main_thread():
             self._report("user")
 

@@ -27,6 +27,7 @@ def is_torchrun(name: str, kind: str) -> bool:
     path = Path(name)
     if kind != "script" or path.name not in {"torchrun", "torchrun.exe"}:
         return False
+    # A script of the user's may have this name too. One that does not exist is found on the path.
     try:
         return not path.exists() or _MODULE.encode() in path.read_bytes()
     except OSError:
@@ -77,7 +78,7 @@ def _remove_stale(folder: str | None) -> None:
 
 
 def with_profkit(args: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Arguments of torchrun that start ``profkit run``.
+    """Return the arguments of torchrun that start ``profkit run``.
 
     Source: ``torch.distributed.run.get_args_parser``: the program follows the options, and all that
     follows the program are its own arguments.
@@ -90,8 +91,17 @@ def with_profkit(args: Sequence[str], options: Sequence[str]) -> list[str]:
             "torchrun --no-python starts a program that is not Python.",
             "Start `python -m profkit run` with it instead.",
         )
+
+    # These options go to `profkit run` instead, which is the module that torchrun starts.
     launcher = list(args[: len(args) - len(given.training_script_args) - 1])
     launcher = [word for word in launcher if word not in {*_HOW, "--"}]
     kind = ["-m"] if given.module else []
-    own = ["profkit", "run", *options, *kind, given.training_script, *given.training_script_args]
-    return [*launcher, "-m", *own]
+    command = [
+        "profkit",
+        "run",
+        *options,
+        *kind,
+        given.training_script,
+        *given.training_script_args,
+    ]
+    return [*launcher, "-m", *command]
