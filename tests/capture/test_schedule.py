@@ -14,7 +14,7 @@ LETTERS = {Phase.OFF: ".", Phase.LINES: "L", Phase.READY: "r", Phase.RECORD: "#"
 
 def phases(schedule: Schedule, n: int, *, lines: bool = True) -> str:
     """The first steps of a schedule, one letter each."""
-    return "".join(LETTERS[schedule.phase_of(step, lines=lines)[1]] for step in range(n))
+    return "".join(LETTERS[schedule.find_phase(step, lines=lines)[1]] for step in range(n))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_cycle_records_its_active_steps_and_one_step_is_recorded_for_lines
     schedule: Schedule,
     lines: bool,  # noqa: FBT001  (drawn by name)
 ) -> None:
-    places = [schedule.phase_of(step, lines=lines) for step in range(60)]
+    places = [schedule.find_phase(step, lines=lines) for step in range(60)]
     assert schedule.active is not None
     found = [phase for _, phase in places]
     assert found.count(Phase.RECORD) == schedule.active * schedule.repeat

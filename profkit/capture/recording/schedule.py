@@ -79,8 +79,8 @@ class Schedule:
         """Return how many steps of the first cycle are to be recorded from a recorded one on."""
         return 0 if self.active is None else self.first_active + self.active - step
 
-    def phase_of(self, step: int, *, lines: bool) -> tuple[int, Phase]:
-        """Return the cycle and the phase of a step, both from 0.
+    def find_phase(self, step: int, *, lines: bool) -> tuple[int, Phase]:
+        """Find the cycle and the phase of a step, both from 0.
 
         Args:
             lines: Whether a step of the first cycle is recorded for source lines.

@@ -177,7 +177,7 @@ def _end_step(state: RecorderState, schedule: Schedule | None, allowance: Allowa
 def _enter_next(state: RecorderState, schedule: Schedule, allowance: Allowance) -> Transition:
     """Enter the phase that the schedule has for the current step, if that is allowed."""
     place = state.step - state.n_delayed
-    cycle, phase = schedule.phase_of(place, lines=state.needs_lines)
+    cycle, phase = schedule.find_phase(place, lines=state.needs_lines)
 
     # One step is recorded however dear it is, and no step is cut: the rest of the planned ones are
     # left out.
@@ -185,7 +185,7 @@ def _enter_next(state: RecorderState, schedule: Schedule, allowance: Allowance) 
     if phase is Phase.RECORD and cycle == state.cycle and is_started and not allowance.step:
         n_left = schedule.active_left(place) if cycle == 0 else 0
         state = replace(state, n_delayed=state.n_delayed - n_left)
-        cycle, phase = schedule.phase_of(place + n_left, lines=state.needs_lines)
+        cycle, phase = schedule.find_phase(place + n_left, lines=state.needs_lines)
 
     if (
         not allowance.stop
@@ -196,7 +196,7 @@ def _enter_next(state: RecorderState, schedule: Schedule, allowance: Allowance) 
 
     if phase is Phase.LINES and not allowance.stacks:
         state = replace(state, needs_lines=False)
-        cycle, phase = schedule.phase_of(state.step - state.n_delayed, lines=False)
+        cycle, phase = schedule.find_phase(state.step - state.n_delayed, lines=False)
 
     # The step with stacks can wait: the recorded steps are whole without it.
     if phase is Phase.LINES and not allowance.lines and state.phase in _AFTER_RECORDED:

@@ -93,6 +93,7 @@ def find_shortest_cycle(start: int, following: Callable[[int], Iterable[int]]) -
     """
     before: dict[int, int] = {}
     pending = deque([start])
+
     # Breadth first, so that the first way back is a shortest one.
     while pending:
         node = pending.popleft()

@@ -201,6 +201,7 @@ class LeakMonitor:
                 return self._sample()
             case MonitorAction.SAMPLE_RECORDED:
                 return self._sample(was_recorded=True)
+
             case (
                 MonitorAction.EVALUATE
                 | MonitorAction.ASK_FOR_SITES
@@ -215,6 +216,7 @@ class LeakMonitor:
     def _record(self, action: MonitorAction) -> MonitorEvent:
         """Take an action that records what the program allocates, and return its outcome."""
         instruments, step = self._instruments, self._state.step
+
         match action:
             case MonitorAction.RECORD_SITES:
                 return self._record_sites()

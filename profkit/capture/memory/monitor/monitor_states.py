@@ -442,7 +442,7 @@ def _evaluated_with_sites(state: MonitorState, _event: Evaluated) -> Transition:
     return replace(state, phase=_Phase.WATCHING, sites_until=0), _Action.INSPECT
 
 
-def _sites_answered(state: MonitorState, event: SitesAnswered) -> Transition:
+def _start_site_sampling(state: MonitorState, event: SitesAnswered) -> Transition:
     """Begin to sample sites; if a trace forbids it for long, inspect without them."""
     if event.may_sample and state.may_sample_again:
         most = MAX_SAMPLED_STEPS[state.n_site_samplings]
@@ -514,7 +514,7 @@ _TRANSITIONS: Final[
     (_Phase.WATCHING, StepEnded): _step_ended,
     (_Phase.WATCHING, Sampled): _sampled,
     (_Phase.WATCHING, Evaluated): _evaluated,
-    (_Phase.WATCHING, SitesAnswered): _sites_answered,
+    (_Phase.WATCHING, SitesAnswered): _start_site_sampling,
     (_Phase.WATCHING, Inspected): _inspected,
     (_Phase.WATCHING, HostScanned): _host_scanned,
     (_Phase.WATCHING, LinesBegun): _lines_begun,

@@ -100,6 +100,7 @@ def _read_newest(container: Any, n: int) -> list[tuple[object, ...]]:  # noqa: A
     """Read the newest entries of a container, each as a tuple of what it consists of."""
     # Through the built-in types alone: a class of the program may define all of these itself.
     kind = type(container)
+
     try:
         if issubclass(kind, list):
             return [(element,) for element in list.__getitem__(container, slice(-n, None))]
@@ -111,6 +112,7 @@ def _read_newest(container: Any, n: int) -> list[tuple[object, ...]]:  # noqa: A
             return [(element,) for element in islice(set.__iter__(container), n)]
     except RuntimeError:  # another thread changed it meanwhile
         return []
+
     return (
         []
         if issubclass(kind, bytearray)
