@@ -18,7 +18,7 @@ import torch
 
 import profkit
 from benchmarks.figures import compared
-from profkit.capture.live.endpoint import Conversation, find_processes
+from profkit.capture.live.endpoint import Conversation, find_listening
 
 N_CALLS = 2_000
 ROUNDS = 100
@@ -58,7 +58,7 @@ def asked(folder: str, question: dict[str, object]) -> float:
     for _ in range(600):
         listening.step()
     took = []
-    with Conversation(find_processes(str(Path(folder) / "benchmark"))) as conversation:
+    with Conversation(find_listening(str(Path(folder) / "benchmark"))) as conversation:
         for _ in range(ROUNDS):
             began, own = time.process_time(), time.thread_time()
             conversation.ask(question, 5.0)

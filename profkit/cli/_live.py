@@ -18,10 +18,10 @@ def find_processes(run: str) -> "list[Endpoint]":
     Raises:
         CaptureError: There are none.
     """
-    from profkit.capture.live.endpoint import find_processes
+    from profkit.capture.live.endpoint import find_listening
     from profkit.errors import CaptureError
 
-    processes = find_processes(run)
+    processes = find_listening(run)
     local = [process for process in processes if process.is_here]
     remote_hosts = sorted({process.host for process in processes if not process.is_here})
     if not local:

@@ -14,7 +14,7 @@ BEYOND = PageStyle(dense=0, pronouns=0, comments=15, nouns=0, verbless=0, ellipt
 NOW = {
     "analysis": BEYOND._replace(comments=20, verbless=0.08),  # the public name `study`
     "budgets": BEYOND._replace(comments=16.5),
-    "capture": PageStyle(0.19, 0.013, 13.1, 0.15, 0.18, 1),
+    "capture": BEYOND._replace(comments=17.5, verbless=0.03),  # `trace`; names in recordings
     "cli": BEYOND._replace(comments=17, verbless=0.03),  # `main`
     "comparison": BEYOND,
     "detectors": PageStyle(0.00, 0.000, 19.6, 0.00, 0.01, 0),

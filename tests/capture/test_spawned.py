@@ -122,7 +122,7 @@ def test_only_the_first_of_many_processes_are_workers(workers: SpawnedWorkers) -
     process = context.SpawnProcess(target=operator.add)
     for _ in range(MAX_WORKERS):
         assert workers._is_worker(process)
-        workers._next_order()
+        workers._make_order()
     assert not workers._is_worker(process)
     assert workers.end() == ([], MAX_WORKERS)
 

@@ -178,6 +178,6 @@ def test_a_folder_that_cannot_be_written_fails_the_doctor(
 def test_the_tensorboard_tab_is_checked_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     from profkit.capture.process import machine
 
-    assert machine._tab_error() == ""
+    assert machine._find_tab_error() == ""
     monkeypatch.setattr(machine, "entry_points", lambda **_: ())
-    assert machine._tab_error() == "no installed package provides it"
+    assert machine._find_tab_error() == "no installed package provides it"

@@ -120,7 +120,7 @@ def _read_endpoints(folder: Path) -> list[tuple[Path, Endpoint]]:
     return endpoint_files
 
 
-def find_processes(run: str) -> list[Endpoint]:
+def find_listening(run: str) -> list[Endpoint]:
     """Find the processes of the job that listens in a folder.
 
     Args:

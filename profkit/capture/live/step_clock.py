@@ -48,7 +48,7 @@ class StepClock:
         self.n_steps = 0
 
     def longest_s(self, n_steps: int) -> float:
-        """How long so many steps take at most, by those that are remembered, in seconds.
+        """Return how many seconds so many steps take at most, by those that are remembered.
 
         The longest of them is one; all others are of median length.
         """
@@ -59,7 +59,7 @@ class StepClock:
         return (max(steps_ns) + (n_steps - 1) * statistics.median(steps_ns)) / 1e9
 
     def since(self, n_before: int) -> Message:
-        """Ends of the steps after a number of them, as far as they are remembered.
+        """Return the ends of the steps after a number of them, as far as they are remembered.
 
         Returns:
             ``ends_ns``, which begins with the end of that step, and ``waits_ns``, how long the

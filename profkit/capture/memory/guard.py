@@ -66,9 +66,9 @@ class NoLeak(wrappers.CaptureBlock):
         Raises:
             UsageError: If it is not a function.
         """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
-    def _wrapped(self, function: Function) -> Function:
+    def _wrap(self, function: Function) -> Function:
         calls = _Calls(self._check)
         return wrappers.wrap(function, lambda: calls)
 
@@ -114,7 +114,7 @@ class _Calls:
         self._next_check = _FIRST_CHECK
 
     def __enter__(self) -> None:
-        """Nothing is known of the tensors of a call before it ends."""
+        """Do nothing: of the tensors of a call nothing is known before it ends."""
 
     def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
         if kind is None and current.is_on:

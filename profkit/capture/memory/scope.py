@@ -158,9 +158,9 @@ class Memory(wrappers.CaptureBlock):
         Raises:
             UsageError: If it is not a function.
         """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
-    def _wrapped(self, function: Function) -> Function:
+    def _wrap(self, function: Function) -> Function:
         options = self._options
         name = options.name or wrappers.name_of(function)
 
@@ -186,7 +186,7 @@ class Memory(wrappers.CaptureBlock):
 
     @property
     def n_steps(self) -> int:
-        """How many steps have ended so far."""
+        """Return how many steps have ended so far."""
         if self._steps is not None:
             return self._steps.n_steps
         return 0 if self._live is None else self._live.n_steps

@@ -52,7 +52,7 @@ def read() -> Compiles | None:
     return Compiles(last, first, n_left_out=n_left_out)
 
 
-def most_recompiled() -> tuple[Compiled, int] | None:
+def find_most_recompiled() -> tuple[Compiled, int] | None:
     """Return the function that was compiled again most often, by its last time, and how often.
 
     Of the compilations that Dynamo retains; None if none of them is another one of a function.
@@ -112,8 +112,8 @@ class _Reader:
             code=code if code[0] else _UNKNOWN,
             is_users=bool(code[0]) and self._code.is_user_file(code[0]),
             caller=self._find_caller(getattr(metric, "stack_trace", None) or (), code),
-            start_ns=_ns(metric, "start_time_us"),
-            dur_ns=_ns(metric, "duration_us"),
+            start_ns=_read_ns(metric, "start_time_us"),
+            dur_ns=_read_ns(metric, "duration_us"),
             n_ops=n_ops if isinstance(n_ops, int) else None,
             again=again,
             reason=reason,
@@ -177,7 +177,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)[:_MAX_CHARS]
 
 
-def _ns(metric: Any, in_us: str) -> int | None:  # noqa: ANN401
+def _read_ns(metric: Any, in_us: str) -> int | None:  # noqa: ANN401
     """Return a time in nanoseconds that a record has in microseconds."""
     us = getattr(metric, in_us, None)
     return us * 1000 if isinstance(us, int) else None

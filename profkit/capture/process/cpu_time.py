@@ -21,10 +21,10 @@ class CpuClock:
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._children = _read_children_ns()
-        self._ended_ns = _ended_children_ns()
+        self._ended_ns = _read_ended_children_ns()
         self._process_ns = time.process_time_ns()
         self._thread_ns = time.thread_time_ns()
-        self._delayed_ns = _delayed_ns()
+        self._delayed_ns = _read_delayed_ns()
         self._began_ns = time.perf_counter_ns()
 
     def read(self) -> CpuTime | None:
@@ -34,13 +34,13 @@ class CpuClock:
 
         window_ns = time.perf_counter_ns() - self._began_ns
         thread_ns = time.thread_time_ns() - self._thread_ns
-        delayed_ns = _delayed_ns()
+        delayed_ns = _read_delayed_ns()
         if delayed_ns is not None:
             # The kernel counts a delay when it ends: this one may have begun before.
             delayed_ns = min(delayed_ns - (self._delayed_ns or 0), max(0, window_ns - thread_ns))
 
         process_ns = time.process_time_ns() - self._process_ns
-        now, ended_ns = _read_children_ns(), _ended_children_ns()
+        now, ended_ns = _read_children_ns(), _read_ended_children_ns()
         children_ns = None
         if now is not None and self._children is not None and ended_ns is not None:
             # What a child used that has ended and was waited for counts among the ended ones.
@@ -51,7 +51,7 @@ class CpuClock:
         return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns)
 
 
-def _delayed_ns() -> int | None:
+def _read_delayed_ns() -> int | None:
     """Return how long this thread was ready to run and had no core; None where it is not known.
 
     Source: ``/proc/[pid]/schedstat``, in the kernel's ``Documentation/scheduler/sched-stats.rst``.
@@ -62,7 +62,7 @@ def _delayed_ns() -> int | None:
         return None
 
 
-def _ended_children_ns() -> int | None:
+def _read_ended_children_ns() -> int | None:
     """Return the processor time of child processes that have ended and were waited for."""
     try:
         import resource

@@ -56,7 +56,6 @@ def modules_in_use(kinds: Sequence[str] = ("cuda", "xpu")) -> Iterator[Any]:
     torch = sys.modules.get("torch")
     for kind in kinds:
         module = getattr(torch, kind, None)
-
         with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
             if module is not None and module.is_available() and module.is_initialized():
                 yield module

@@ -225,7 +225,7 @@ def _explain_no_device(facts: Facts) -> Line:
         )  # fmt: skip
     if facts.visible is not None:
         name, value = facts.visible
-        # Both are how a program is made to run on the CPU.
+        # An empty value and -1 are how a program is made to run on the CPU.
         if not value.strip() or value.strip() == "-1":
             return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
         return Line(

@@ -81,7 +81,7 @@ def write(trace: str | Path, *, is_end: bool = False, stopped_by: str = "") -> s
 
 def _read_dumps(*, with_stacks: bool) -> Iterator[bytes]:
     """Yield the dump of each recorder that has calls, as JSON."""
-    functions = _functions()
+    functions = _find_functions()
     for name in _WITH_STACKS if with_stacks else _PLAIN:
         dump = getattr(functions, name, None)
         if dump is None:
@@ -96,7 +96,7 @@ def _read_dumps(*, with_stacks: bool) -> Iterator[bytes]:
             yield plain
 
 
-def _functions() -> object:
+def _find_functions() -> object:
     """Return torch's module of the recorders' functions; None without process groups."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():

@@ -12,7 +12,7 @@ _MAX_WORLD: Final = 1 << 20
 
 
 def launched_rank() -> tuple[int, int] | None:
-    """This process's rank and the number of ranks, as its launcher set them; None without one.
+    """Return this process's rank and the number of ranks, as its launcher set them, or None.
 
     Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (``torch.distributed.run``, "Environment
     Variables").

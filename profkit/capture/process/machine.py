@@ -26,7 +26,7 @@ _AMD: Final = Path("/dev/kfd")
 def gather() -> Facts:
     """Gather the facts about this machine. Imports torch; nothing is allocated on a device."""
     folder, folder_error, free_bytes = _check_folder()
-    packages = {name: _version(name) for name in ("tensorboard", "torch-tb-profiler")}
+    packages = {name: _find_version(name) for name in ("tensorboard", "torch-tb-profiler")}
     try:
         torch_facts = _gather_torch_facts()
     except Exception as error:  # noqa: BLE001  (a broken install raises anything)
@@ -46,8 +46,8 @@ def gather() -> Facts:
         n_cores=environment.n_cores(),
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         packages=packages,
-        plugin_error=_plugin_error() if all(packages.values()) else "",
-        tab_error=_tab_error() if packages["tensorboard"] else "",
+        plugin_error=_find_plugin_error() if all(packages.values()) else "",
+        tab_error=_find_tab_error() if packages["tensorboard"] else "",
         variables={key: os.environ[key] for key in os.environ if key.startswith("PROFKIT")},
         **torch_facts,
     )
@@ -147,19 +147,19 @@ def _check_folder() -> tuple[str, str, int]:
         return folder, error.strerror or str(error), 0
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _plugin_error() -> str:
+def _find_plugin_error() -> str:
     """Return why TensorBoard cannot load the profiler's plugin, or an empty text."""
     return _catch_error(lambda: importlib.import_module("torch_tb_profiler.plugin"))
 
 
-def _tab_error() -> str:
+def _find_tab_error() -> str:
     """Return why TensorBoard does not show profkit's own tab, or an empty text."""
     plugins = entry_points(group="tensorboard_plugins", name="profkit")
     if not plugins:

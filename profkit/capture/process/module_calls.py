@@ -56,7 +56,7 @@ class CallOfClass:
         return self.__get__(module)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
-        """Be pickled as what the class inherits."""
+        """Pickle what the class inherits in place of this."""
         import torch
 
         return getattr, (torch.nn.Module, "__call__")

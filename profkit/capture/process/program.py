@@ -72,7 +72,7 @@ def run_script(path: str, args: Sequence[str]) -> BaseException | None:
     # Compiled inside, so that a syntax error is the program's.
     loader = SourceFileLoader("__main__", full)
     names = {"__file__": full, "__cached__": None, "__loader__": loader}
-    return _run(lambda: _execute(_compiled(full), **names))
+    return _run(lambda: _execute(_compile(full), **names))
 
 
 def run_code(source: str, args: Sequence[str]) -> BaseException | None:
@@ -146,7 +146,7 @@ def _is_source(path: str) -> bool:
     return not start.startswith((b"PK", importlib.util.MAGIC_NUMBER))
 
 
-def _compiled(path: str) -> CodeType:
+def _compile(path: str) -> CodeType:
     with io.open_code(path) as file:
         return compile(file.read(), path, "exec", dont_inherit=True)
 

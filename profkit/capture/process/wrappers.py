@@ -40,7 +40,7 @@ class CaptureBlock:
         )
 
     def __aexit__(self, *_error: object) -> None:
-        """Python looks for it before it opens a block."""
+        """Do nothing: Python searches this method before it opens a block."""
 
 
 class IdleContext(CaptureBlock):

@@ -75,7 +75,7 @@ def enter(
         if session is not None:
             # The recording of steps ends within a loop, whose region would be left open.
             is_cut = schedule is not None and session.records_steps
-            return None if is_cut else _region_in(session, name)
+            return None if is_cut else _open_region(session, name)
         if n_recorded.get(name, 0) >= limit:
             _note_limit(name, limit, quiet=options.quiet)
             return None
@@ -97,7 +97,7 @@ def leave(entered: Session, stopped_by: str = "", *, is_last: bool = False) -> N
         stopped_by: The exception or signal that ended the block, or empty.
         is_last: Whether the program has ended.
     """
-    # The handler only notes SIGTERM: the program goes on to here, and may seem to end by itself.
+    # The handler may only note SIGTERM: the program then comes here as if it ended by itself.
     if signals.is_pending():
         stopped_by = stopped_by or "SIGTERM"
     if entered.pid != os.getpid() or entered.end(stopped_by, is_last=is_last):
@@ -128,7 +128,7 @@ def step_ended() -> None:
         listener()
 
 
-def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[Any] | None:
+def _open_region(outer: Session, name: str) -> contextlib.AbstractContextManager[Any] | None:
     if outer.thread != threading.get_ident() or not outer.is_recording:
         return None
     region = Region(name)

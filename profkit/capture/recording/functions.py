@@ -143,7 +143,7 @@ def function_at(file: str, line: int, name: str) -> Function:
         line: The line of its ``def``, of its first decorator, or one inside it.
         name: Its name, such as ``forward``, ``<module>`` or ``<listcomp>``.
     """
-    tree = _tree(file)
+    tree = _parse_file(file)
     node = None if tree is None else _find(tree, line, name)
     if node is None:
         return Function(line)
@@ -155,7 +155,7 @@ def function_at(file: str, line: int, name: str) -> Function:
 
 
 @functools.lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def _parse_file(file: str) -> ast.Module | None:
     text = "".join(linecache.getlines(file))
     try:
         return ast.parse(text) if text else None

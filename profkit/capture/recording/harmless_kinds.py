@@ -33,7 +33,7 @@ class StoppedRecording(Protocol):
 
     @property
     def kind(self) -> RecordingKind:
-        """Which threads it has recorded."""
+        """Return which threads it has recorded."""
 
     def find_left_open(self) -> Iterable[str]:
         """Find the names of operators and regions that were open at the stop."""

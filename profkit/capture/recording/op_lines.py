@@ -194,10 +194,10 @@ def _has_content(walk: _Walk, node: Any, kind: str, children: list[Any]) -> bool
 
 
 def _name_of(node: Any) -> str:  # noqa: ANN401
-    return _text(node, "name")
+    return _read_text(node, "name")
 
 
-def _text(record: Any, key: str) -> str:  # noqa: ANN401
+def _read_text(record: Any, key: str) -> str:  # noqa: ANN401
     """Read a name in torch's record; an empty one if it is not valid text.
 
     torch stores a pointer to the name, whose code may be freed by now, as compiled code often is.
@@ -233,15 +233,15 @@ def _place_below_call(
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
 
     callee = getattr(fields, "callsite", None)
-    file = None if callee is None else walk.files.user_file(_text(callee, "file_name"))
+    file = None if callee is None else walk.files.user_file(_read_text(callee, "file_name"))
     if callee is None or file is None:
         if callee is not None and is_library_function(
-            _text(callee, "file_name"), _text(callee, "function_name")
+            _read_text(callee, "file_name"), _read_text(callee, "function_name")
         ):
             site = _Site(site.frame, site.module, site.backward, in_library=True)
         return _place_children(walk, children, site)
 
-    function_name = _text(callee, "function_name")
+    function_name = _read_text(callee, "function_name")
     function = function_at(file, callee.line_number, function_name)
     return _place_in_function(walk, (file, function_name), function, children, site)
 
@@ -290,10 +290,10 @@ def _place_in_function(
 def _find_caller(walk: _Walk, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
     """Return a call's place: its caller if that is user code, else the place of its parent."""
     caller = fields.caller
-    file = walk.files.user_file(_text(caller, "file_name"))
+    file = walk.files.user_file(_read_text(caller, "file_name"))
     if file is None:
         return site
-    frame = (file, caller.line_number, _text(caller, "function_name"), 1)
+    frame = (file, caller.line_number, _read_text(caller, "function_name"), 1)
     return _Site(frame, site.module, site.backward)
 
 

@@ -89,7 +89,7 @@ class StepTimes:
         return ratio, f"measured: {n_recorded} recorded steps against {n_unrecorded} unrecorded"
 
 
-def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tuple[float, str]:
+def estimate(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tuple[float, str]:
     """Return the overhead of a window, from the cost of each event on this machine.
 
     Args:

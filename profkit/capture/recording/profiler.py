@@ -141,17 +141,17 @@ class ProfilerRecording:
 
     @property
     def window_ns(self) -> int:
-        """Time from the start until it was muted or stopped; 0 before."""
+        """Return the time from the start until it was muted or stopped; 0 before."""
         return 0 if self._window is None else self._window.length_ns
 
     @property
     def cpu(self) -> CpuTime | None:
-        """Processor time spent in that time, or None."""
+        """Return the processor time from the start until it was muted or stopped, or None."""
         return None if self._window is None else self._window.cpu
 
     @property
     def torch_profiler(self) -> object:
-        """Torch's own object, once prepared."""
+        """Return torch's own object, once prepared."""
         return self._profile.profiler
 
     def prepare(self) -> None:

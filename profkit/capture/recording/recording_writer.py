@@ -11,7 +11,7 @@ from typing import Final
 from profkit.capture.process import compiles, console, environment, files, flight_recorder
 from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
-from profkit.capture.recording.overhead import estimated
+from profkit.capture.recording.overhead import estimate
 from profkit.capture.recording.profiler import ProfilerRecording
 from profkit.errors import CaptureError
 from profkit.folders import working_folder
@@ -91,7 +91,7 @@ class RecordingWriter:
                 n_others = max(n_events - n_calls, 0)
                 # The recording is worth more than its overhead: an error loses that alone.
                 with contextlib.suppress(CaptureError, RuntimeError):
-                    ratio, basis = estimated(self._options, main.window_ns, n_calls, n_others)
+                    ratio, basis = estimate(self._options, main.window_ns, n_calls, n_others)
 
             info = replace(
                 info,

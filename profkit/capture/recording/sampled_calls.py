@@ -161,7 +161,7 @@ def find_callee(path: str, line: int, function: str, instruction: int) -> str:
         Such as ``gc.collect``; empty where there is no call, or no source.
     """
     number = max(0, instruction) // _BYTES_PER_INSTRUCTION
-    for code in _codes(path):
+    for code in _compile_functions(path):
         if code.co_name != function:
             continue
         positions = islice(code.co_positions(), number, None)
@@ -171,7 +171,7 @@ def find_callee(path: str, line: int, function: str, instruction: int) -> str:
 
         # The name of the function in the bytecode would be without its owner, such as `gc`.
         with contextlib.suppress(SyntaxError, ValueError):
-            tree = ast.parse(_segment(path, first, last, begin, end), mode="eval")
+            tree = ast.parse(_read_segment(path, first, last, begin, end), mode="eval")
             if isinstance(tree.body, ast.Call):
                 return _dotted(tree.body.func)
     return ""
@@ -187,7 +187,7 @@ def find_callee_of_frames(path: str, line: int, functions: Iterable[str]) -> str
         Such as ``torch.save``; empty where the line has several calls with other names, or no
         source.
     """
-    names = [_dotted(call.func) for call in _calls_at(path, line)]
+    names = [_dotted(call.func) for call in _find_calls(path, line)]
     for function in functions:
         named = [name for name in names if name.rpartition(".")[2] == function]
         if named:
@@ -217,32 +217,32 @@ def _posix(file: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _codes(path: str) -> tuple[CodeType, ...]:
+def _compile_functions(path: str) -> tuple[CodeType, ...]:
     """Return all functions of a file, compiled from its source."""
     codes: list[CodeType] = []
     with _silenced():
-        codes.append(compile(_source(path), path, "exec", dont_inherit=True))
+        codes.append(compile(_read_source(path), path, "exec", dont_inherit=True))
     for code in codes:  # which grows meanwhile
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return tuple(codes)
 
 
 @lru_cache(maxsize=64)
-def _calls_by_line(path: str) -> Mapping[int, list[ast.Call]]:
+def _find_calls_by_line(path: str) -> Mapping[int, list[ast.Call]]:
     """Return the calls that begin on each line of a file, the outermost first."""
     by_line: dict[int, list[ast.Call]] = {}
     with _silenced():
-        for node in ast.walk(ast.parse(_source(path))):
+        for node in ast.walk(ast.parse(_read_source(path))):
             if isinstance(node, ast.Call):
                 by_line.setdefault(node.lineno, []).append(node)
     return by_line
 
 
-def _calls_at(path: str, line: int) -> list[ast.Call]:
-    return _calls_by_line(path).get(line, [])
+def _find_calls(path: str, line: int) -> list[ast.Call]:
+    return _find_calls_by_line(path).get(line, [])
 
 
-def _source(path: str) -> str:
+def _read_source(path: str) -> str:
     return "".join(linecache.getlines(path))
 
 
@@ -257,7 +257,7 @@ def _silenced() -> Iterator[None]:
         yield
 
 
-def _segment(path: str, first: int, last: int, begin: int, end: int) -> str:
+def _read_segment(path: str, first: int, last: int, begin: int, end: int) -> str:
     """Return a part of a file; columns are in bytes of UTF-8."""
     lines = [line.encode() for line in linecache.getlines(path)[first - 1 : last]]
     if not lines:

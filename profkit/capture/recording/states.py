@@ -244,6 +244,7 @@ def _leave(state: RecorderState, *, stays: bool = False, phase: Phase = Phase.OF
         stays: Whether a profiler that is prepared or records goes on.
         phase: The phase that follows.
     """
+    # A loop that ends before its recorded steps has this one at least, which is then written.
     if state.phase in {Phase.LINES, Phase.DRAIN_LINES}:
         return replace(state, needs_lines=False, has_only_lines=not state.has_main), (
             RecorderAction.STOP_LINES,
@@ -268,6 +269,7 @@ def _pause(state: RecorderState, schedule: Schedule | None) -> Transition:
     state = replace(state, is_paused=True, n_consecutive=0)
 
     is_rarely_longer = n_planned is None or n_consecutive < n_planned
+    # As many steps in a row as planned may never come: what has been recorded is kept.
     is_main_open = state.phase in {Phase.RECORD, Phase.DRAIN}
     if is_main_open and state.n_recorded and is_rarely_longer:
         n_missing = (n_planned or state.n_recorded) - state.n_recorded
@@ -316,12 +318,12 @@ def _end(state: RecorderState) -> Transition:
     elif state.has_only_lines:
         # The loop ended before the steps that were to be recorded.
         actions += (RecorderAction.PROMOTE_LINES, RecorderAction.WRITE)
-    return _closed(state), (*actions, RecorderAction.CLOSE)
+    return _close(state), (*actions, RecorderAction.CLOSE)
 
 
 def _drop(state: RecorderState) -> Transition:
     state, actions = _leave(state)
-    return _closed(state), (
+    return _close(state), (
         *actions,
         RecorderAction.DROP_LINES,
         RecorderAction.DROP_MAIN,
@@ -329,7 +331,7 @@ def _drop(state: RecorderState) -> Transition:
     )
 
 
-def _closed(state: RecorderState) -> RecorderState:
+def _close(state: RecorderState) -> RecorderState:
     return replace(state, phase=Phase.OFF, has_main=False, is_over=True, is_done=True)
 
 

@@ -55,7 +55,7 @@ class StepLoop(Generic[Batch]):
         )
 
     def __exit__(self, *_error: object) -> None:
-        """Python looks for it before it opens a block."""
+        """Do nothing: Python searches this method before it opens a block."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches. A step begins with the wait for its batch."""

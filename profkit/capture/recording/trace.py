@@ -192,11 +192,11 @@ class TraceCapture(wrappers.CaptureBlock):
         Raises:
             UsageError: If it is not a function.
         """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
-    def _wrapped(self, function: Function) -> Function:
+    def _wrap(self, function: Function) -> Function:
         name = self._name or wrappers.name_of(function)
-        return wrappers.wrap(function, lambda: _new_capture(name, self._settings))
+        return wrappers.wrap(function, lambda: _make_capture(name, self._settings))
 
     def set_step_kind(self, steps: StepKind) -> None:
         """Set what a step is in this recording; also in an open one, where it is found out."""
@@ -420,7 +420,7 @@ def trace(
         _NAME.check(name=name)
     _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
 
-    options = _options(recording) if recording else DEFAULTS
+    options = _build_options(recording) if recording else DEFAULTS
     is_loop = wait or warmup or active is not None or repeat != 1
     schedule = Schedule(wait, warmup, active, repeat) if is_loop else None
     settings = _Settings(limit, options, schedule, only)
@@ -452,7 +452,7 @@ def _is_function(name: object) -> bool:
     return callable(name) or isinstance(name, (staticmethod, classmethod))
 
 
-def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
+def _make_capture(name: str, settings: _Settings) -> TraceCapture | None:
     """Return the capture for one more call of a decorated function; None if it is not recorded."""
     if current.session is None:
         is_over = current.n_recorded.get(name, 0) > settings.limit
@@ -461,7 +461,7 @@ def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
     return TraceCapture(name, settings, "entry")
 
 
-def _options(recording: dict[str, Any]) -> Options:
+def _build_options(recording: dict[str, Any]) -> Options:
     require_positional("profkit.trace", recording, ("name",))
     _ARGUMENTS.check(**recording)
     arguments = dict(recording)

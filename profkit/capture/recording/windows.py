@@ -49,7 +49,7 @@ class RecordingWindows:
             stacks: Whether these steps are recorded with stacks.
         """
         if self.main is None:
-            self.main = self._recording(stacks=stacks)
+            self.main = self._make_recording(stacks=stacks)
             self.main.prepare()
 
     def start_main(self, *, stacks: bool) -> None:
@@ -60,7 +60,7 @@ class RecordingWindows:
 
     def start_lines(self) -> None:
         """Start to record a step with stacks."""
-        self.lines = self._recording(stacks=True)
+        self.lines = self._make_recording(stacks=True)
         self.lines.start()
 
     def stop_main(self) -> None:
@@ -152,7 +152,7 @@ class RecordingWindows:
         if region is not None:
             region.__exit__(None, None, None)
 
-    def _recording(self, *, stacks: bool) -> ProfilerRecording:
+    def _make_recording(self, *, stacks: bool) -> ProfilerRecording:
         return ProfilerRecording(
             self._options,
             stacks=stacks,

@@ -217,13 +217,13 @@ def _is_stale(folder: Path) -> bool:
     Of ranks on other machines that is not known.
     """
     host = socket.gethostname()
-    states = [*_states(folder)]
+    states = [*_read_states(folder)]
     if not states:
         return time.time() - folder.stat().st_mtime > _MAX_EMPTY_S
     return not any(state is None or state.host != host or is_alive(state.pid) for state in states)
 
 
-def _states(folder: Path) -> Iterator[RankState | None]:
+def _read_states(folder: Path) -> Iterator[RankState | None]:
     """Read all states in the folder of a job; None is one that cannot be read."""
     for path in folder.iterdir():
         if path.name.isdigit():

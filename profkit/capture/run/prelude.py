@@ -75,7 +75,7 @@ class Prelude:
         self._session = opened if isinstance(opened, Session) else None
         # A thread of its own, as the program may reach no safe point for long.
         if self._session is not None and self.is_recording:
-            self._session.writer.sampled = self._sampled
+            self._session.writer.sampled = self._summarize_samples
             own_threads.start(self._mute_in_time)
 
     def begin_again_if_muted(self) -> None:
@@ -118,7 +118,7 @@ class Prelude:
         if self._session is not None:
             current.leave(self._session, stopped_by, is_last=True)
 
-    def _sampled(self) -> SampledTime | None:
+    def _summarize_samples(self) -> SampledTime | None:
         self._sampler.stop()
         return summarize_samples(self._sampler)
 

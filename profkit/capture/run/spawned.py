@@ -74,7 +74,7 @@ class SpawnedWorkers:
             kind = getattr(context, name, None)
             if kind is not None:
                 self._originals[kind] = kind._Popen  # noqa: SLF001
-                kind._Popen = staticmethod(self._started_by(kind._Popen))  # noqa: SLF001
+                kind._Popen = staticmethod(self._wrap_popen(kind._Popen))  # noqa: SLF001
 
     def stop(self) -> None:
         """Leave ``multiprocessing`` as it was."""
@@ -102,11 +102,11 @@ class SpawnedWorkers:
             shutil.rmtree(self._folder)
         return recorded, n_unknown
 
-    def _started_by(self, original: Callable[[BaseProcess], Any]) -> Callable[[BaseProcess], Any]:
+    def _wrap_popen(self, original: Callable[[BaseProcess], Any]) -> Callable[[BaseProcess], Any]:
         def popen(process: BaseProcess) -> Any:  # noqa: ANN401  (a private class)
             is_worker = self._is_worker(process)
             if is_worker:
-                setattr(process, _ATTRIBUTE, self._next_order())
+                setattr(process, _ATTRIBUTE, self._make_order())
             # For the time in which the process is pickled: the program may look at its attributes.
             try:
                 return original(process)
@@ -129,7 +129,7 @@ class SpawnedWorkers:
         is_of_torch = module.startswith("torch.multiprocessing")
         return is_of_torch or not f"{module}.".startswith(tuple(f"{m}." for m in _OF_LIBRARIES))
 
-    def _next_order(self) -> _Order:
+    def _make_order(self) -> _Order:
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._n_workers += 1

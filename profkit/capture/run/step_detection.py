@@ -130,7 +130,7 @@ class StepFinder:
         self._plan = plan
         self._unhook: dict[str, Callable[[], None]] = {}
         self._monitors = StepMonitors(
-            self.recorder, self._leak_monitor if plan.monitor_memory else None
+            self.recorder, self._make_leak_monitor if plan.monitor_memory else None
         )
         self._boundaries = StepBoundaries(self._monitors.of)
         self._module_calls = ModuleCalls(self._on_call)
@@ -369,7 +369,7 @@ class StepFinder:
         if n_steps:
             self._monitors.count(n_steps)
 
-    def _leak_monitor(self, source: StepSource) -> LeakMonitor:
+    def _make_leak_monitor(self, source: StepSource) -> LeakMonitor:
         return LeakMonitor(
             self._plan.name,
             source,

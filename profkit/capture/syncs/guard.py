@@ -93,9 +93,9 @@ class NoSync(wrappers.CaptureBlock):
         Raises:
             UsageError: If it is not a function.
         """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
-    def _wrapped(self, function: Function) -> Function:
+    def _wrap(self, function: Function) -> Function:
         return wrappers.wrap(function, self._copy)
 
     def _copy(self) -> "NoSync":
@@ -210,9 +210,9 @@ class AllowSync(wrappers.CaptureBlock):
         Raises:
             UsageError: If it is not a function.
         """
-        return cast("Function", wrappers.decorate(function, self._function, self._wrapped))
+        return cast("Function", wrappers.decorate(function, self._function, self._wrap))
 
-    def _wrapped(self, function: Function) -> Function:
+    def _wrap(self, function: Function) -> Function:
         return wrappers.wrap(function, lambda: AllowSync(self._why))
 
 

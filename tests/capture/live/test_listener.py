@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import profkit
 from profkit.capture.live import listener, recorder, server
-from profkit.capture.live.endpoint import Conversation, Endpoint, find_processes
+from profkit.capture.live.endpoint import Conversation, Endpoint, find_listening
 from profkit.capture.live.listener import NotListening, ProgramListener
 from profkit.capture.process import own_threads, program_profilers
 from profkit.capture.recording import current
@@ -38,7 +38,7 @@ def listening(tmp_path: Path) -> Iterator[ProgramListener]:
 
 
 def ask(listening: ProgramListener, **question: object) -> dict[str, Any]:
-    with Conversation(find_processes(str(listening.folder))) as conversation:
+    with Conversation(find_listening(str(listening.folder))) as conversation:
         (answer,) = conversation.ask(question, 10.0).values()
         return answer
 
@@ -52,7 +52,7 @@ def sgd() -> torch.optim.SGD:
 
 
 def test_only_this_user_can_ask(listening: ProgramListener) -> None:
-    (process,) = find_processes(str(listening.folder))
+    (process,) = find_listening(str(listening.folder))
     (file,) = listening.folder.iterdir()
     modes = [stat.S_IMODE(Path(each).stat().st_mode) for each in (file, process.socket)]
     assert modes == [0o600, 0o600]
@@ -121,9 +121,9 @@ def test_a_killed_program_does_not_listen_if_another_process_has_its_number(
 ) -> None:
     with tempfile.TemporaryDirectory() as short:
         file = stale(listening.folder, os.getppid(), Path(short, "profkit-old", "socket"))
-        assert [each.pid for each in find_processes(str(listening.folder))] == [os.getpid()]
+        assert [each.pid for each in find_listening(str(listening.folder))] == [os.getpid()]
         with pytest.raises(CaptureError, match="No program listens"):
-            find_processes(str(file.rename(listening.folder.parent / file.name)))
+            find_listening(str(file.rename(listening.folder.parent / file.name)))
 
 
 def test_the_next_program_removes_the_socket_of_one_that_was_killed(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_program_of_another_user_is_said_to_be_that(
     file.write_text("")  # nor can its contents be read
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != file)
     with pytest.raises(CaptureError, match="is another user's"):
-        find_processes(str(listening.folder))
+        find_listening(str(listening.folder))
 
 
 def test_steps_of_the_leading_optimizer_are_counted(listening: ProgramListener) -> None:
@@ -308,7 +308,7 @@ def test_a_recording_that_fails_leaves_nothing_open(
 def test_a_recording_that_nobody_waits_for_any_more_does_not_begin(
     listening: ProgramListener,
 ) -> None:
-    with Conversation(find_processes(str(listening.folder))) as conversation:
+    with Conversation(find_listening(str(listening.folder))) as conversation:
         question = {"ask": "record", "id": "1", "steps": 1, "memory": False}
         assert conversation.ask(question, 0.2) == {}
     while not listening._recorder.request.is_cancelled:  # type: ignore[union-attr]
@@ -393,7 +393,7 @@ def endpoint(folder: Path, **changes: object) -> Path:
 
 def test_where_nothing_listens_an_error_says_so(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="No program listens in"):
-        find_processes(str(tmp_path))
+        find_listening(str(tmp_path))
 
 
 def test_a_process_that_is_gone_is_named_and_its_file_is_removed(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_process_that_is_gone_is_named_and_its_file_is_removed(tmp_path: Path)
     os.waitpid(pid, 0)
     gone = endpoint(tmp_path, pid=pid)
     with pytest.raises(CaptureError, match=f"process {pid} does not listen any more"):
-        find_processes(str(tmp_path))
+        find_listening(str(tmp_path))
     endpoint(tmp_path)
     assert not gone.exists()
 
@@ -416,9 +416,9 @@ def test_of_two_programs_one_can_be_chosen(tmp_path: Path) -> None:
         first = endpoint(tmp_path / "train", socket=path)
         endpoint(tmp_path / "train", job="b", pid=os.getppid(), socket=path)
         with pytest.raises(CaptureError, match="2 programs listen in") as caught:
-            find_processes(str(tmp_path))
+            find_listening(str(tmp_path))
         assert str(first) in caught.value.hint
-        assert [each.job for each in find_processes(str(first))] == ["a"]
+        assert [each.job for each in find_listening(str(first))] == ["a"]
 
 
 def test_a_process_that_does_not_answer_has_failed() -> None:

@@ -103,7 +103,7 @@ class Clock:
         self._step_ns = 0
 
     def monitored_ns(self) -> int:
-        """Time since the first work; 0 before."""
+        """Return the time since the first work; 0 before."""
         return time.perf_counter_ns() - self._began_ns if self._began_ns else 0
 
     def affords(self, work: Work, expected_ns: float = 0.0) -> bool:

@@ -33,7 +33,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import (
     GrowthSampler,
     TracemallocLines,
 )
-from profkit.capture.process.compiles import most_recompiled
+from profkit.capture.process.compiles import find_most_recompiled
 from profkit.capture.source.user_code import Place, Stack, UserCode
 from profkit.dataclass import dataclass
 from profkit.index.trend import Trend, median_slope
@@ -164,12 +164,12 @@ class HostGrowthTracker:
 
     @property
     def n_scans(self) -> int:
-        """Number of scans that are stored."""
+        """Return the number of scans that are stored."""
         return len(self._scans)
 
     @property
     def block_bytes(self) -> float:
-        """Mean bytes of the blocks of Python's allocator that the program's growth has added.
+        """Return the mean size of the blocks of Python's allocator that growth has added.
 
         That allocator counts blocks and not bytes. The scans measure what is new, or a part of it
         that shows its mean. If they find little of it, the rest counts nothing.
@@ -307,7 +307,7 @@ class HostGrowthTracker:
         traced = self._traced_per_step() or {}
         added = sum(rate for rate in traced.values() if rate > 0)
         min_rate = _MIN_OF_COMPILER * max(added, trend.per_step)
-        return most_recompiled() if traced.get(COMPILER_LINE, 0.0) >= min_rate else None
+        return find_most_recompiled() if traced.get(COMPILER_LINE, 0.0) >= min_rate else None
 
     def _with_operators(self, leak: Leak) -> Leak | None:
         """Return native growth with line and operators; None if all of it is for new shapes."""

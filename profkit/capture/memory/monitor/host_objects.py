@@ -235,7 +235,7 @@ class _UntrackedSearch:
 
     @property
     def n_leaves(self) -> int:
-        """Number of recorded leaves."""
+        """Return the number of recorded leaves."""
         return sum(columns.shape[1] for columns in self.leaves)
 
     def search(self, tracked: Sequence[_TypeGroup], held: Sequence[object] = ()) -> None:

@@ -95,7 +95,7 @@ class LeakMonitor:
 
     @property
     def n_idle_steps(self) -> int:
-        """How many of the next steps need only be counted, by :meth:`count`."""
+        """Return how many of the next steps need only be counted, by :meth:`count`."""
         return max(self._next_step - self.n_steps - 1, 0)
 
     def count(self, n_steps: int) -> None:

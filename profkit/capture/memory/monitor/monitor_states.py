@@ -446,6 +446,7 @@ def _start_site_sampling(state: MonitorState, event: SitesAnswered) -> Transitio
     """Begin to sample sites; if a trace forbids it for long, inspect without them."""
     if event.may_sample and state.may_sample_again:
         most = MAX_SAMPLED_STEPS[state.n_site_samplings]
+        # Growth that comes in some steps only must fall into those that are sampled.
         if event.interval:
             most = max(most, GROWTHS_SAMPLED * event.interval + MIN_AGE_STEPS)
         state = replace(

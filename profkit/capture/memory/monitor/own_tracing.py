@@ -61,7 +61,7 @@ class OwnTracing:
                 tracemalloc.stop()
 
     def own_bytes(self) -> int:
-        """Memory that tracing itself takes."""
+        """Return how many bytes tracing itself takes."""
         with self._lock, program_profilers.own():
             return tracemalloc.get_tracemalloc_memory() if self.is_on else 0
 

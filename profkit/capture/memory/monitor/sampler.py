@@ -88,7 +88,7 @@ class Sampler:
 
     @property
     def n_own_blocks(self) -> int:
-        """Blocks of Python's allocator that were excluded so far."""
+        """Return how many blocks of Python's allocator were excluded so far."""
         return self._excluded.n_blocks
 
     @contextlib.contextmanager

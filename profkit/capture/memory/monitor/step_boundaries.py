@@ -250,7 +250,7 @@ class BlockSteps:
 
     @property
     def n_steps(self) -> int:
-        """How many steps have ended so far."""
+        """Return how many steps have ended so far."""
         monitor = self._boundaries.monitor
         return 0 if monitor is None else monitor.n_steps
 

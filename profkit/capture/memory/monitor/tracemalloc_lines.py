@@ -66,7 +66,7 @@ class TracemallocLines:
         self._tracing.end()
 
     def own_bytes(self) -> int:
-        """Memory that the trace itself takes."""
+        """Return how many bytes the trace itself takes."""
         return self._tracing.own_bytes()
 
     @property
@@ -81,6 +81,7 @@ class TracemallocLines:
             yield
             return
 
+        # What is alive now is added up, as the trace forgets it when it ends.
         self._add_up()
         self._tracing.end()
         try:
@@ -142,7 +143,7 @@ class GrowthSampler:
         self.next_step = 0
 
     def own_bytes(self) -> int:
-        """Memory that tracing itself takes."""
+        """Return how many bytes tracing itself takes."""
         return self._tracing.own_bytes()
 
     def _alive(self) -> dict[Place, int]:

@@ -166,7 +166,7 @@ Recompiled = Callable[[Compiled | None], None]
 def recompiled(monkeypatch: pytest.MonkeyPatch) -> Recompiled:
     def set_most(compiled: Compiled | None) -> None:
         most = None if compiled is None else (compiled, 64)
-        monkeypatch.setattr(host_growth, "most_recompiled", lambda: most)
+        monkeypatch.setattr(host_growth, "find_most_recompiled", lambda: most)
 
     return set_most
 
