@@ -31,7 +31,8 @@ Use instead:
 
 Reads:
     Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), calls of Python
-    functions in it, the steps, GPU busy time in nanoseconds, source lines.
+    functions in it, sampled stacks of the steps and of the loader's workers, the steps, GPU busy
+    time in nanoseconds, source lines.
 
 When to ignore this:
     The machine has no spare cores, so workers take time from the main process; or the storage
@@ -51,12 +52,18 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine.families.loader_functions import (
+    LoaderFunction,
+    find_function_in_loop,
+    find_function_in_workers,
+)
 from profkit.engine.families.python_calls import (
     TRANSFORMERS_TRAINER,
     are_within,
     find_innermost_callee,
     function_name,
 )
+from profkit.engine.families.sampled_texts import call_text
 from profkit.index.device.syncs import outermost_calls
 from profkit.index.distinct import distinct
 from profkit.index.intervals import covered_by, covered_within, intersect
@@ -67,6 +74,7 @@ from profkit.rule import (
     Category,
     Context,
     Finding,
+    Location,
     ProgramChange,
     Rows,
     RuleInfo,
@@ -114,6 +122,8 @@ class Thresholds:
 
 
 _LOADER: Final = regex(rf"^{re.escape(torch_names.DATA_LOADER)}")
+_WITH_WORKERS: Final = "MultiProcessing"
+"""Part of the name of a wait for a batch that workers prepare."""
 _IN_PROCESS: Final = "SingleProcess"
 """Part of the name of a wait for a batch that the loop's own process prepares."""
 # Creates the iterator of a loader, and starts its workers.
@@ -153,6 +163,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     loader = ctx.events.name_of(int(loads[0]))
     function = _find_main_function(ctx, loads) if _IN_PROCESS in loader else ""
     mostly = f", mostly {function_name(function)}" if function else ""
+    sampled = _find_sampled_function(ctx, loader, location)
 
     # A loop that creates its iterator in each step repeats the start, which a fix may keep.
     restarts = np.flatnonzero(rows_named(ctx.events, _ITERATES, Category.PYTHON))
@@ -162,15 +173,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     change = ProgramChange(scaled=((rows, 0.0),))
     yield INFO.finding(
         confidence="high" if len(steps) > 1 else "low",
-        message=_build_message(ctx, at(location), mostly, total_ns, idle_ns),
-        fix=_suggest_fix(ctx, rows, loader),
-        locations=known_locations(location),
+        message=_build_message(ctx, at(location), mostly, total_ns, idle_ns)
+        + _describe_function(sampled),
+        fix=_suggest_fix(ctx, rows, loader, sampled),
+        locations=known_locations(location, *([] if sampled is None else [sampled.location])),
         n=len(outermost_calls(ctx.events, ctx.tree, rows)),
         cost=ctx.time_cost(change, "upper-bound" if is_restarted else "replay"),
         evidence={
             "loader": loader,
             "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
             "device_idle_ns": starved_ns[:MAX_EVENT_IDS].tolist() if ctx.has_device_work else None,
+            "function_share": None if sampled is None else sampled.share,
+            "workers_busy_share": None if sampled is None else sampled.busy_share,
             "events": event_ids(ctx, rows),
         },
         spans=waiting.pairs(),
@@ -200,6 +214,24 @@ def _find_main_function(ctx: Context, loads: Rows) -> str:
     return "" if _OF_LOADER.search(name) else name
 
 
+def _find_sampled_function(ctx: Context, loader: str, loop: Location) -> LoaderFunction | None:
+    """Find the function that makes the loader's batches slow, from sampled stacks."""
+    if _WITH_WORKERS in loader:
+        return find_function_in_workers(ctx)
+    return find_function_in_loop(ctx, loop)
+
+
+def _describe_function(sampled: LoaderFunction | None) -> str:
+    """Return the sentence on the function in which batches are prepared; empty without one."""
+    if sampled is None:
+        return ""
+    share, where = format_share(sampled.share), call_text(sampled.callee, sampled.location, "`")
+    if sampled.busy_share is None:
+        return f" {share} of the time in the loader is spent in {where}."
+    busy = format_share(sampled.busy_share)
+    return f" Its workers are busy {busy} of the time, {share} of it in {where}."
+
+
 def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns: int) -> str:
     share = format_share(total_ns / windows_ns(ctx))
     waits = f"waits {time_per_step(ctx, total_ns)} ({share}) for its next batch"
@@ -209,11 +241,19 @@ def _build_message(ctx: Context, place: str, mostly: str, total_ns: int, idle_ns
     return text
 
 
-def _suggest_fix(ctx: Context, rows: Rows, loader: str) -> str:
-    if "MultiProcessing" in loader:
+def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction | None) -> str:
+    name = "" if sampled is None else sampled.callee or sampled.location.function
+    less = f"do less in `{name}`" if name else "do less per sample in the dataset's `__getitem__`"
+    if _WITH_WORKERS in loader and sampled is not None and sampled.is_mostly_idle:
         return (
-            "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
-            "`__getitem__`: the loader's workers are too slow."
+            "Raise `prefetch_factor`, so that batches are ready ahead, and pass "
+            "`persistent_workers=True`, so that workers are not started again in each epoch: they "
+            "wait most of the time."
+        )
+    if _WITH_WORKERS in loader:
+        return (
+            f"Raise `num_workers` or `prefetch_factor`, or {less}: the loader's workers are too "
+            "slow."
         )
     if _IN_PROCESS in loader and are_within(ctx, rows, _PIPELINE):
         return (
@@ -227,15 +267,14 @@ def _suggest_fix(ctx: Context, rows: Rows, loader: str) -> str:
     if _IN_PROCESS in loader and are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
-            "`TrainingArguments`, so that batches are prepared in parallel with the model, or do "
-            "less per sample in the dataset's `__getitem__`."
+            f"`TrainingArguments`, so that batches are prepared in parallel with the model, or "
+            f"{less}."
         )
     if _IN_PROCESS in loader:
         pinned = ", pin_memory=True" if ctx.has_device_work else ""
         return (
             f"Use `DataLoader(..., num_workers={n_workers}, persistent_workers=True{pinned})`, so "
-            "that batches are prepared in parallel with the model, or do less per sample in the "
-            "dataset's `__getitem__`."
+            f"that batches are prepared in parallel with the model, or {less}."
         )
 
     return (

@@ -263,6 +263,25 @@ class SampledTime:
 
 
 @dataclass(frozen=True)
+class LoaderWorkers:
+    """Stacks sampled in the workers of DataLoaders.
+
+    Attributes:
+        n_workers: Number of workers.
+        n_samples: Number of samples in all of them.
+        sampled_ns: Time that the samples represent, that of waiting for work included.
+        fetching_ns: Time within ``sampled_ns`` in which workers prepared batches.
+        functions: The functions in which they did, most time first.
+    """
+
+    n_workers: int
+    n_samples: int
+    sampled_ns: int
+    fetching_ns: int
+    functions: list[SampledFunction]
+
+
+@dataclass(frozen=True)
 class TensorPlace:
     """A tensor and its device.
 
@@ -326,6 +345,7 @@ class CaptureInfo:
         revision: The git commit of the folder of the program, or None outside a repository.
         sampled: Functions that ran during the whole run, or during some steps of a loop, recorded
             or not; None where nothing was sampled.
+        loader_workers: What workers of DataLoaders did; None where none was sampled.
     """
 
     version: str
@@ -355,3 +375,4 @@ class CaptureInfo:
     processor: str | None = None
     revision: str | None = None
     sampled: SampledTime | None = None
+    loader_workers: LoaderWorkers | None = None

@@ -45,6 +45,7 @@ _ON_HOST: Final = ("operator", *_PYTHON)
 _MIN_HOST_SHARE: Final = 0.3
 """A line with less of the critical path is not why the device waits."""
 _UNKNOWN_EVENTS: Final = "unknown-events"
+_STARVED: Final = "starved-by-loader"
 _CATEGORIES: Final = {
     "matmul": "matrix products",
     "convolution": "convolutions",
@@ -259,7 +260,9 @@ def _host_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candidate
     for kind, (cause, text) in _HOST_TEXTS.items():
         part = _part(breakdown, kind)
         if part is not None:
-            yield Candidate(cause, part.share, f"{text} {format_share(part.share)} of {whole}.")
+            where = _find_loader_function(report) if kind == "data" else ""
+            sentence = f"{text} {format_share(part.share)} of {whole}{where}."
+            yield Candidate(cause, part.share, sentence)
 
     python, waiting = _part(breakdown, "python"), _waiting(report, breakdown)
     if main is not None:
@@ -352,6 +355,17 @@ def _main_python(report: Report) -> tuple[PathLine, FunctionSummary] | None:
 def has_named_python(report: Report) -> bool:
     """Return whether a function or a line is known of the Python time outside of operators."""
     return bool(_main_line(report, *_PYTHON)) or report.summary.sampled is not None
+
+
+def _find_loader_function(report: Report) -> str:
+    """Return ``, mostly in augment at data.py:31``, where the loader takes its time; else empty."""
+    for finding in report.findings:
+        share = finding.evidence.get("function_share") if finding.name == _STARVED else None
+        if isinstance(share, float) and share >= _MAJORITY:
+            place = finding.locations[-1]
+            function = f"in {visible(place.function)} " if place.function else ""
+            return f", mostly {function}at {visible(place.place)}"
+    return ""
 
 
 def _sampled_function(report: Report) -> str:

@@ -13,6 +13,7 @@ from profkit.model.capture_info import (
     Compiles,
     GraphBreak,
     HostThreads,
+    LoaderWorkers,
     OpLines,
     SampledFunction,
     SampledTime,
@@ -293,3 +294,41 @@ def test_sampled_functions_that_do_not_hold_are_dropped(
     capture = load_trace(of_service(tmp_path / "t.json", **change)).capture
     assert capture is not None
     assert (capture.name, capture.sampled) == ("service", None)
+
+
+WORKERS = LoaderWorkers(
+    n_workers=2,
+    n_samples=90,
+    sampled_ns=1_000,
+    fetching_ns=900,
+    functions=[SampledFunction(("/data.py", 31, "augment"), n=30, ns=600)],
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        ({}, True),
+        ({"functions": []}, True),
+        ({"n_workers": 0}, False),
+        ({"n_samples": 0}, False),
+        ({"sampled_ns": HUGE}, False),
+        ({"fetching_ns": 1_001}, False),
+        ({"fetching_ns": 599}, False),
+        ({"functions": [{"place": ["/a.py", 1, "f"], "n": 0, "ns": 5}]}, False),
+        ({"functions": [{"place": ["/a.py", 1, "f"], "n": 1, "ns": -5}]}, False),
+    ],
+)
+def test_samples_of_workers_that_do_not_hold_are_dropped(
+    tmp_path: Path,
+    change: dict[str, object],
+    is_kept: bool,  # noqa: FBT001
+) -> None:
+    info = CaptureInfo(version="1", name="train", loader_workers=WORKERS)
+    file = TraceBuilder(capture=info).write(tmp_path / "t.json")
+    document = json.loads(file.read_text())
+    document["profkit"]["loader_workers"] |= change
+    file.write_text(json.dumps(document))
+    capture = load_trace(file).capture
+    assert capture is not None
+    assert (capture.loader_workers is not None) == is_kept

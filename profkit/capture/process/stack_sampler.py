@@ -51,6 +51,9 @@ MAX_SHARE: Final = 0.01
 loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
 SWITCH_S: Final = 0.0002
 _NAP_S: Final = 0.0002
+_MIN_ACTIVE: Final = 0.05
+"""A thread that has run for less of the time since the sample before, as to pass on a batch, hardly
+takes turns."""
 _MIN_CALL_S: Final = 0.001
 """A thread that is let in this much later than it asks for waited for a call without frame."""
 _MIN_RUNNING: Final = 0.5
@@ -188,8 +191,12 @@ class StackSampler:
         """Return whether it samples, in this process."""
         return self in _running
 
-    def start(self) -> bool:
-        """Begin to sample; returns whether it does: a debugger or profiler wins, for good."""
+    def start(self, *, looks_for_profilers: bool = True) -> bool:
+        """Begin to sample; returns whether it does: a debugger or profiler wins, for good.
+
+        Args:
+            looks_for_profilers: Whether to look for a profiler of Python calls among all objects.
+        """
         if self.is_on or self._has_given_way:
             return self.is_on
 
@@ -197,7 +204,9 @@ class StackSampler:
             sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None
         )
         # For good: to search for profilers may take a tenth of a second, and this is called often.
-        self._has_given_way |= is_traced or bool(program_profilers.find_python_profiler())
+        self._has_given_way |= is_traced or (
+            looks_for_profilers and bool(program_profilers.find_python_profiler())
+        )
         if self._has_given_way:
             return False
 
@@ -276,7 +285,10 @@ class StackSampler:
             look.instruction = frame.f_lasti
             look.is_in_call = is_late
             looks.append(look)
-            n_active += has_moved if clock_ns is None else not is_parked
+            if before is None or before.clock_ns is None or clock_ns is None:
+                n_active += has_moved
+            else:
+                n_active += clock_ns - before.clock_ns >= _MIN_ACTIVE * last_look.elapsed_ns
 
         if self.has_short_turns:
             _set_switch_interval(is_short=n_active <= 1)

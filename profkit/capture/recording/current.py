@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from profkit.capture.process import console, devices, signals
 from profkit.capture.process.devices import OnlyDevice
+from profkit.capture.recording import worker_samples
 from profkit.capture.recording.forked_child import disable_in_child
 from profkit.capture.recording.options import IS_ON, Options
 from profkit.capture.recording.recording_budget import StepBudget
@@ -111,6 +112,9 @@ def detach(entered: Session) -> None:
         if session is entered:
             session = None
     signals.remove(_FINISHER)
+    # A run that is only frozen goes on with the recording of its steps.
+    if entered.over:
+        worker_samples.end()
 
 
 def reset_limits() -> None:

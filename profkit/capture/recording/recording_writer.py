@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from profkit.capture.process import compiles, console, environment, files, flight_recorder
+from profkit.capture.recording import worker_samples
 from profkit.capture.recording.op_lines import Lines, lines_of
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.overhead import estimate
@@ -108,6 +109,7 @@ class RecordingWriter:
                 open_step=open_step,
                 compiles=compiles.read(),
                 sampled=None if self.sampled is None else self.sampled(),
+                loader_workers=worker_samples.read(),
             )
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)

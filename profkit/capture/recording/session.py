@@ -20,6 +20,7 @@ from profkit.capture.process import (
     safe_points,
     signals,
 )
+from profkit.capture.recording import worker_samples
 from profkit.capture.recording.harmless_kinds import can_trace_calls
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.profiler import ProfilerRecording
@@ -149,6 +150,7 @@ class Session:
             _require_no_other_profiler()
             _require_safe_point()
             self._yielding.begin()
+            worker_samples.begin()
             self._watch.begin()
             self._do(RecorderEvent.BEGIN)
             self._watch.begin_step()

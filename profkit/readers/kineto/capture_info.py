@@ -23,7 +23,9 @@ from profkit.model.capture_info import (
     DeviceMismatch,
     GraphBreak,
     HostThreads,
+    LoaderWorkers,
     OpLines,
+    SampledFunction,
     SampledTime,
 )
 from profkit.readers.kineto.invalid_times import MAX_NS
@@ -179,12 +181,29 @@ def _is_valid_sampled(sampled: SampledTime) -> bool:
         0 < sampled.interval_ns <= MAX_NS
         and 0 < sampled.n_samples <= _MAX_INT
         and 0 < sum(function.ns for function in functions) <= sampled.running_ns <= MAX_NS
-        and all(_has_line(function.place) and function.ns >= 0 for function in functions)
-        and all(0 < function.n <= _MAX_INT for function in functions)
-        and all(0 <= function.waiting_ns <= function.ns for function in functions)
+        and all(map(_is_valid_function, functions))
         and 0 <= sampled.n_steps <= _MAX_INT
         and 0 <= sampled.steps_ns <= MAX_NS
         and (sampled.n_steps > 0) == (sampled.steps_ns > 0)
+    )
+
+
+def _are_valid_workers(workers: LoaderWorkers) -> bool:
+    """Return whether the functions' times are within that for batches, and that within all."""
+    functions_ns = sum(function.ns for function in workers.functions)
+    return (
+        0 < workers.n_workers <= _MAX_THREADS
+        and 0 < workers.n_samples <= _MAX_INT
+        and 0 <= functions_ns <= workers.fetching_ns <= workers.sampled_ns <= MAX_NS
+        and all(map(_is_valid_function, workers.functions))
+    )
+
+
+def _is_valid_function(function: SampledFunction) -> bool:
+    return (
+        _has_line(function.place)
+        and 0 < function.n <= _MAX_INT
+        and 0 <= function.waiting_ns <= function.ns
     )
 
 
@@ -198,6 +217,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
     DeviceMismatch: _is_valid_mismatch,
     HostThreads: _are_valid_threads,
     OpLines: _are_valid_lines,
+    LoaderWorkers: _are_valid_workers,
     SampledTime: _is_valid_sampled,
     Compiles: _are_valid_compiles,
 }

@@ -1,0 +1,114 @@
+"""The function of the program in which a loader spends its time, from sampled stacks.
+
+A loader without workers prepares batches in the thread of the steps, whose samples have them; with
+workers, these have sampled themselves.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import sqrt
+from typing import Final
+
+from profkit.dataclass import dataclass
+from profkit.engine.context import Context
+from profkit.engine.families.sampled_python import step_samples
+from profkit.model.capture_info import SampledFunction
+from profkit.model.location import Location
+
+_MIN_SHARE: Final = 0.2
+"""A function with a smaller share of the loader's time is not what makes it slow."""
+_N_ERRORS: Final = 2
+"""Standard errors by which a share has to exceed that."""
+_MIN_BUSY: Final = 0.5
+_MOST: Final = 0.8
+"""What a function calls with this share of its time is where the time is spent."""
+
+
+@dataclass(frozen=True)
+class LoaderFunction:
+    """A function of the program that makes batches slow.
+
+    Attributes:
+        location: The function, with the line that most of its samples were at.
+        callee: What it calls, as the program writes it; empty where it takes the time itself.
+        share: Share of the time in which batches are prepared.
+        n_samples: Number of samples in it.
+        busy_share: Share of the workers' time in which they prepare batches, and do not wait for
+            the loop to take them; None without workers.
+    """
+
+    location: Location
+    callee: str
+    share: float
+    n_samples: int
+    busy_share: float | None = None
+
+    @property
+    def is_mostly_idle(self) -> bool:
+        """Tell whether the workers wait most of the time, so that more of them are no help."""
+        return self.busy_share is not None and self.busy_share < _MIN_BUSY
+
+
+def find_function_in_loop(ctx: Context, loop: Location) -> LoaderFunction | None:
+    """Find where a loader without workers spends its time, or None if no function stands out.
+
+    Args:
+        loop: The line that waits for the loader: samples there are in functions of libraries.
+    """
+    samples = step_samples(ctx)
+    if samples is None:
+        return None
+    functions = [function for function in samples.functions if function.part == "data"]
+    return _find_main(functions, loop, sum(function.ns for function in functions), None)
+
+
+def find_function_in_workers(ctx: Context) -> LoaderFunction | None:
+    """Find where the workers of loaders spend their time, or None if no function stands out."""
+    workers = None if ctx.trace.capture is None else ctx.trace.capture.loader_workers
+    if workers is None:
+        return None
+    busy_share = workers.fetching_ns / max(1, workers.sampled_ns)
+    return _find_main(workers.functions, None, workers.fetching_ns, busy_share)
+
+
+def _find_main(
+    functions: Sequence[SampledFunction],
+    loop: Location | None,
+    total_ns: int,
+    busy_share: float | None,
+) -> LoaderFunction | None:
+    """Find the function with most of some time, if that is more than a share of note.
+
+    Args:
+        total_ns: The time, of which some may be in no function of the program.
+    """
+    by_function: dict[tuple[str, str], list[SampledFunction]] = defaultdict(list)
+    for function in functions:
+        file, number, name = function.place
+        if file and (loop is None or (file, number) != (loop.file, loop.line)):
+            by_function[file, name].append(function)
+    if not by_function:
+        return None
+
+    # Samples are of lines: the function is what a reader looks for, and its line is a detail.
+    lines = max(by_function.values(), key=lambda lines: sum(line.ns for line in lines))
+    function_ns = sum(line.ns for line in lines)
+    share = function_ns / max(1, total_ns)
+    # Of few samples a share may be chance.
+    n_in_loader = sum(function.n for function in functions)
+    error = sqrt(max(0.0, share * (1 - share)) / max(1, n_in_loader))
+    if share - _N_ERRORS * error < _MIN_SHARE:
+        return None
+
+    # A function that passes most of its time on is named with what it calls.
+    by_callee: dict[str, int] = defaultdict(int)
+    for line in lines:
+        by_callee[line.callee] += line.ns
+    callee = max(by_callee, key=by_callee.__getitem__)
+    if by_callee[callee] < _MOST * function_ns:
+        callee = ""
+
+    longest = max(lines, key=lambda line: (not callee or line.callee == callee, line.ns))
+    file, number, name = longest.place
+    location = Location(file=file, line=number, function=name or None, precision="line")
+    return LoaderFunction(location, callee, share, sum(line.n for line in lines), busy_share)

@@ -1,0 +1,122 @@
+"""Workers of a DataLoader sample themselves, and their parent reads what they have seen."""
+
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import worker
+
+from profkit.capture.recording import worker_samples
+from profkit.model.capture_info import LoaderWorkers
+
+LOOP = worker._worker_loop
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Samples that take a while in one function."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return augment(index)
+
+
+class Broken(Slow):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise ValueError(index)
+
+
+def augment(index: int) -> torch.Tensor:
+    end_s = time.monotonic() + 0.02
+    while time.monotonic() < end_s:
+        index += 1
+    return torch.zeros(3)
+
+
+@pytest.fixture(autouse=True)
+def _sampling() -> Iterator[None]:
+    worker_samples.begin()
+    yield
+    worker_samples.end()
+    assert worker._worker_loop is LOOP
+
+
+def loaded(dataset: Dataset[torch.Tensor], **options: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    return list(DataLoader(dataset, batch_size=4, num_workers=2, **options))
+
+
+def read() -> LoaderWorkers:
+    samples = worker_samples.read()
+    assert samples is not None
+    return samples
+
+
+def test_the_function_that_takes_the_time_is_found() -> None:
+    assert len(loaded(Slow(), multiprocessing_context="fork")) == 10
+    samples = read()
+    assert samples.n_workers == 2
+    in_function = {(Path(one.place[0]).name, one.place[2]): one.ns for one in samples.functions}
+    assert max(in_function, key=in_function.__getitem__) == (Path(__file__).name, "augment")
+    assert sum(in_function.values()) <= samples.fetching_ns <= samples.sampled_ns
+
+
+def test_workers_of_later_epochs_are_added() -> None:
+    loaded(Slow(), multiprocessing_context="fork")
+    n_before = read().n_samples
+    loaded(Slow(), multiprocessing_context="fork")
+    assert read().n_workers == 4
+    assert read().n_samples > n_before
+
+
+def test_an_error_of_the_dataset_reaches_the_program() -> None:
+    with pytest.raises(ValueError, match="in DataLoader worker process"):
+        loaded(Broken(), multiprocessing_context="fork")
+
+
+def test_a_spawned_worker_finds_torchs_own_function() -> None:
+    module, name = LOOP.__module__.encode(), LOOP.__name__.encode()
+    pickled = pickle.dumps(worker._worker_loop)
+    assert module in pickled
+    assert name in pickled
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_works_and_is_not_sampled() -> None:
+    assert len(loaded(Slow(), multiprocessing_context="spawn")) == 10
+    assert worker_samples.read() is None
+
+
+def test_workers_sample_no_more_after_the_end() -> None:
+    samples = worker_samples._WorkerSamples(worker_samples._folder)
+    samples.begin()
+    worker_samples.end()
+    samples._written_ns = 0
+    deadline_s = time.monotonic() + 20
+    while samples._sampler.is_on and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not samples._sampler.is_on
+    assert worker_samples.read() is None
+
+
+def test_a_forked_child_leaves_the_files_of_its_parent() -> None:
+    folder = Path(worker_samples._folder)
+    child = multiprocessing.get_context("fork").Process(target=worker_samples.end)
+    child.start()
+    child.join()
+    assert folder.is_dir()
+    worker_samples.end()
+    assert not folder.exists()
+
+
+def test_what_a_worker_has_written_in_part_is_not_read() -> None:
+    folder = Path(worker_samples._folder)
+    (folder / f"{os.getpid()}.json").write_text("[[")
+    assert worker_samples.read() is None

@@ -1,0 +1,129 @@
+"""starved-by-loader names the function in which a loader spends its time, from sampled stacks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from profkit import analyze
+from profkit.model.capture_info import CaptureInfo, LoaderWorkers, SampledFunction
+from profkit.model.finding import Finding
+from profkit.present.diagnosis import headline
+from profkit.testing import TraceBuilder
+from tests.sampled_steps import FILE, MS, function, recording, sampled
+
+RULE = "starved-by-loader"
+Found = Callable[..., tuple[Finding, ...]]
+
+
+def step(*, workers: bool) -> Callable[[TraceBuilder], None]:
+    """A step that waits 8 of its 10 ms for a batch."""
+
+    def of_builder(b: TraceBuilder) -> None:
+        b.load(8 * MS, workers=workers)
+        b.compute("aten::mm", 2 * MS)
+
+    return of_builder
+
+
+def with_workers(*functions: SampledFunction, busy_share: float = 0.9) -> TraceBuilder:
+    """Three such steps, whose loader's workers were sampled."""
+    fetching_ns = sum(each.ns for each in functions)
+    n = sum(each.n for each in functions)
+    workers = LoaderWorkers(2, n, round(fetching_ns / busy_share), fetching_ns, list(functions))
+    info = CaptureInfo(version="1", name="train", steps="optimizer", loader_workers=workers)
+    b = TraceBuilder(capture=info)
+    for _ in range(3):
+        with b.step():
+            step(workers=True)(b)
+    return b
+
+
+def test_a_loader_without_workers_is_told_by_its_function_and_line(found: Found) -> None:
+    functions = [
+        function("augment", 6, 50, part="data"),
+        function("augment", 7, 10, part="data"),
+        function("__getitem__", 12, 10, part="data"),
+        function("main", 22, 20, library="torch", callee="net"),
+    ]
+    (finding,) = found(recording(functions, step(workers=False)), RULE)
+    assert finding.message.endswith(
+        "86% of the time in the loader is spent in `augment` (train.py:6)."
+    )
+    assert finding.fix.endswith("or do less in `augment`.")
+    assert finding.locations[-1].place == "train.py:6"
+    assert finding.evidence["function_share"] == pytest.approx(60 / 70)
+    assert finding.evidence["workers_busy_share"] is None
+
+
+def test_a_call_that_takes_most_of_a_function_is_named_with_its_line(found: Found) -> None:
+    functions = [
+        function("__getitem__", 12, 60, part="data", callee="Image.open", library="PIL"),
+        function("__getitem__", 13, 5, part="data"),
+    ]
+    (finding,) = found(recording(functions, step(workers=False)), RULE)
+    assert "in `Image.open()`, called at train.py:12 in __getitem__." in finding.message
+    assert "do less in `Image.open`" in finding.fix
+
+
+def test_workers_are_told_by_their_function_and_how_busy_they_are(found: Found) -> None:
+    b = with_workers(function("augment", 6, 60), function("__getitem__", 12, 20))
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith(
+        "Its workers are busy 90% of the time, 75% of it in `augment` (train.py:6)."
+    )
+    assert "Raise `num_workers` or `prefetch_factor`, or do less in `augment`" in finding.fix
+    assert finding.evidence["workers_busy_share"] == pytest.approx(0.9, abs=0.001)
+
+
+def test_more_workers_are_no_cure_where_they_wait(found: Found) -> None:
+    (finding,) = found(with_workers(function("augment", 6, 60), busy_share=0.2), RULE)
+    assert "busy 20% of the time" in finding.message
+    assert "num_workers" not in finding.fix
+    assert "persistent_workers=True" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        [function("augment", 6, 2, part="data"), function("crop", 9, 2, part="data")],
+        [function(name, 6, 10, part="data") for name in "abcdefghi"],
+        [function("augment", 6, 60)],
+        [],
+    ],
+    ids=["few samples", "none stands out", "outside of the loader", "no samples"],
+)
+def test_without_a_function_that_stands_out_none_is_named(
+    found: Found, functions: list[SampledFunction]
+) -> None:
+    others = [function("main", 22, 20, library="torch", callee="net")]
+    (finding,) = found(recording([*functions, *others], step(workers=False)), RULE)
+    assert "spent in" not in finding.message
+    assert "the dataset's `__getitem__`" in finding.fix
+
+
+def test_a_loop_of_which_a_library_makes_the_batches_is_not_named_as_its_function(
+    found: Found,
+) -> None:
+    info = CaptureInfo(
+        version="1",
+        name="train",
+        steps="optimizer",
+        sampled=sampled(
+            function("main", 20, 60, part="data", library="torch"),
+            function("main", 22, 20, library="torch", callee="net"),
+        ),
+    )
+    b = TraceBuilder(stacks=True, capture=info)
+    for _ in range(3):
+        with b.step(), b.frame(FILE, 20, "main"):
+            step(workers=False)(b)
+    (finding,) = found(b, RULE)
+    assert "spent in" not in finding.message
+
+
+def test_the_headline_has_the_function(tmp_path: Path) -> None:
+    b = with_workers(function("augment", 6, 60), function("__getitem__", 12, 20))
+    report = analyze(b.write(tmp_path / "t.json"))
+    assert "waits for data for 80%" in headline(report)
+    assert "mostly in augment at train.py:6." in headline(report)
