@@ -80,7 +80,7 @@ def test_more_workers_are_no_cure_where_they_wait(found: Found) -> None:
     (finding,) = found(with_workers(function("augment", 6, 60), busy_share=0.2), RULE)
     assert "busy 20% of the time" in finding.message
     assert "num_workers" not in finding.fix
-    assert "persistent_workers=True" in finding.fix
+    assert "prefetch_factor" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ from profkit.model.capture_info import LoaderWorkers
 MAX_SHARE: Final = 0.01
 """The share of a core that the samples of one worker take."""
 _WRITE_INTERVAL_NS: Final = 500_000_000
-_MAX_NS: Final = 60_000_000_000
-"""A worker samples no longer: a recording that begins later reads what its first minute was."""
-_MAX_STACKS: Final = 1_000
+_MAX_NS: Final = 20_000_000_000
+"""A worker samples no longer: a recording that begins later reads what its first seconds were."""
+_MAX_STACKS: Final = 300
 _LOOP: Final = "_worker_loop"
 _FETCH: Final = "torch/utils/data/_utils/fetch.py"
 _SUFFIX: Final = ".json"
