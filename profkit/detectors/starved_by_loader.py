@@ -246,8 +246,8 @@ def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction 
     less = f"do less in `{name}`" if name else "do less per sample in the dataset's `__getitem__`"
     if _WITH_WORKERS in loader and sampled is not None and sampled.is_mostly_idle:
         return (
-            "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of the "
-            "time, and more of them are no help."
+            "Raise `prefetch_factor`, so that batches are ready ahead: the workers wait most of "
+            "the time, and more of them are no help."
         )
     if _WITH_WORKERS in loader:
         return (
