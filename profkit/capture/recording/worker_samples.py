@@ -107,6 +107,10 @@ def _sampling(loop: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(loop)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        # Who has kept this function may call it when nothing is recorded any more.
+        if not _folder:
+            return loop(*args, **kwargs)
+
         samples = _WorkerSamples(_folder)
         samples.begin()
         try:

@@ -120,3 +120,15 @@ def test_what_a_worker_has_written_in_part_is_not_read() -> None:
     folder = Path(worker_samples._folder)
     (folder / f"{os.getpid()}.json").write_text("[[")
     assert worker_samples.read() is None
+
+
+def test_who_has_kept_the_function_gets_torchs_own_after_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = worker._worker_loop
+    worker_samples.end()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker, "_worker_loop", kept)
+    assert len(loaded(Slow(), multiprocessing_context="fork")) == 10
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
