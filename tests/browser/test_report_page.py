@@ -423,7 +423,9 @@ def test_axe_finds_no_serious_violation_in_a_combined_page(
 def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
     inner = escape(render(reports.gpu_report(), "html").decode(), quote=True)
     path = folder / "framed.html"
-    path.write_text(f'<!DOCTYPE html><iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>')
+    # Without a charset the browser guesses one from what it has read first.
+    frame_html = f'<iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>'
+    path.write_text(f'<!DOCTYPE html><meta charset="utf-8">{frame_html}', encoding="utf-8")
     page = opened(path, allowed=(path.as_uri(), "about:"))
     frame = page.frame_locator("iframe")
     frame.locator("#kernels th button").first.click()

@@ -271,8 +271,3 @@ def _ranks(ranks: Sequence[int]) -> str:
     from profkit.engine.wording import the_ranks
 
     return the_ranks(ranks)
-
-
-def _go_on(_signal: str) -> bool:
-    """Leave a signal to its effect in the program."""
-    return True
