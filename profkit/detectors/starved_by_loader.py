@@ -266,7 +266,7 @@ def _suggest_fix(ctx: Context, rows: Rows, loader: str, sampled: LoaderFunction 
     if _IN_PROCESS in loader and are_within(ctx, rows, TRANSFORMERS_TRAINER):
         return (
             f"Pass `dataloader_num_workers={n_workers}, dataloader_persistent_workers=True` to "
-            f"`TrainingArguments`, so that batches are prepared in parallel with the model, or "
+            "`TrainingArguments`, so that batches are prepared in parallel with the model, or "
             f"{less}."
         )
     if _IN_PROCESS in loader:

@@ -18,7 +18,7 @@ from itertools import islice
 from types import CodeType
 from typing import Final
 
-from profkit.capture.process.stack_sampler import Calls
+from profkit.capture.process.stack_sampler import Calls, StackSample
 from profkit.capture.recording.sampled_functions import find_user_call
 from profkit.capture.source.files import PROFKIT_FOLDER, SourceFiles, library_roots, package
 from profkit.dataclass import dataclass
@@ -68,6 +68,30 @@ class StackTime:
         self.ns += more.ns
         self.waiting_ns += more.waiting_ns
         self.in_call_ns += more.in_call_ns
+
+
+def time_of_sample(sample: StackSample, elapsed_ns: int) -> StackTime:
+    """Return what one sample represents: the time since the sample before it."""
+    return StackTime(
+        n=1,
+        ns=elapsed_ns,
+        waiting_ns=0 if sample.is_running else elapsed_ns,
+        in_call_ns=elapsed_ns if sample.is_in_call else 0,
+    )
+
+
+def add_time(
+    stacks: dict[tuple[Calls, int], StackTime],
+    key: tuple[Calls, int],
+    spent: StackTime,
+    max_stacks: int,
+) -> None:
+    """Add the time of a stack to those of equal ones; new stacks beyond the most are left out."""
+    total = stacks.get(key)
+    if total is not None:
+        total.add(spent)
+    elif len(stacks) < max_stacks:
+        stacks[key] = spent
 
 
 def is_own(calls: Calls, files: SourceFiles) -> bool:

@@ -18,9 +18,11 @@ from profkit.capture.process.cpu_time import CpuClock
 from profkit.capture.process.stack_sampler import Calls, StackSample, StackSampler
 from profkit.capture.recording.sampled_calls import (
     StackTime,
+    add_time,
     find_sampled_calls,
     in_collection,
     is_own,
+    time_of_sample,
 )
 from profkit.capture.source.files import SourceFiles
 from profkit.model.capture_info import SampledTime
@@ -148,20 +150,11 @@ class StepSamples:
 
         elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
         self._sampled_ns = sample.time_ns
-        spent = StackTime(
-            n=1,
-            ns=elapsed_ns,
-            waiting_ns=0 if sample.is_running else elapsed_ns,
-            in_call_ns=elapsed_ns if sample.is_in_call else 0,
-        )
+        spent = time_of_sample(sample, elapsed_ns)
         calls = in_collection(sample.calls)
         self._in_step.append((calls, sample.instruction if calls is sample.calls else -1, spent))
 
     def _count(self, calls: Calls, instruction: int, spent: StackTime) -> None:
         """Add a sample to those of its stack."""
         self._n_samples += 1
-        total = self._stacks.get((calls, instruction))
-        if total is not None:
-            total.add(spent)
-        elif len(self._stacks) < _MAX_STACKS:
-            self._stacks[calls, instruction] = spent
+        add_time(self._stacks, (calls, instruction), spent, _MAX_STACKS)

@@ -27,8 +27,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.capture.process.stack_sampler import Calls, StackSample, StackSampler
-from profkit.capture.recording.sampled_calls import StackTime, find_sampled_calls
+from profkit.capture.process.stack_sampler import Call, Calls, StackSample, StackSampler
+from profkit.capture.recording.sampled_calls import (
+    StackTime,
+    add_time,
+    find_sampled_calls,
+    time_of_sample,
+)
 from profkit.capture.source.files import SourceFiles
 from profkit.model.capture_info import LoaderWorkers
 
@@ -79,17 +84,13 @@ def read() -> LoaderWorkers | None:
     n_workers = n_samples = sampled_ns = waiting_ns = 0
     for written in _read_files():
         n_workers += 1
-        for calls, instruction, (n, ns, stack_waiting_ns, in_call_ns) in written:
-            n_samples += n
-            sampled_ns += ns
+        for calls, instruction, spent in written:
+            n_samples += spent.n
+            sampled_ns += spent.ns
             in_fetch = _below_fetch(calls)
-            if in_fetch is None:
-                continue
-            waiting_ns += stack_waiting_ns
-            spent = StackTime(n, ns, stack_waiting_ns, in_call_ns)
-            known = stacks.setdefault((in_fetch, instruction), spent)
-            if known is not spent:
-                known.add(spent)
+            if in_fetch is not None:
+                waiting_ns += spent.waiting_ns
+                add_time(stacks, (in_fetch, instruction), spent, sys.maxsize)
 
     if not stacks:
         return None
@@ -134,7 +135,7 @@ class _WorkerSamples:
         self._path = os.path.join(folder, f"{os.getpid()}{_SUFFIX}")  # noqa: PTH118  (in a thread)
         self._thread = threading.get_ident()
         self._sampler = StackSampler(on_sample=self._add, max_share=MAX_SHARE)
-        self._stacks: dict[tuple[Calls, int], list[int]] = {}
+        self._stacks: dict[tuple[Calls, int], StackTime] = {}
         self._sampled_ns = time.time_ns()
         self._until_ns = self._sampled_ns + _MAX_NS
         self._written_ns = self._sampled_ns
@@ -157,14 +158,8 @@ class _WorkerSamples:
                 continue
             elapsed_ns = max(0, sample.time_ns - self._sampled_ns)
             self._sampled_ns = sample.time_ns
-            key = sample.calls, sample.instruction
-            if key not in self._stacks and len(self._stacks) >= _MAX_STACKS:
-                continue
-            spent = self._stacks.setdefault(key, [0, 0, 0, 0])
-            spent[0] += 1
-            spent[1] += elapsed_ns
-            spent[2] += 0 if sample.is_running else elapsed_ns
-            spent[3] += elapsed_ns if sample.is_in_call else 0
+            spent = time_of_sample(sample, elapsed_ns)
+            add_time(self._stacks, (sample.calls, sample.instruction), spent, _MAX_STACKS)
 
         if self._sampled_ns >= self._written_ns + _WRITE_INTERVAL_NS:
             self._written_ns = self._sampled_ns
@@ -173,7 +168,7 @@ class _WorkerSamples:
 
     def _write(self) -> bool:
         """Write what was sampled so far, whole or not at all; return whether that was possible."""
-        rows = [[*key, spent] for key, spent in list(self._stacks.items())]
+        rows = [[*key, vars(spent)] for key, spent in list(self._stacks.items())]
         try:
             with open(self._path + ".new", "w", encoding="utf-8") as sink:  # noqa: PTH123
                 json.dump(rows, sink)
@@ -183,20 +178,26 @@ class _WorkerSamples:
         return True
 
 
-def _read_files() -> Iterator[list[tuple[Calls, int, list[int]]]]:
+def _read_files() -> Iterator[list[tuple[Calls, int, StackTime]]]:
     """Read what each worker has written."""
     for path in sorted(Path(_folder).glob(f"*{_SUFFIX}")) if _folder else ():
         with contextlib.suppress(OSError, ValueError):
             rows = json.loads(path.read_bytes())
             yield [
-                (tuple((file, line, name) for file, line, name in calls), instruction, spent)
+                (tuple(map(_as_call, calls)), instruction, StackTime(**spent))
                 for calls, instruction, spent in rows
             ]
+
+
+def _as_call(place: list[Any]) -> Call:
+    """Return a call as it was before it was written."""
+    file, line, name = place
+    return file, line, name
 
 
 def _below_fetch(calls: Calls) -> Calls | None:
     """Return the calls that make a batch; None where a worker does something else, as to wait."""
     for place, (file, _, _) in enumerate(calls):
-        if file.replace("\\", "/").endswith(_FETCH):
+        if file.endswith(_FETCH):
             return tuple(call for call in calls[place:] if not call[0].endswith(_FETCH))
     return None

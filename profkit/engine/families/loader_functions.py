@@ -6,22 +6,22 @@ workers, these have sampled themselves.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import sqrt
 from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
-from profkit.engine.families.sampled_python import step_samples
+from profkit.engine.families.sampled_python import (
+    find_main_callee,
+    is_beyond_chance,
+    step_samples,
+)
 from profkit.model.capture_info import SampledFunction
 from profkit.model.location import Location
 
 _MIN_SHARE: Final = 0.2
 """A function with a smaller share of the loader's time is not what makes it slow."""
-_N_ERRORS: Final = 2
-"""Standard errors by which a share has to exceed that."""
 _MIN_BUSY: Final = 0.5
-_MOST: Final = 0.8
-"""What a function calls with this share of its time is where the time is spent."""
+"""Workers that prepare batches for less of their time wait most of it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class LoaderFunction:
         location: The function, with the line that most of its samples were at.
         callee: What it calls, as the program writes it; empty where it takes the time itself.
         share: Share of the time in which batches are prepared.
-        n_samples: Number of samples in it.
         busy_share: Share of the workers' time in which they prepare batches, and do not wait for
             the loop to take them; None without workers.
     """
@@ -40,7 +39,6 @@ class LoaderFunction:
     location: Location
     callee: str
     share: float
-    n_samples: int
     busy_share: float | None = None
 
     @property
@@ -96,19 +94,16 @@ def _find_main(
     share = function_ns / max(1, total_ns)
     # Of few samples a share may be chance.
     n_in_loader = sum(function.n for function in functions)
-    error = sqrt(max(0.0, share * (1 - share)) / max(1, n_in_loader))
-    if share - _N_ERRORS * error < _MIN_SHARE:
+    if not is_beyond_chance(share, n_in_loader, _MIN_SHARE):
         return None
 
     # A function that passes most of its time on is named with what it calls.
-    by_callee: dict[str, int] = defaultdict(int)
+    by_callee: dict[str, float] = defaultdict(float)
     for line in lines:
         by_callee[line.callee] += line.ns
-    callee = max(by_callee, key=by_callee.__getitem__)
-    if by_callee[callee] < _MOST * function_ns:
-        callee = ""
+    callee = find_main_callee(by_callee)
 
     longest = max(lines, key=lambda line: (not callee or line.callee == callee, line.ns))
     file, number, name = longest.place
     location = Location(file=file, line=number, function=name or None, precision="line")
-    return LoaderFunction(location, callee, share, sum(line.n for line in lines), busy_share)
+    return LoaderFunction(location, callee, share, busy_share)

@@ -65,8 +65,23 @@ class SampledPlace:
 
     def is_certain(self, n_samples: int) -> bool:
         """Return whether so many samples in all show that it takes a share of note."""
-        error = sqrt(max(0.0, self.share * (1 - self.share)) / max(1, n_samples))
-        return self.share - _N_ERRORS * error >= MIN_SHARE
+        return is_beyond_chance(self.share, n_samples, MIN_SHARE)
+
+
+def is_beyond_chance(share: float, n_samples: int, least: float) -> bool:
+    """Return whether so many samples show that a share is at least so large."""
+    error = sqrt(max(0.0, share * (1 - share)) / max(1, n_samples))
+    return share - _N_ERRORS * error >= least
+
+
+def find_main_callee(times: Mapping[str, float]) -> str:
+    """Find the callee that a function spends most of its time in; empty if that is none.
+
+    Args:
+        times: Time, or shares of it, by callee; that of the function itself by the empty name.
+    """
+    callee = max(times, key=times.__getitem__)
+    return callee if times[callee] >= _MOST * sum(times.values()) else ""
 
 
 def step_samples(ctx: Context) -> SampledTime | None:
@@ -212,8 +227,7 @@ def _place(shares: list[_Share]) -> SampledPlace:
     # One callee with most of the time names the place, and only its lines count for it.
     for share in shares:
         by_callee[share.function.callee] += share.python
-    callee = max(by_callee, key=by_callee.__getitem__)
-    callee = callee if by_callee[callee] >= _MOST * python else ""
+    callee = find_main_callee(by_callee)
     for share in shares:
         if not callee or share.function.callee == callee:
             by_line[share.function.place[1]] += share.python

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
+from tests.capture.memory.monitor.counting_mode import Counting
 
 
 @pytest.fixture
@@ -86,16 +87,6 @@ def test_no_storage_is_kept_alive_and_none_is_retained(sampler: AllocationSample
     assert storage.expired()
     sampler.retain(lambda _: False)
     assert sampler._stacks == {}
-
-
-class Counting(TorchDispatchMode):
-    """A mode of the program."""
-
-    n = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-        self.n += 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_a_mode_of_the_program_is_never_popped(sampler: AllocationSampler) -> None:

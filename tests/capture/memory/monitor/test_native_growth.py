@@ -4,19 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from profkit.capture.memory.monitor.native_growth import NativeSampler
-
-
-class Counting(TorchDispatchMode):
-    """A mode of the program."""
-
-    n = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-        self.n += 1
-        return func(*args, **(kwargs or {}))
+from tests.capture.memory.monitor.counting_mode import Counting
 
 
 @pytest.fixture
