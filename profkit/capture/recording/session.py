@@ -257,7 +257,7 @@ class Session:
         has_open_step = stopped_by or self.state.step > 0 or self._schedule is not None
         open_step = self._region_name() if has_open_step else ""
         with self._guarded("the recording could not be finished."):
-            self._watch.stop()
+            self._stop_measuring()
             self._windows.close_region()
             self._do(RecorderEvent.END, stopped_by=stopped_by, open_step=open_step, is_last=is_last)
         return True
@@ -271,6 +271,8 @@ class Session:
     def forget(self) -> None:
         """Be over in a forked child, which has the profiler's memory but none of its threads."""
         self.state, _ = next_action(self.state, RecorderEvent.DROP, self._schedule)
+        if self._budget is not None:
+            self._budget.end()
 
     def _act_on_requests(self) -> None:
         """Make way for a profiler in another thread, at a safe point of this one."""
@@ -324,8 +326,7 @@ class Session:
         if state.phase is Phase.RECORD:
             return replace(allowance, step=budget.affords_step(state.n_recorded + 1))
         if state.phase is Phase.REST:
-            affords = budget.affords_lines(self._windows.main, state.n_recorded)
-            return replace(allowance, lines=affords)
+            return replace(allowance, lines=budget.affords_lines())
         return allowance
 
     def _do(self, event: RecorderEvent, **how: Any) -> None:  # noqa: ANN401  (see _enter)
@@ -364,6 +365,9 @@ class Session:
             else:
                 simple[action]()
 
+        is_rest = state.phase is Phase.REST and RecorderAction.STOP_MAIN in actions
+        if is_rest and self._budget is not None and windows.main is not None:
+            self._budget.recording_ended(windows.main, state.n_recorded)
         if state.is_recording and self._has_regions:
             windows.open_region(self._region_name())
         if state.is_done:
@@ -404,8 +408,14 @@ class Session:
     def _region_name(self) -> str:
         return self.name if self._schedule is None else f"{STEP_PREFIX}{self.state.step}"
 
-    def _drop(self) -> None:
+    def _stop_measuring(self) -> None:
+        """Sample and count no more."""
         self._watch.stop()
+        if self._budget is not None:
+            self._budget.end()
+
+    def _drop(self) -> None:
+        self._stop_measuring()
         self.state, _ = next_action(self.state, RecorderEvent.DROP, self._schedule)
         # Only the thread that started torch's profiler can stop it.
         if not self._is_own_thread():
@@ -443,6 +453,7 @@ class Session:
 
     def _leave_windows(self) -> list[ProfilerRecording]:
         """Forget the open windows, which a profiler of the program is about to cancel."""
+        self._stop_measuring()
         windows = self._windows.forget_open()
         self._windows.drop_main()
         self._windows.drop_lines()

@@ -1,5 +1,6 @@
 """What recording may cost, by a clock, a heap and an amount spent that the test sets."""
 
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -121,25 +122,56 @@ def recorded(*, stop_s: float, thread_s: float, operators_s: float, n_exported: 
     )
 
 
-def test_a_step_with_stacks_costs_what_the_thread_can_call_outside_of_operators() -> None:
+def test_calls_are_not_counted_where_they_are_affordable_by_any_number() -> None:
     python_s = FREE_S / CALLS_PER_S / CALL_S
+    steps = Process().steps()
+    steps.recording_ended(recorded(stop_s=0.0, thread_s=1.0 + 0.9 * python_s, operators_s=1.0), 1)
+    assert sys.getprofile() is None
+    assert steps.affords_lines()
+    steps.recording_ended(recorded(stop_s=0.0, thread_s=1.0 + 2.7 * python_s, operators_s=1.0), 3)
+    assert sys.getprofile() is None, "that was the time of three steps"
+
+
+def call_often(n_calls: int) -> None:
+    for _ in range(n_calls):
+        abs(1)
+
+
+def test_a_step_with_stacks_costs_what_the_calls_of_the_step_before_do() -> None:
     process = Process()
-    few = recorded(stop_s=0.0, thread_s=1.0 + 0.9 * python_s, operators_s=1.0)
-    many = recorded(stop_s=0.0, thread_s=1.0 + 1.1 * python_s, operators_s=1.0)
-    assert process.steps().affords_lines(few, 1)
+    python = recorded(stop_s=0.0, thread_s=2.0, operators_s=1.0)
     steps = process.steps()
-    assert not steps.affords_lines(many, 1)
-    assert process.steps().affords_lines(many, 3), "that was the time of three steps"
+    steps.recording_ended(python, 1)
+    call_often(100)
+    assert steps.affords_lines()
+
+    steps = process.steps()
+    steps.recording_ended(python, 1)
+    call_often(round(1.1 * FREE_S / CALL_S))
+    assert not steps.affords_lines()
     process.now_s = 1.2 * FREE_S / MAX_SHARE
-    assert steps.affords_lines(many, 1), "the run has become longer"
+    assert steps.affords_lines(), "the run has become longer"
+
+
+def test_without_a_count_a_step_with_stacks_costs_what_the_thread_can_call() -> None:
+    steps = Process().steps()
+    sys.setprofile(lambda *_: None)
+    try:
+        steps.recording_ended(recorded(stop_s=0.0, thread_s=2.0, operators_s=1.0), 1)
+        assert not steps.affords_lines()
+    finally:
+        sys.setprofile(None)
 
 
 def test_a_step_with_stacks_costs_what_the_recorded_ones_did_besides() -> None:
-    dear = recorded(stop_s=0.4, thread_s=1.0, operators_s=1.0)
-    assert not Process().steps().affords_lines(dear, 1)
+    steps = Process().steps()
+    steps.recording_ended(recorded(stop_s=0.4, thread_s=1.0, operators_s=1.0), 1)
+    assert not steps.affords_lines()
     # As many events were recorded on an H100: they took long to collect, and are known.
-    slow = recorded(stop_s=0.19, thread_s=0.08, operators_s=0.06, n_exported=12_030)
-    assert Process(spent_s=0.3).steps().affords_lines(slow, 3)
+    slow = recorded(stop_s=0.19, thread_s=0.08, operators_s=0.08, n_exported=12_030)
+    steps = Process(spent_s=0.3).steps()
+    steps.recording_ended(slow, 3)
+    assert steps.affords_lines()
 
 
 class Cell(torch.nn.Module):
