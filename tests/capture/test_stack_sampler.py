@@ -102,6 +102,52 @@ def test_it_sees_what_runs_for_a_millisecond_between_waits(sampler: StackSampler
     assert every_ns < 0.6e9 * took_s
 
 
+def hash_numbers(n: int) -> int:
+    value = 0
+    for number in range(n):
+        value = (value * 31 + number) % 1_000_003
+    return value
+
+
+def test_it_sees_a_function_that_takes_a_fraction_of_a_millisecond_beside_operators() -> None:
+    sampler = StackSampler(0.002, max_share=0.5)
+    matrix = torch.randn(96, 96)
+    sampler.start()
+    end_s, spent_s = time.perf_counter() + 4, 0.0
+    while (began_s := time.perf_counter()) < end_s:
+        hash_numbers(1200)
+        spent_s += time.perf_counter() - began_s
+        torch.relu(matrix @ matrix)
+    sampler.stop()
+    counted_ns = sum(one.ns for one in sampler.counts())
+    assert ns_of(sampler)["hash_numbers"] > 0.1 * spent_s / 4 * counted_ns
+
+
+def numbers_in_turn(depth: int, n: int) -> Iterator[int]:
+    """Generators that are suspended a million times a second."""
+    for number in numbers_in_turn(depth - 1, n) if depth else range(n):  # noqa: UP028  (let in here)
+        yield number
+
+
+def consume(seconds: float) -> None:
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        for _ in numbers_in_turn(20, 100):
+            pass
+
+
+def test_generators_have_their_callers() -> None:
+    seen: list[StackSample] = []
+    sampler = StackSampler(0.001, seen.extend, max_share=0.5)
+    sampler.start()
+    consume(1.5)
+    sampler.stop()
+    names = [[name for _, _, name in one.calls] for one in seen]
+    in_generators = [one for one in names if one and one[-1] == "numbers_in_turn"]
+    assert len(in_generators) > 20
+    assert all("consume" in one for one in in_generators)
+
+
 def test_a_parked_thread_without_a_known_clock_leaves_turns_short(sampler: StackSampler) -> None:
     release = _thread.allocate_lock()
     release.acquire()

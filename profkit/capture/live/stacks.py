@@ -19,7 +19,7 @@ def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [
-        (names.get(ident, "a native thread"), read_calls(innermost))
-        for ident, innermost in sys._current_frames().items()  # noqa: SLF001  (CPython's only way)
+        (names.get(ident, "a native thread"), read_calls(ident))
+        for ident in sys._current_frames()  # noqa: SLF001  (CPython's only way)
         if ident != except_for and not own_threads.is_own(ident)
     ]

@@ -6,12 +6,15 @@ to advance in the fifth of a millisecond after the stack was read, in Python or 
 thread that waits for a lock, a timer or I/O does not count, nor one that has no core.
 
 Python lets another thread in after its switch interval or when a thread waits. With the default of
-5 ms, functions that take less between two waits would never be seen. So it is :data:`SWITCH_S`
-while a single thread of the program runs and functions are counted, unless the program sets another
-one; several would take turns so often that they lose a fifth of their time. A function that calls
-operators, which let the sampler in at once, is still sampled more often than one of the same time
-that does not: measured 44% for 25% beside functions of a millisecond. Threads that were not
-started by ``threading`` have no known clock: they run where their stack has changed.
+5 ms, functions that take less between two operators would never be seen: every sample would be
+where an operator lets the sampler in. So it is :data:`SWITCH_S` while the sampler waits, a single
+thread of the program runs and functions are counted, unless the program sets another one; several
+would take turns so often that they lose much of their time. The system's timers would add 50 µs, so
+the sampling thread has them wake it at once. What remains is the time that the system takes to wake
+a thread, 0.1 ms on a virtual machine. There, functions in Python that took 63% and 84% of a loop
+beside operators, 0.15 and 0.45 ms at a time, had 30% and 68% of the samples; with an interval of
+0.2 ms they had 0% and 37%. Threads that were not started by ``threading`` have no known clock: they
+run where their stack has changed.
 
 What a sample allocates must not begin a garbage collection: that would run finalizers of the
 program in this thread. The thread is not one of ``threading``, since programs wait for all of
@@ -19,11 +22,13 @@ those.
 
 Source: ``sys._current_frames`` and ``sys.setswitchinterval`` in Python's documentation;
 ``take_gil`` in CPython's ``Python/ceval_gil.c``; ``MAKE_THREAD_CPUCLOCK`` in Linux's
-``include/linux/posix-timers.h``: the clock of a thread that has ended is an error.
+``include/linux/posix-timers.h``: the clock of a thread that has ended is an error;
+``PR_SET_TIMERSLACK`` in prctl(2).
 """
 
 import _thread
 import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -31,9 +36,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import accumulate, repeat
-from operator import attrgetter
-from types import FrameType
+from itertools import accumulate, chain, repeat, starmap
+from operator import attrgetter, itemgetter
+from types import CodeType
 from typing import Final
 
 from profkit.capture.process import own_threads, program, program_profilers
@@ -45,15 +50,20 @@ Call = tuple[str, int, str]
 Calls = tuple[Call, ...]
 """The frames of a thread, the innermost last."""
 
+_Place = tuple[CodeType, int | None, int, object]
+"""The code of a frame, its line, where it is in its bytecode, and its trace function."""
+
 INTERVAL_S: Final = 0.02
 MAX_SHARE: Final = 0.01
 """The interval grows until the sampling thread takes no more than this share of a core. The program
 loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
-SWITCH_S: Final = 0.0002
+SWITCH_S: Final = 0.00005
 _NAP_S: Final = 0.0002
 _MIN_ACTIVE: Final = 0.05
 """A thread that has run for less of the time since the sample before, as to pass on a batch, hardly
 takes turns."""
+_LOOKS_APART: Final = 10
+"""Looks at a single running thread, after several have run, until turns are short again."""
 _MIN_CALL_S: Final = 0.001
 """A thread that is let in this much later than it asks for waited for a call without frame."""
 _MIN_RUNNING: Final = 0.5
@@ -74,9 +84,10 @@ begun to run again."""
 _IMPORTLIB: Final = "<frozen importlib"
 _LATEST: Final = 0.1
 """Weight of the latest sample in the mean cost of one."""
-_PLACE: Final = attrgetter("f_code", "f_lineno")
+_PLACE: Final = attrgetter("f_code", "f_lineno", "f_lasti", "f_trace")
 _PROFKIT: Final = "profkit"
 """The names of profkit's own threads begin with this."""
+_PR_SET_TIMERSLACK: Final = 29
 _OF_THREAD: Final = 6
 """``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``."""
 _MICROSECOND: Final = 1e-6
@@ -168,7 +179,8 @@ class StackSampler:
         self._counts = _StackCounts()
         self._last_look = _LastLook()
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self._turn = 0
+        self._turn = self._n_crowded = 0
+        self._active: set[int] = set()
         self._has_given_way = False
 
     @property
@@ -235,63 +247,82 @@ class StackSampler:
         # Made here, as a bound method is an object that the garbage collector counts.
         look, count = self._look, self._count
         try:
+            _without_collection(_wake_at_once)
             while True:
-                time.sleep(self._pacing.begin_pause())
+                self._sleep(self._pacing.begin_pause())
                 if turn != self._turn or not self.is_on:
                     break
 
                 began_s = time.thread_time()
                 _without_collection(look)
-                time.sleep(_NAP_S)
+                self._sleep(_NAP_S)
                 _without_collection(count)
                 self._pacing.add_cost(time.thread_time() - began_s)
         except Exception:  # noqa: BLE001  (no error of ours is shown in the program)
             self._has_given_way = True
             _leave(self)
 
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, and let the program's turns be short meanwhile: they end with the sleep."""
+        if self.has_short_turns and self.is_on and not self._n_crowded:
+            _set_switch_interval(is_short=True)
+        time.sleep(seconds)
+
     def _look(self) -> None:
         """Read the stacks of all threads, and their clocks."""
+        # At once: a thread that had to let this one in waits for no more than a short turn.
+        stacks = {ident: _read_stack(ident) for ident in self._active}
+        turn_s = sys.getswitchinterval()
+        if self.has_short_turns:
+            _set_switch_interval(is_short=False)
+
         last_look, counts = self._last_look, self._counts
         now_ns = last_look.begin()
         # Python's own instructions let this thread in after a switch interval.
         late_s = time.perf_counter() - self._pacing.due_s
-        is_late = late_s > 2 * sys.getswitchinterval() + _MIN_CALL_S
+        is_late = late_s > 2 * turn_s + _MIN_CALL_S
         self.n_samples += 1
         self.sampled_ns += last_look.elapsed_ns
 
         threads = {thread.ident: thread for thread in threading.enumerate()}
         looks, n_active = last_look.threads, 0
-        for ident, frame in sys._current_frames().items():  # noqa: SLF001  (CPython's only way)
+        self._active = set()
+        for ident in _read_idents():
             thread = threads.get(ident)
             name = "" if thread is None else thread.name
             if own_threads.is_own(ident) or name.startswith(_PROFKIT):
                 continue
-            if frame.f_trace is not None:
-                raise _HasDebuggerError
 
             clock = None if thread is None else _clock_of(thread.native_id)
             before, clock_ns = last_look.seen.get(ident), _read(clock)
-            position = id(frame), frame.f_lasti
             # A thread that has not run since is where it was.
             is_parked = before is not None and clock_ns is not None and clock_ns == before.clock_ns
             if before is not None and is_parked:
-                calls = before.calls
+                calls, position = before.calls, before.position
             else:
-                calls = counts.shared(tuple(read_calls(frame)))
+                places = stacks.get(ident) or _read_stack(ident)
+                if not places:  # it has ended
+                    continue
+                code, _, instruction, trace = places[0]
+                if trace is not None:
+                    raise _HasDebuggerError
+                calls = counts.shared(tuple(_calls_of(places)))
+                position = id(code), instruction
+                self._active.add(ident)
 
             look = _Look(ident, name, clock, clock_ns, position, calls)
             has_moved = before is None or before.position != position
             look.is_running = clock_ns is None and has_moved
-            look.instruction = frame.f_lasti
+            look.instruction = position[1]
             look.is_in_call = is_late
             looks.append(look)
             if before is None or before.clock_ns is None or clock_ns is None:
-                n_active += has_moved
+                n_active += clock_ns is None and has_moved
             else:
                 n_active += clock_ns - before.clock_ns >= _MIN_ACTIVE * last_look.elapsed_ns
 
-        if self.has_short_turns:
-            _set_switch_interval(is_short=n_active <= 1)
+        # Threads that run now and then would take turns too often until the next look.
+        self._n_crowded = _LOOKS_APART if n_active > 1 else max(0, self._n_crowded - 1)
 
         # This thread has Python's lock: one that runs meanwhile is in code that needs none.
         last_look.ended_ns = time.perf_counter_ns()
@@ -476,21 +507,43 @@ class _Look:
         self.instruction = -1
 
 
-def read_calls(innermost: FrameType) -> list[Call]:
+def read_calls(thread: int) -> list[Call]:
     """Read the frames of a thread, the innermost last, as many as a sample has.
 
     Those of the import system and of ``profkit run`` are left out.
-    """
-    frames: list[FrameType | None] = []
-    # In C, so that no other thread comes in between: a function that returned meanwhile would leave
-    # its locals to these references, and their finalizers to this thread.
-    with contextlib.suppress(AttributeError):  # of None, beyond the outermost frame
-        frames.extend(accumulate(repeat("f_back", _MAX_CALLS - 1), getattr, initial=innermost))
-    places = list(map(_PLACE, filter(None, frames)))
-    frames.clear()
 
+    Args:
+        thread: Its ident. A thread that has ended has no frames.
+    """
+    return _calls_of(_read_stack(thread))
+
+
+def _read_idents() -> list[int]:
+    """Read the idents of all threads that Python knows, without references to their frames."""
+    idents: list[int] = []
+    idents.extend(chain.from_iterable(starmap(sys._current_frames, ((),))))  # noqa: SLF001  (CPython's only way)
+    return idents
+
+
+def _read_stack(thread: int) -> list[_Place]:
+    """Read where each frame of a thread is, the innermost first; empty if it has ended.
+
+    In a single call of a function in C, so that no other thread comes in between: a generator that
+    was suspended meanwhile would have lost its callers, and a function that returned would leave
+    its locals to references of this thread, and their finalizers.
+    """
+    places: list[_Place] = []
+    innermost = map(itemgetter(thread), starmap(sys._current_frames, ((),)))  # noqa: SLF001  (as above)
+    names = repeat("f_back", _MAX_CALLS - 1)
+    with contextlib.suppress(AttributeError, KeyError):  # of None, beyond the outermost frame
+        places.extend(map(_PLACE, accumulate(chain(innermost, names), getattr)))
+    return places
+
+
+def _calls_of(places: list[_Place]) -> list[Call]:
+    """Return the calls of a thread, without those of the import system and of ``profkit run``."""
     calls: list[Call] = []
-    for code, line in places:
+    for code, line, _, _ in places:
         if code.co_filename == program.__file__:
             break
         if not code.co_filename.startswith(_IMPORTLIB):
@@ -535,6 +588,13 @@ def _has_run(look: "_Look", elapsed_ns: int) -> bool:
     if clock_ns is None or look.clock_ns is None:
         return False
     return clock_ns - look.clock_ns >= _MIN_RUNNING * elapsed_ns
+
+
+def _wake_at_once() -> None:
+    """Have the system wake this thread when its time has come, and not with the next timer."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def _without_collection(action: Callable[[], None]) -> None:
