@@ -33,7 +33,8 @@ from profkit.renderers.html._table import (
 
 SCRIPTS: Final = (
     "canvas.js", "keys.js", "slices.js", "slice_colors.js", "lanes.js", "drags.js",
-    "slice_arguments.js", "slice_facts.js", "timeline.js",
+    "slice_arguments.js", "slice_facts.js", "time_range.js", "held_keys.js", "slice_selection.js",
+    "slice_search.js", "timeline.js",
 )  # fmt: skip
 MAX_LEVEL_CHARACTERS: Final = 6_150_000
 """Limit of all slices as text: with the arguments it keeps the page of a million events below
