@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture.process.stack_sampler import Call, Calls
+from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.recording.sampled_calls import (
     StackTime,
     find_callee,

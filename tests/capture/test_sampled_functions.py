@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from profkit.capture.process.stack_sampler import Call, StackCount, StackSampler
+from profkit.capture.process.stack_sampler import StackCount, StackSampler
+from profkit.capture.process.thread_stacks import Call
 from profkit.capture.recording.options import Options
 from profkit.capture.recording.sampled_functions import summarize_samples
 from profkit.capture.recording.schedule import DEFAULT_SCHEDULE

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from profkit.capture.process import stack_sampler
+from profkit.capture.process import short_turns, stack_sampler
+from profkit.capture.process.collections_held import without_collection
 from profkit.capture.process.stack_sampler import StackSample, StackSampler
 
 pytestmark = pytest.mark.skipif(
@@ -56,7 +57,7 @@ def ns_of(sampler: StackSampler) -> Counter[str]:
 
 
 def turns_are_short() -> bool:
-    return sys.getswitchinterval() < 2 * stack_sampler.SWITCH_S
+    return sys.getswitchinterval() < 2 * short_turns.SWITCH_S
 
 
 def comes_true(condition: Callable[[], bool], meanwhile: Callable[[], object]) -> bool:
@@ -316,7 +317,7 @@ def looks() -> Iterator[Callable[[], Callable[[], None]]]:
             has_begun.set()
             may_end.wait()
 
-        thread = threading.Thread(target=stack_sampler._without_collection, args=(look,))
+        thread = threading.Thread(target=without_collection, args=(look,))
         thread.start()
         has_begun.wait()
 
@@ -425,7 +426,7 @@ def test_a_debugger_that_comes_later_wins(sampler: StackSampler) -> None:
     debugged()
     assert not sampler.is_on
     assert not sampler.start()
-    assert sys.getswitchinterval() != pytest.approx(stack_sampler.SWITCH_S)
+    assert sys.getswitchinterval() != pytest.approx(short_turns.SWITCH_S)
 
 
 def test_a_profile_function_of_the_program_wins(sampler: StackSampler) -> None:

@@ -1,10 +1,9 @@
 """Where all threads of this process are."""
 
-import sys
 import threading
 
 from profkit.capture.process import own_threads
-from profkit.capture.process.stack_sampler import Call, read_calls
+from profkit.capture.process.thread_stacks import Call, read_calls, read_idents
 
 
 def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
@@ -20,6 +19,6 @@ def stacks(except_for: int | None) -> list[tuple[str, list[Call]]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [
         (names.get(ident, "a native thread"), read_calls(ident))
-        for ident in sys._current_frames()  # noqa: SLF001  (CPython's only way)
+        for ident in read_idents()
         if ident != except_for and not own_threads.is_own(ident)
     ]

@@ -7,57 +7,43 @@ thread that waits for a lock, a timer or I/O does not count, nor one that has no
 
 Python lets another thread in after its switch interval or when a thread waits. With the default of
 5 ms, functions that take less between two operators would never be seen: every sample would be
-where an operator lets the sampler in. So it is :data:`SWITCH_S` while the sampler waits, a single
-thread of the program runs and functions are counted, unless the program sets another one; several
-would take turns so often that they lose much of their time. The system's timers would add 50 µs, so
-the sampling thread has them wake it at once. What remains is the time that the system takes to wake
-a thread, 0.1 ms on a virtual machine. There, functions in Python that took 63% and 84% of a loop
-beside operators, 0.15 and 0.45 ms at a time, had 30% and 68% of the samples; with an interval of
-0.2 ms they had 0% and 37%. Threads that were not started by ``threading`` have no known clock: they
-run where their stack has changed.
+where an operator lets the sampler in. So it is ``short_turns.SWITCH_S`` while the sampler waits, a
+single thread of the program runs and functions are counted, unless the program sets another one;
+several would take turns so often that they lose much of their time. The system's timers would add
+50 µs, so the sampling thread has them wake it at once. What remains is the time that the system
+takes to wake a thread, 0.1 ms on a virtual machine. There, functions in Python that took 63% and
+84% of a loop beside operators, 0.15 and 0.45 ms at a time, had 30% and 68% of the samples; with an
+interval of 0.2 ms they had 0% and 37%. Threads that were not started by ``threading`` have no known
+clock: they run where their stack has changed.
 
 What a sample allocates must not begin a garbage collection: that would run finalizers of the
 program in this thread. The thread is not one of ``threading``, since programs wait for all of
 those.
 
-Source: ``sys._current_frames`` and ``sys.setswitchinterval`` in Python's documentation;
-``take_gil`` in CPython's ``Python/ceval_gil.c``; ``MAKE_THREAD_CPUCLOCK`` in Linux's
-``include/linux/posix-timers.h``: the clock of a thread that has ended is an error;
-``PR_SET_TIMERSLACK`` in prctl(2).
+Source: ``MAKE_THREAD_CPUCLOCK`` in Linux's ``include/linux/posix-timers.h``: the clock of a thread
+that has ended is an error; ``PR_SET_TIMERSLACK`` in prctl(2).
 """
 
-import _thread
 import contextlib
 import ctypes
-import gc
 import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import accumulate, chain, repeat, starmap
-from operator import attrgetter, itemgetter
-from types import CodeType
 from typing import Final
 
-from profkit.capture.process import own_threads, program, program_profilers
+from profkit.capture.process import own_threads, program_profilers, short_turns
+from profkit.capture.process.collections_held import without_collection
+from profkit.capture.process.thread_stacks import Calls, calls_of, read_idents, read_stack
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.dataclass import dataclass
-
-Call = tuple[str, int, str]
-"""A frame: file, line, function."""
-Calls = tuple[Call, ...]
-"""The frames of a thread, the innermost last."""
-
-_Place = tuple[CodeType, int | None, int, object]
-"""The code of a frame, its line, where it is in its bytecode, and its trace function."""
 
 INTERVAL_S: Final = 0.02
 MAX_SHARE: Final = 0.01
 """The interval grows until the sampling thread takes no more than this share of a core. The program
 loses about as much again, as it has to wait for its turn and begin anew. Measured: 1.5% in all."""
-SWITCH_S: Final = 0.00005
 _NAP_S: Final = 0.0002
 _MIN_ACTIVE: Final = 0.05
 """A thread that has run for less of the time since the sample before, as to pass on a batch, hardly
@@ -68,8 +54,6 @@ _MIN_CALL_S: Final = 0.001
 """A thread that is let in this much later than it asks for waited for a call without frame."""
 _MIN_RUNNING: Final = 0.5
 """Share of that time for which the clock of a running thread advances, once it has a core."""
-_MAX_CALLS: Final = 200
-"""Of deeper stacks, the outer frames are left out."""
 _MAX_STACKS: Final = 10_000
 _WAITS: Final = {
     ("selectors.py", "select"),
@@ -81,28 +65,15 @@ _WAITS: Final = {
 }
 """Files and functions of the standard library that do nothing but wait: their threads may just have
 begun to run again."""
-_IMPORTLIB: Final = "<frozen importlib"
 _LATEST: Final = 0.1
 """Weight of the latest sample in the mean cost of one."""
-_PLACE: Final = attrgetter("f_code", "f_lineno", "f_lasti", "f_trace")
 _PROFKIT: Final = "profkit"
 """The names of profkit's own threads begin with this."""
 _PR_SET_TIMERSLACK: Final = 29
 _OF_THREAD: Final = 6
 """``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``."""
-_MICROSECOND: Final = 1e-6
-"""Python's resolution of the switch interval."""
-
-_NEVER: Final = (1 << 31) - 1
-"""A threshold of the garbage collector that is never reached. No program sets this one."""
 
 _running: Final[set["StackSampler"]] = set()
-_uncollected: Final[set[int]] = set()
-"""Threads in which no garbage collection may begin now."""
-_threshold: int = 0
-"""The program's threshold of the youngest generation, while it is :data:`_NEVER`."""
-_switch_s: float = 0.0
-"""The program's switch interval, while it is another one; else 0."""
 
 
 @dataclass(frozen=True)
@@ -247,16 +218,16 @@ class StackSampler:
         # Made here, as a bound method is an object that the garbage collector counts.
         look, count = self._look, self._count
         try:
-            _without_collection(_wake_at_once)
+            without_collection(_wake_at_once)
             while True:
                 self._sleep(self._pacing.begin_pause())
                 if turn != self._turn or not self.is_on:
                     break
 
                 began_s = time.thread_time()
-                _without_collection(look)
+                without_collection(look)
                 self._sleep(_NAP_S)
-                _without_collection(count)
+                without_collection(count)
                 self._pacing.add_cost(time.thread_time() - began_s)
         except Exception:  # noqa: BLE001  (no error of ours is shown in the program)
             self._has_given_way = True
@@ -265,16 +236,16 @@ class StackSampler:
     def _sleep(self, seconds: float) -> None:
         """Sleep, and let the program's turns be short meanwhile: they end with the sleep."""
         if self.has_short_turns and self.is_on and not self._n_crowded:
-            _set_switch_interval(is_short=True)
+            short_turns.begin()
         time.sleep(seconds)
 
     def _look(self) -> None:
         """Read the stacks of all threads, and their clocks."""
         # At once: a thread that had to let this one in waits for no more than a short turn.
-        stacks = {ident: _read_stack(ident) for ident in self._active}
+        stacks = {ident: read_stack(ident) for ident in self._active}
         turn_s = sys.getswitchinterval()
         if self.has_short_turns:
-            _set_switch_interval(is_short=False)
+            short_turns.restore()
 
         last_look, counts = self._last_look, self._counts
         now_ns = last_look.begin()
@@ -287,7 +258,7 @@ class StackSampler:
         threads = {thread.ident: thread for thread in threading.enumerate()}
         looks, n_active = last_look.threads, 0
         self._active = set()
-        for ident in _read_idents():
+        for ident in read_idents():
             thread = threads.get(ident)
             name = "" if thread is None else thread.name
             if own_threads.is_own(ident) or name.startswith(_PROFKIT):
@@ -300,13 +271,13 @@ class StackSampler:
             if before is not None and is_parked:
                 calls, position = before.calls, before.position
             else:
-                places = stacks.get(ident) or _read_stack(ident)
+                places = stacks.get(ident) or read_stack(ident)
                 if not places:  # it has ended
                     continue
                 code, _, instruction, trace = places[0]
                 if trace is not None:
                     raise _HasDebuggerError
-                calls = counts.shared(tuple(_calls_of(places)))
+                calls = counts.shared(tuple(calls_of(places)))
                 position = id(code), instruction
                 self._active.add(ident)
 
@@ -507,50 +478,6 @@ class _Look:
         self.instruction = -1
 
 
-def read_calls(thread: int) -> list[Call]:
-    """Read the frames of a thread, the innermost last, as many as a sample has.
-
-    Those of the import system and of ``profkit run`` are left out.
-
-    Args:
-        thread: Its ident. A thread that has ended has no frames.
-    """
-    return _calls_of(_read_stack(thread))
-
-
-def _read_idents() -> list[int]:
-    """Read the idents of all threads that Python knows, without references to their frames."""
-    idents: list[int] = []
-    idents.extend(chain.from_iterable(starmap(sys._current_frames, ((),))))  # noqa: SLF001  (CPython's only way)
-    return idents
-
-
-def _read_stack(thread: int) -> list[_Place]:
-    """Read where each frame of a thread is, the innermost first; empty if it has ended.
-
-    In a single call of a function in C, so that no other thread comes in between: a generator that
-    was suspended meanwhile would have lost its callers, and a function that returned would leave
-    its locals to references of this thread, and their finalizers.
-    """
-    places: list[_Place] = []
-    innermost = map(itemgetter(thread), starmap(sys._current_frames, ((),)))  # noqa: SLF001  (as above)
-    names = repeat("f_back", _MAX_CALLS - 1)
-    with contextlib.suppress(AttributeError, KeyError):  # of None, beyond the outermost frame
-        places.extend(map(_PLACE, accumulate(chain(innermost, names), getattr)))
-    return places
-
-
-def _calls_of(places: list[_Place]) -> list[Call]:
-    """Return the calls of a thread, without those of the import system and of ``profkit run``."""
-    calls: list[Call] = []
-    for code, line, _, _ in places:
-        if code.co_filename == program.__file__:
-            break
-        if not code.co_filename.startswith(_IMPORTLIB):
-            calls.append((code.co_filename, line or 0, code.co_name))
-    return calls[::-1]
-
-
 def _select_program_calls(calls: Calls) -> Calls:
     """Return the calls without those of profkit, or none where profkit itself was running."""
     if not calls or calls[-1][0].startswith(PROFKIT_FOLDER):
@@ -597,58 +524,15 @@ def _wake_at_once() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def _without_collection(action: Callable[[], None]) -> None:
-    """Do something in which no garbage collection begins.
-
-    By a threshold, as the program may well ask whether its collector is on, or turn it off, while
-    this thread waits for its turn: a switch that is put back would undo that. Several samplers may
-    do this at once, in any order.
-    """
-    global _threshold  # noqa: PLW0603  (of the process)
-    thread, threshold = _thread.get_ident(), gc.get_threshold()[0]
-    _uncollected.add(thread)
-    if threshold not in (0, _NEVER):
-        _threshold = threshold
-        gc.set_threshold(_NEVER)
-    try:
-        action()
-    finally:
-        _uncollected.discard(thread)
-        if not _uncollected:
-            _restore_threshold()
-
-
-def _restore_threshold() -> None:
-    """Let collections begin again, unless the program has set another threshold meanwhile."""
-    if gc.get_threshold()[0] == _NEVER:
-        gc.set_threshold(_threshold)
-
-
-def _set_switch_interval(*, is_short: bool) -> None:
-    """Shorten the program's switch interval, or restore it, unless the program has set another."""
-    global _switch_s  # noqa: PLW0603  (of the process)
-    now_s = sys.getswitchinterval()
-    if is_short and not _switch_s and now_s > SWITCH_S:
-        _switch_s = now_s
-        sys.setswitchinterval(SWITCH_S)
-    elif not is_short and _switch_s:
-        # The program may have set an interval itself meanwhile, and keeps that.
-        if abs(now_s - SWITCH_S) < _MICROSECOND:
-            sys.setswitchinterval(_switch_s)
-        _switch_s = 0.0
-
-
 def _leave(sampler: StackSampler) -> None:
     """Forget a sampler. The last one that shortens the switch interval restores it."""
     _running.discard(sampler)
     if not any(running.has_short_turns for running in _running):
-        _set_switch_interval(is_short=False)
+        short_turns.restore()
 
 
 def _after_fork() -> None:
     """Stop all samplers in a forked child, which has no thread that samples."""
-    _uncollected.clear()
-    _restore_threshold()
     for sampler in tuple(_running):
         _leave(sampler)
 

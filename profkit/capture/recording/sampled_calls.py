@@ -18,7 +18,8 @@ from itertools import islice
 from types import CodeType
 from typing import Final
 
-from profkit.capture.process.stack_sampler import Calls, StackSample
+from profkit.capture.process.stack_sampler import StackSample
+from profkit.capture.process.thread_stacks import Calls
 from profkit.capture.recording.sampled_functions import find_user_call
 from profkit.capture.source.files import PROFKIT_FOLDER, SourceFiles, library_roots, package
 from profkit.dataclass import dataclass

@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Final
 
-from profkit.capture.process.stack_sampler import Call, Calls, StackSampler
+from profkit.capture.process.stack_sampler import StackSampler
+from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.source.files import SourceFiles, library_roots, package
 from profkit.model.capture_info import SampledFunction, SampledTime
 from profkit.model.location import MODULE_LEVEL

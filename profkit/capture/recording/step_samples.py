@@ -15,7 +15,8 @@ from enum import Enum, auto
 from typing import Final
 
 from profkit.capture.process.cpu_time import CpuClock
-from profkit.capture.process.stack_sampler import Calls, StackSample, StackSampler
+from profkit.capture.process.stack_sampler import StackSample, StackSampler
+from profkit.capture.process.thread_stacks import Calls
 from profkit.capture.recording.sampled_calls import (
     StackTime,
     add_time,

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.capture.process.stack_sampler import Call, Calls, StackSample, StackSampler
+from profkit.capture.process.stack_sampler import StackSample, StackSampler
+from profkit.capture.process.thread_stacks import Call, Calls
 from profkit.capture.recording.sampled_calls import (
     StackTime,
     add_time,
