@@ -36,7 +36,7 @@ from typing import Final
 
 from profkit.capture.process import own_threads, program_profilers, short_turns
 from profkit.capture.process.collections_held import without_collection
-from profkit.capture.process.thread_stacks import Calls, calls_of, read_idents, read_stack
+from profkit.capture.process.thread_stacks import Calls, Place, calls_of, read_idents, read_stack
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.dataclass import dataclass
 
@@ -247,7 +247,7 @@ class StackSampler:
         if self.has_short_turns:
             short_turns.restore()
 
-        last_look, counts = self._last_look, self._counts
+        last_look = self._last_look
         now_ns = last_look.begin()
         # Python's own instructions let this thread in after a switch interval.
         late_s = time.perf_counter() - self._pacing.due_s
@@ -263,34 +263,11 @@ class StackSampler:
             name = "" if thread is None else thread.name
             if own_threads.is_own(ident) or name.startswith(_PROFKIT):
                 continue
-
-            clock = None if thread is None else _clock_of(thread.native_id)
-            before, clock_ns = last_look.seen.get(ident), _read(clock)
-            # A thread that has not run since is where it was.
-            is_parked = before is not None and clock_ns is not None and clock_ns == before.clock_ns
-            if before is not None and is_parked:
-                calls, position = before.calls, before.position
-            else:
-                places = stacks.get(ident) or read_stack(ident)
-                if not places:  # it has ended
-                    continue
-                code, _, instruction, trace = places[0]
-                if trace is not None:
-                    raise _HasDebuggerError
-                calls = counts.shared(tuple(calls_of(places)))
-                position = id(code), instruction
-                self._active.add(ident)
-
-            look = _Look(ident, name, clock, clock_ns, position, calls)
-            has_moved = before is None or before.position != position
-            look.is_running = clock_ns is None and has_moved
-            look.instruction = position[1]
-            look.is_in_call = is_late
-            looks.append(look)
-            if before is None or before.clock_ns is None or clock_ns is None:
-                n_active += clock_ns is None and has_moved
-            else:
-                n_active += clock_ns - before.clock_ns >= _MIN_ACTIVE * last_look.elapsed_ns
+            look = self._look_at(ident, thread, stacks)
+            if look is not None:
+                look.is_in_call = is_late
+                looks.append(look)
+                n_active += last_look.takes_turns(look)
 
         # Threads that run now and then would take turns too often until the next look.
         self._n_crowded = _LOOKS_APART if n_active > 1 else max(0, self._n_crowded - 1)
@@ -299,6 +276,38 @@ class StackSampler:
         last_look.ended_ns = time.perf_counter_ns()
         for look in looks:
             look.is_in_call |= _has_run(look, last_look.ended_ns - now_ns)
+
+    def _look_at(
+        self, ident: int, thread: threading.Thread | None, stacks: dict[int, list[Place]]
+    ) -> "_Look | None":
+        """Read a thread's clock and, if it has run since the look before, its stack.
+
+        Args:
+            thread: The thread, or None if it was not started by ``threading``.
+            stacks: Stacks that were read before this.
+
+        Returns:
+            What it does, or None if it has ended.
+        """
+        clock = None if thread is None else _clock_of(thread.native_id)
+        before, clock_ns = self._last_look.seen.get(ident), _read(clock)
+        if before is not None and clock_ns is not None and clock_ns == before.clock_ns:
+            calls, position = before.calls, before.position
+        else:
+            places = stacks.get(ident) or read_stack(ident)
+            if not places:
+                return None
+            code, _, instruction, trace = places[0]
+            if trace is not None:
+                raise _HasDebuggerError
+            calls = self._counts.shared(tuple(calls_of(places)))
+            position = id(code), instruction
+            self._active.add(ident)
+
+        name = "" if thread is None else thread.name
+        look = _Look(ident, name, clock, clock_ns, position, calls)
+        look.is_running = clock_ns is None and (before is None or before.position != position)
+        return look
 
     def _count(self) -> None:
         """Count the threads that run: their clocks have advanced since then."""
@@ -447,6 +456,13 @@ class _LastLook:
         self.threads = []
         return now_ns
 
+    def takes_turns(self, look: "_Look") -> bool:
+        """Return whether a thread has run for so long since the look before that it takes turns."""
+        before = self.seen.get(look.thread)
+        if before is None or before.clock_ns is None or look.clock_ns is None:
+            return look.is_running
+        return look.clock_ns - before.clock_ns >= _MIN_ACTIVE * self.elapsed_ns
+
 
 class _Look:
     """A thread at one sample, with no reference to anything of the program but strings."""
@@ -455,7 +471,6 @@ class _Look:
         "calls",
         "clock",
         "clock_ns",
-        "instruction",
         "is_in_call",
         "is_running",
         "name",
@@ -475,7 +490,11 @@ class _Look:
         self.thread, self.name, self.clock, self.clock_ns = thread, name, clock, clock_ns
         self.position, self.calls = position, calls
         self.is_running = self.is_in_call = False
-        self.instruction = -1
+
+    @property
+    def instruction(self) -> int:
+        """Return where the innermost frame is in its bytecode."""
+        return self.position[1]
 
 
 def _select_program_calls(calls: Calls) -> Calls:
