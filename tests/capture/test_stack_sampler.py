@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import gc
+import hashlib
 import os
 import queue
 import sys
@@ -147,6 +148,24 @@ def test_generators_have_their_callers() -> None:
     in_generators = [one for one in names if one and one[-1] == "numbers_in_turn"]
     assert len(in_generators) > 20
     assert all("consume" in one for one in in_generators)
+
+
+def derive_key() -> None:
+    """Run C code that lets other threads in, and stays where it is for a second."""
+    hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 1_000_000)
+
+
+def test_a_forked_child_counts_the_time_of_its_own_thread() -> None:
+    pid = os.fork()
+    if not pid:
+        sampler = StackSampler(0.002, max_share=0.5)
+        sampler.start(looks_for_profilers=False)
+        derive_key()
+        sampler.stop()
+        n_samples = sum(one.n for one in sampler.counts() if one.calls[-1][2] == "derive_key")
+        # The first of an unknown clock counts.
+        os._exit(0 if n_samples > 1 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_parked_thread_without_a_known_clock_leaves_turns_short(sampler: StackSampler) -> None:

@@ -74,6 +74,9 @@ _OF_THREAD: Final = 6
 """``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``."""
 
 _running: Final[set["StackSampler"]] = set()
+_forked: Final[dict[int, int]] = {}
+"""The system's id, by the ident, of the thread that a forked child began with. Up to Python 3.11,
+``threading`` has the parent's there."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,7 @@ class StackSampler:
         Returns:
             What it does, or None if it has ended.
         """
-        clock = None if thread is None else _clock_of(thread.native_id)
+        clock = None if thread is None else _clock_of(_forked.get(ident, thread.native_id))
         before, clock_ns = self._last_look.seen.get(ident), _read(clock)
         if before is not None and clock_ns is not None and clock_ns == before.clock_ns:
             calls, position = before.calls, before.position
@@ -552,6 +555,7 @@ def _leave(sampler: StackSampler) -> None:
 
 def _after_fork() -> None:
     """Stop all samplers in a forked child, which has no thread that samples."""
+    _forked[threading.get_ident()] = threading.get_native_id()
     for sampler in tuple(_running):
         _leave(sampler)
 
