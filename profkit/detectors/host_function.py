@@ -250,9 +250,8 @@ def _find_pauses(ctx: Context, thresholds: Thresholds) -> Intervals:
     events = ctx.events
     is_explained = rows_named(events, CHECKPOINT, Category.PYTHON)
     is_explained |= rows_named(events, OUTPUT, Category.PYTHON)
-    is_explained |= np.isin(
-        events.category, (Category.OP, Category.RUNTIME, Category.DRIVER, Category.OVERHEAD)
-    )
+    is_explained[events.rows_of(Category.OP, Category.OVERHEAD)] = True
+    is_explained[events.host_calls] = True
     is_explained[ctx.data_waits] = True
 
     compiling = covered_by(events, ctx.compilations.rows)

@@ -51,7 +51,17 @@ from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
 from profkit.index.snapshot.replay import replay_history
 from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    DEVICE_WORK,
+    NO_ROW,
+    RECORD_FUNCTIONS,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+)
 from profkit.model.finding import Basis, Cost
 from profkit.model.flight_record import FlightRecord
 from profkit.model.live_memory import LiveMemory
@@ -66,15 +76,7 @@ _DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hp
 _ASCEND: Final = "Ascend Hardware"
 """The process under which torch_npu writes the tasks of its devices."""
 
-_OF_PROGRAM: Final = (
-    Category.OP,
-    Category.ANNOTATION,
-    Category.PYTHON,
-    Category.KERNEL,
-    Category.MEMCPY,
-    Category.MEMSET,
-    Category.OTHER,
-)
+_OF_PROGRAM: Final = (*RECORD_FUNCTIONS, Category.PYTHON, *DEVICE_WORK, Category.OTHER)
 """Categories of which a single event shows that the program was recorded; events of unknown
 categories may be its own."""
 

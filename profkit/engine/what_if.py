@@ -28,8 +28,7 @@ _NOUNS: Final = {
     Category.OP: "operators",
     Category.PYTHON: "Python functions",
     Category.ANNOTATION: "regions",
-    Category.RUNTIME: "runtime calls",
-    Category.DRIVER: "runtime calls",
+    **dict.fromkeys(HOST_CALLS, "runtime calls"),
 }
 _N_EXAMPLES: Final = 3
 _MAX_NAME: Final = 60

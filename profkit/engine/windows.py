@@ -1,7 +1,6 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
 from profkit.model.torch_names import DEVICE_OPERATOR
+from profkit.readers.kineto.interning import OF_CPU_RUNS
 from profkit.units import format_share
 
 MAX_EVENT_IDS = 20
@@ -227,20 +227,11 @@ def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:
     return [int(position) for position in ctx.events.position[rows[:MAX_EVENT_IDS]]]
 
 
-_HOST_CATEGORIES: Final = frozenset(
-    {
-        "", "cpu_op", "Operator", "user_annotation", "python_function", "overhead", "Trace",
-        "cpu_instant_event",
-    }
-)  # fmt: skip
-"""Categories of complete events, as written, in a trace of a CPU run."""
-
-
 def uses_device(ctx: Context) -> bool:
     """Return whether the program used any device, even if the recording does not show its work.
 
     Events of a kind that only a device's runtime writes are enough, of any vendor, and operators
     that only a GPU runs.
     """
-    by_kind = ctx.has_device_work or not _HOST_CATEGORIES.issuperset(ctx.trace.notes.categories)
+    by_kind = ctx.has_device_work or not OF_CPU_RUNS.issuperset(ctx.trace.notes.categories)
     return by_kind or bool(rows_named(ctx.events, DEVICE_OPERATOR, Category.OP).any())

@@ -72,7 +72,9 @@ class Category(IntEnum):
 DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 HOST_CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 """Calls of a vendor's runtime and of its driver."""
-PROGRAM: Final = (Category.OP, Category.ANNOTATION, Category.PYTHON, *HOST_CALLS)
+RECORD_FUNCTIONS: Final = (Category.OP, Category.ANNOTATION)
+"""Operators and annotations, which torch writes for each ``RecordFunction``."""
+PROGRAM: Final = (*RECORD_FUNCTIONS, Category.PYTHON, *HOST_CALLS)
 """Events of the program on the host."""
 HIDDEN: Final = (Category.UNFINISHED, Category.PROFKIT, Category.CONCEALED)
 """Categories that no graph, timeline or table shows."""
@@ -257,6 +259,11 @@ class EventTable:
     def matches(self) -> "dict[tuple[re.Pattern[str], tuple[Category, ...]], Mask]":
         """Return the cache of searched names, filled by ``index.runtime_calls.names_matching``."""
         return {}
+
+    @property
+    def has_python_calls(self) -> bool:
+        """Return whether calls of Python functions were recorded."""
+        return bool(len(self.rows_by_category[Category.PYTHON]))
 
     def name_of(self, row: int) -> str:
         """Return the name of one event."""

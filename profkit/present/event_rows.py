@@ -6,7 +6,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.steps import NO_STEP
-from profkit.model.events import MISSING, Category, Rows
+from profkit.model.events import DEVICE_WORK, MISSING, Category, Rows
 from profkit.model.explanation import EventRow
 
 
@@ -24,7 +24,7 @@ def build_event_rows(ctx: Context, rows: Rows) -> Iterator[EventRow]:
     for row, step, device, stream in places:
         category = Category(int(events.category[row]))
         location = ctx.location(row)
-        is_work = category in {Category.KERNEL, Category.MEMCPY, Category.MEMSET}
+        is_work = category in DEVICE_WORK
         yield EventRow(
             id=int(events.position[row]),
             name=events.name_of(row),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -12,19 +12,18 @@ from profkit.index.device.streams import device_of
 from profkit.index.distinct import numbered
 from profkit.index.host.call_paths import Paths
 from profkit.index.host.frames import parse_frame
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+from profkit.model.events import HOST_CALLS, NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
 from profkit.model.location import Frame
 from profkit.model.memory_series import LiveGroups
 from profkit.model.torch_names import MODULE_PREFIX
 
 KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
-_CALLS: Final[dict[int, SiteKind]] = {
+CALL_KINDS: Final[dict[int, Literal["op", "annotation", "python", "call"]]] = {
     Category.OP: "op",
     Category.ANNOTATION: "annotation",
     Category.PYTHON: "python",
-    Category.RUNTIME: "call",
-    Category.DRIVER: "call",
+    **dict.fromkeys(HOST_CALLS, "call"),
 }
 """The kind of a host row, by category."""
 
@@ -187,7 +186,7 @@ def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
     on_host = np.zeros(len(events), dtype=np.bool_)
     on_host[ctx.tree.rows] = True
     by_category = [
-        KINDS.index(_CALLS.get(category, "unknown")) for category in range(len(Category))
+        KINDS.index(CALL_KINDS.get(category, "unknown")) for category in range(len(Category))
     ]
     kinds = np.array(by_category, dtype=np.int64)[events.category]
     host_site = sites.names(ctx, kinds, events.name, on_host)

@@ -54,7 +54,7 @@ def _build_host(ctx: Context, *, by_line: bool) -> Flame | None:
     lines = sites.lines(ctx)[ctx.source.frame] if by_line else None
     node = number_tree_paths(paths, ctx.tree, top, site, lines)
 
-    has_stacks = bool((ctx.events.category == Category.PYTHON).any())
+    has_stacks = ctx.events.has_python_calls
     along = "Python calls and operators" if has_stacks else "operators"
     of = f"Host time in recorded events, along {along}."
     if by_line:

@@ -5,7 +5,7 @@ from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.errors import UsageError
-from profkit.model.events import NO_ROW, Category
+from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, FlameSite, FlameUnit
 from profkit.model.location import NO_SOURCE_LINE, Frame, Location, numbered_line
 from profkit.model.memory_summary import AllocationSite
@@ -121,7 +121,7 @@ def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as r
     if recording is None:
         return "A report has no stacks: lines, operators and kernels are shown instead."
     ctx = recording.context
-    if ctx.has_trace and not (ctx.events.category == Category.PYTHON).any():
+    if ctx.has_trace and not ctx.events.has_python_calls:
         return "The recording has no Python stacks: operators are shown instead."
     return ""
 

@@ -38,7 +38,7 @@ from profkit.model.torch_names import MODULE_PREFIX
 from profkit.patterns import regex
 from profkit.present.critical_path import entry_name, path_label
 from profkit.present.finding_events import times_of
-from profkit.present.flame_sites import thread_label
+from profkit.present.flame_sites import CALL_KINDS, thread_label
 from profkit.present.labels import part_label
 
 MAX_ROWS: Final = 64
@@ -54,14 +54,10 @@ _LANE_KINDS: Final[tuple[LaneKind, ...]] = ("stream", "annotations", "thread", "
 _KINDS: Final[tuple[SliceKind, ...]] = get_args(SliceKind)
 _KIND_NUMBER: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _BY_CATEGORY: Final[dict[int, SliceKind]] = {
-    Category.OP: "op",
-    Category.ANNOTATION: "annotation",
-    Category.DEVICE_ANNOTATION: "annotation",
+    **CALL_KINDS,
+    **dict.fromkeys(DEVICE_WORK, "copy"),
     Category.KERNEL: "compute",
-    Category.MEMCPY: "copy",
-    Category.MEMSET: "copy",
-    Category.RUNTIME: "call",
-    Category.DRIVER: "call",
+    Category.DEVICE_ANNOTATION: "annotation",
     Category.OVERHEAD: "overhead",
     Category.DEVICE_SYNC: "sync",
 }

@@ -193,11 +193,8 @@ class CompiledCode:
         Args:
             place: The run's place in ``ctx.compiled_runs``.
         """
-        return self._has_calls or self.function(self.ctx.compiled_runs.numbers[place]) is not None
-
-    @cached_property
-    def _has_calls(self) -> bool:
-        return bool((self.ctx.events.category == Category.PYTHON).any())
+        number = self.ctx.compiled_runs.numbers[place]
+        return self.ctx.events.has_python_calls or self.function(number) is not None
 
     def is_run_in_steps(self, record: Compiled) -> bool | None:
         """Return whether operators of a function ran in steps; None without source lines."""

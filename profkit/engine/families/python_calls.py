@@ -29,7 +29,7 @@ PYTHON_CALLS: Final = Need(
     name="Python calls",
     reason="No calls of Python functions were recorded.",
     remedy="Record with `torch.profiler.profile(with_stack=True)`.",
-    is_met=lambda ctx: bool((ctx.events.category == Category.PYTHON).any()),
+    is_met=lambda ctx: ctx.events.has_python_calls,
     requires=(needs.TRACE,),
 )
 
@@ -131,7 +131,7 @@ def find_library_function(ctx: Context, rows: Rows | Int32s) -> str:
     """
     if not ctx.source.in_library[rows].all():
         return ""
-    if not (ctx.events.category == Category.PYTHON).any():
+    if not ctx.events.has_python_calls:
         return A_LIBRARY
 
     row = int(rows[0])

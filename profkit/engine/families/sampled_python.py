@@ -20,7 +20,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
 from profkit.index.runtime_calls import rows_named
 from profkit.model.capture_info import SampledFunction, SampledTime
-from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.events import HOST_CALLS, NO_ROW, Category, Mask, Rows
 from profkit.model.location import MODULE_LEVEL, Location
 from profkit.model.torch_names import BACKWARD
 
@@ -90,7 +90,7 @@ def step_samples(ctx: Context) -> SampledTime | None:
     sampled = None if capture is None else capture.sampled
     if sampled is None or not sampled.n_steps or not len(ctx.steps):
         return None
-    has_calls = bool((ctx.events.category == Category.PYTHON).any())
+    has_calls = ctx.events.has_python_calls
     return None if has_calls else sampled
 
 
@@ -287,7 +287,7 @@ def _operator_shares(ctx: Context) -> Mapping[_FileLine, float]:
 
 def _is_recorded_work(ctx: Context) -> Mask:
     """Return which rows are operators or runtime calls on the steps' thread. Shape ``(n,)``."""
-    return _on_step_thread(ctx) & _is_category(ctx, Category.OP, Category.RUNTIME, Category.DRIVER)
+    return _on_step_thread(ctx) & _is_category(ctx, Category.OP, *HOST_CALLS)
 
 
 def _is_category(ctx: Context, *categories: Category) -> Mask:

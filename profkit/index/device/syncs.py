@@ -224,7 +224,7 @@ def find_calls_by_profiler(
 
     Source: ``torch/autograd/profiler.py`` (``profile.__exit__`` synchronizes each used device).
     """
-    if (events.category == Category.PYTHON).any():
+    if events.has_python_calls:
         frame = tree.nearest(rows_named(events, _PROFILER, Category.PYTHON))[calls]
         return np.asarray((frame != NO_ROW) & (events.end_ns[calls] <= events.end_ns[frame]))
 

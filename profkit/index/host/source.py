@@ -178,7 +178,7 @@ def find_call_stack_frames(
     """
     column = events.call_stack
     frame_of_row = np.full(len(events), NO_FRAME, dtype=np.int32)
-    if not len(column.rows) or (events.category == Category.PYTHON).any():
+    if not len(column.rows) or events.has_python_calls:
         return frame_of_row
 
     by_stack = {

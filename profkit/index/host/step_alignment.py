@@ -21,7 +21,7 @@ from profkit.model.events import (
     HOST_CALLS,
     MISSING,
     NO_ROW,
-    Category,
+    RECORD_FUNCTIONS,
     EventTable,
     Int32s,
     Int64s,
@@ -71,7 +71,7 @@ def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
 
 def _find_alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
     """Find rows that entries may describe: operators, annotations, calls outside operators."""
-    named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
+    named = np.isin(events.category, RECORD_FUNCTIONS)
     named[steps.annotations] = False
     calls = np.isin(events.category, HOST_CALLS)
     return np.asarray(named | (calls & (tree.nearest(named) == NO_ROW)))

@@ -10,6 +10,7 @@ from profkit.dataclass import dataclass
 from profkit.model.events import (
     HOST_CALLS,
     MISSING,
+    RECORD_FUNCTIONS,
     Category,
     EventTable,
     Int32s,
@@ -250,7 +251,7 @@ def _move_to_callers(columns: Columns, lanes: Sequence[tuple[str, str]]) -> Int3
     if not len(call_rows):
         return lane
 
-    is_host = np.isin(columns["category"], (Category.OP, Category.ANNOTATION, *HOST_CALLS))
+    is_host = np.isin(columns["category"], (*RECORD_FUNCTIONS, *HOST_CALLS))
     lanes_by_thread: dict[str, list[int]] = {}
     for number in np.unique(lane[is_host]).tolist():
         process, thread = lanes[number]

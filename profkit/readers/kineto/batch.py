@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.dataclass import dataclass
-from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s, Rows
+from profkit.model.events import MISSING, RECORD_FUNCTIONS, Category, Float64s, Int32s, Int64s, Rows
 from profkit.model.torch_names import MEMORY as MEMORY_EVENT
 from profkit.readers.kineto.interning import (
     CATEGORIES,
@@ -79,7 +79,6 @@ _START: Final = attrgetter("ts")
 _DURATION: Final = attrgetter("dur")
 _ARGS: Final = attrgetter("args")
 _INT32: Final = np.iinfo(np.int32)
-_CAN_BE_UNFINISHED: Final = (Category.OP, Category.ANNOTATION)
 _UNFINISHED: Final = frozenset({"false", "0"})
 """Values of ``finished``, as text in lower case, of events that torch closed when it stopped.
 
@@ -432,7 +431,7 @@ def _add_complete(batch: Batch, events: list[Any], at: Int32s, interned: InternT
 
 def _find_unfinished(events: list[Any], category: npt.NDArray[np.uint8]) -> Rows:
     """Find the operators and annotations whose end is not known: the stop closed them."""
-    rows = np.flatnonzero(np.isin(category, _CAN_BE_UNFINISHED))
+    rows = np.flatnonzero(np.isin(category, RECORD_FUNCTIONS))
     marks = [(arg or NO_ARGS).finished for arg in map(_ARGS, _select(events, rows))]
     is_unfinished = [mark is not True and str(mark).lower() in _UNFINISHED for mark in marks]
     return rows[np.array(is_unfinished, dtype=np.bool_)]

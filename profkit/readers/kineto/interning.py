@@ -44,6 +44,13 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``. torch 1.8 to 1.10 write capitalized names; ``nvtx`` is
 written by ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
+OF_CPU_RUNS: Final = frozenset(
+    {
+        "", "cpu_op", "Operator", "user_annotation", "python_function", "overhead", "Trace",
+        "cpu_instant_event",
+    }
+)  # fmt: skip
+"""Categories of complete events, as written, in a trace of a CPU run."""
 WITHOUT_WORK: Final = frozenset(
     {
         "external_correlation",

@@ -5,7 +5,16 @@ from typing import Final
 
 import numpy as np
 
-from profkit.model.events import MISSING, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    DEVICE_WORK,
+    HOST_CALLS,
+    MISSING,
+    Category,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+)
 from profkit.model.trace import LOST_TIME, InvalidEvent
 from profkit.readers.kineto.batch import Columns
 
@@ -30,9 +39,7 @@ _REASONS: Final = (
     "it contains many later kernels of its stream",
     LOST_TIME,
 )
-_OF_DEVICES: Final = (
-    Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.RUNTIME, Category.DRIVER,
-)  # fmt: skip
+_OF_DEVICES: Final = (*DEVICE_WORK, *HOST_CALLS)
 """Categories of events whose times Kineto converts whenever it writes them: to 0 if they are before
 the start of the profiler that stopped last. Source: see ``ProfilerRecording.keep_device_times``."""
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CaptureInfo
-from profkit.model.events import PROGRAM, Category, EventTable, Int64s, Mask, Rows
+from profkit.model.events import PROGRAM, RECORD_FUNCTIONS, Category, EventTable, Int64s, Mask, Rows
 from profkit.model.own_code import (
     IMPORT_PREFIX,
     THREAD_PREFIX,
@@ -149,7 +149,7 @@ def _find_program(events: EventTable, users_files: Container[str]) -> Mask:
 
     # Code of the user is the program wherever it runs.
     is_users = _find_named(events, lambda name: is_users_call(name, users_files), Category.PYTHON)
-    return is_call | is_users | np.isin(events.category, (Category.OP, Category.ANNOTATION))
+    return is_call | is_users | np.isin(events.category, RECORD_FUNCTIONS)
 
 
 @dataclass(frozen=True)
