@@ -269,29 +269,17 @@ class _Calls:
     mean: str
     n_steps: int
 
-    @property
-    def has_means(self) -> bool:
-        """Return whether all have a time per step: calls of an older report have none."""
-        return all(getattr(call, self.mean) is not None for call in self.by_name.values())
-
-    def time_ns(self, name: str, *, per_step: bool, has_means: bool) -> int:
+    def time_ns(self, name: str, *, per_step: bool) -> int:
         """Return the time of a call; 0 for a name that is not there."""
         call = self.by_name.get(name)
-
-        if call is None:
-            return 0
-
-        if per_step and has_means:
-            return int(getattr(call, self.mean))
-        total_ns: int = getattr(call, self.total)
-        return round(total_ns / self.n_steps) if per_step else total_ns
+        time_ns: int | None = getattr(call, self.mean if per_step else self.total, 0)
+        return time_ns or 0
 
 
 def _compare_named_calls(
     kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
 ) -> list[Change]:
     per_step = bool(left.n_steps and right.n_steps)
-    has_means = left.has_means and right.has_means
     n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
     min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_left, _total_ns(new) / n_right)
 
@@ -305,9 +293,7 @@ def _compare_named_calls(
             new_call is None and len(right.by_name) >= MAX_ENTRIES
         )
 
-        before, after = (
-            side.time_ns(name, per_step=per_step, has_means=has_means) for side in (left, right)
-        )
+        before, after = (side.time_ns(name, per_step=per_step) for side in (left, right))
         if present is None or is_cut or not _is_significant(before, after, min_ns):
             continue
 

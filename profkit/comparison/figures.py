@@ -97,10 +97,7 @@ def _of_ranks(report: Report, *, per_step: bool) -> Iterator[tuple[Key, int | No
 
 
 def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
-    """Yield the work of each device: per step in the time of the steps, or without steps in all.
-
-    A report of an earlier version has no figures in steps, and none that are comparable.
-    """
+    """Yield the work of each device: per step in the time of the steps, or without steps in all."""
     if not per_step:
         for device in summary.devices:
             for name in _DEVICE:

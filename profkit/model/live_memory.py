@@ -46,7 +46,7 @@ class Chain:
         container: Type of the container on the chain that most likely grows, such as ``list``;
             empty if there is none.
         container_len: Number of its entries when it was inspected, or None.
-        name: The user's name of what grows: ``history``; empty in records of earlier versions.
+        name: The user's name of what grows: ``history``.
         scope: The scope of that name, such as `` in main at train.py:3``; empty for a global.
         is_entry: Whether the object is an entry of a container, not the value of a name.
         is_library: Whether the root belongs to a library rather than to the program.

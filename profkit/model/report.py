@@ -683,8 +683,7 @@ class Summary:
         breakdown: Where the steps' time was spent, or None without events.
         recoverable_ns: Time of the window that fixes can save; time claimed by several findings is
             counted once.
-        critical_path: The critical path of the steps, or None without events, and in reports of
-            earlier versions.
+        critical_path: The critical path of the steps, or None without events.
         n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
         sampled: Functions of the steps, or of a run without steps; None where nothing was sampled.
     """

@@ -106,7 +106,7 @@ def everything_at_once() -> LiveBuilder:
     mine = ("__main__", ".kept", "[3]")
 
     def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
-        chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200),)  # type: ignore[arg-type]
+        chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200, "kept"),)  # type: ignore[arg-type]
         builder.add(
             Leak(kind, device, 1 << 20, 200 << 20, 200, 1, 200, stack=line, stack_basis="seen",  # type: ignore[arg-type]
                    chains=chains, graph=graph, cycle=("A", "dict", "A"))

@@ -202,8 +202,8 @@ def test_a_rule_that_was_skipped_on_one_side_is_not_compared() -> None:
 
 
 def test_without_a_device_operators_are_compared_by_self_time() -> None:
-    slow = OpSummary("aten::mm", 8, 9_000_000, 8_000_000, 0, None)
-    quick = replace(slow, self_ns=4_000_000)
+    slow = OpSummary("aten::mm", 8, 9_000_000, 8_000_000, 0, None, self_per_step_ns=2_666_667)
+    quick = replace(slow, self_ns=4_000_000, self_per_step_ns=1_333_333)
     before, after = (
         replace(report, summary=replace(report.summary, top_ops=(op,)))
         for report, op in ((reports.cpu_report(), slow), (reports.cpu_report(), quick))

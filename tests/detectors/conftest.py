@@ -89,7 +89,7 @@ def watched() -> Watched:
             "last_step": 200,
             "stack": (Frame("/home/me/train.py", 31, "main"), Frame("/home/me/train.py", 40, "go")),
             "stack_basis": "seen",
-            "chains": (Chain("module-global", ("__main__.kept", "[199]"), "list", 200),),
+            "chains": (Chain("module-global", ("__main__.kept", "[199]"), "list", 200, "kept"),),
         }
         grown = Leak(**(plain | changes))  # type: ignore[arg-type]
         return LiveBuilder(n_evaluated_steps=n_evaluated_steps).add(grown)

@@ -20,6 +20,7 @@ def test_a_hook_registered_in_every_step_is_reported(found: Found, watched: Watc
         ("__main__", ".model", ".fc", "._forward_hooks", "[17]"),
         "collections.OrderedDict",
         200,
+        "model.fc._forward_hooks",
     )
     (finding,) = found(watched(chains=(hooks,)), RULE)
     assert "retained by `model.fc._forward_hooks` (OrderedDict, 200 entries)." in finding.message

@@ -80,14 +80,16 @@ def test_a_number_in_a_rounded_block_is_no_view(found: Found, watched: Watched) 
 def test_the_fix_depends_on_the_holder(
     found: Found, watched: Watched, kind: str, words: str
 ) -> None:
-    held = (Chain(kind, ("__main__.kept", "[3]"), "list", 200),)  # type: ignore[arg-type]
+    held = (Chain(kind, ("__main__.kept", "[3]"), "list", 200, "kept"),)  # type: ignore[arg-type]
     (finding,) = found(watched(chains=held), RULE)
     assert words in finding.fix
 
 
 @pytest.mark.parametrize("container", ["dict", "collections.OrderedDict", "mine.Dict"])
 def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, container: str) -> None:
-    held = (Chain("module-global", ("__main__", "._MASKS", "[(70, 79)]"), container, 200),)
+    held = (
+        Chain("module-global", ("__main__", "._MASKS", "[(70, 79)]"), container, 200, "_MASKS"),
+    )
     (finding,) = found(watched(chains=held), RULE)
     assert finding.fix == (
         "Clear `_MASKS` after its tensors are used, or remove the oldest entry for each new one."
@@ -98,8 +100,14 @@ def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, contai
 def test_a_holder_with_a_limit_is_reported_with_what_it_takes_at_most(
     found: Found, watched: Watched, kind: str
 ) -> None:
-    parts = ("__main__.memory", "[3]")
-    held = Chain(kind, parts, "collections.deque", 200, container_limit=1_000_000)  # type: ignore[arg-type]
+    held = Chain(
+        kind,  # type: ignore[arg-type]
+        ("__main__.memory", "[3]"),
+        "collections.deque",
+        200,
+        "memory",
+        container_limit=1_000_000,
+    )
     (finding,) = found(watched(chains=(held,), limit_bytes=1_000_000 * 65536), RULE)
     assert finding.message.endswith(
         "Once `memory` is full (1,000,000 entries), it takes at least 61.0 GiB."
@@ -124,7 +132,7 @@ def test_a_variable_of_many_threads_is_no_container(found: Found, watched: Watch
 
 
 def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Watched) -> None:
-    held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
+    held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6, "kept"),)
     (finding,) = found(watched(chains=held), RULE)
     assert finding.message.endswith("retained by `kept` (list).")
 
@@ -155,7 +163,8 @@ def test_a_tensor_that_becomes_larger_is_not_told_to_be_a_deque(
 def test_a_holder_without_a_name_is_no_code_and_not_to_be_cleared(
     found: Found, watched: Watched
 ) -> None:
-    chain = Chain("unknown", ("a list that no name leads to", "[3]"), "list", 4)
+    nameless = "a list that no name leads to"
+    chain = Chain("unknown", (nameless, "[3]"), "list", 4, nameless)
     (finding,) = found(watched(chains=(chain,)), RULE)
     assert finding.message.endswith("and retained by a list that no name leads to (list).")
     assert finding.fix.startswith("Clear the container after")

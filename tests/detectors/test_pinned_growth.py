@@ -25,7 +25,7 @@ def test_pinned_tensors_that_accumulate_are_reported(found: Found, watched: Watc
 
 
 def test_a_cache_of_pinned_tensors_is_a_cache(found: Found, watched: Watched) -> None:
-    held = (Chain("cache", ("functools.cache of load",), "cache", 200),)
+    held = (Chain("cache", ("functools.cache of load",), "cache", 200, "functools.cache of load"),)
     assert found(watched(device="pinned", chains=held), RULE) == ()
 
 

@@ -108,7 +108,7 @@ def test_one_number_with_a_chain_of_nodes_is_reported_as_one(
 ) -> None:
     b = watched(
         kind="graph", n=1, graph=Graph(90_000, 0, "AddBackward0", is_exact=False),
-        chains=(Chain("module-global", ("__main__.total",)),),
+        chains=(Chain("module-global", ("__main__.total",), name="total"),),
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert ": the autograd graph of 1 tensor, allocated at train.py:31 and retained by " in (

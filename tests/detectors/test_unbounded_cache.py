@@ -13,8 +13,16 @@ Found = Callable[..., tuple[Finding, ...]]
 Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
-LRU = Chain("cache", ("functools.lru_cache of positional",), "functools._lru_cache_wrapper", 200)
-OWN = Chain("instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 200)
+LRU = Chain(
+    "cache",
+    ("functools.lru_cache of positional",),
+    "functools._lru_cache_wrapper",
+    200,
+    "functools.lru_cache of positional",
+)
+OWN = Chain(
+    "instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 200, "model._mask_cache"
+)
 
 
 def test_a_cache_of_functools_is_reported_with_its_function(found: Found, watched: Watched) -> None:
@@ -41,7 +49,9 @@ def test_results_that_are_no_tensors_are_reported_too(found: Found, watched: Wat
 
 
 def test_a_plain_dict_is_reported_by_another_rule(found: Found, watched: Watched) -> None:
-    plain = Chain("instance", ("__main__.model", ".outputs", "[1017]"), "dict", 200)
+    plain = Chain(
+        "instance", ("__main__.model", ".outputs", "[1017]"), "dict", 200, "model.outputs"
+    )
     assert found(watched(chains=(plain,)), RULE) == ()
 
 

@@ -90,7 +90,9 @@ def test_a_cycle_that_is_not_known_makes_it_less_sure(found: Found, watched: Wat
 
 
 def test_a_reachable_tensor_is_no_garbage(found: Found, watched: Watched) -> None:
-    held = (Chain("instance", ("__main__.episode", ".tensors", "[3]"), "list", 200),)
+    held = (
+        Chain("instance", ("__main__.episode", ".tensors", "[3]"), "list", 200, "episode.tensors"),
+    )
     assert found(watched(chains=held), RULE) == ()
 
 

@@ -153,14 +153,6 @@ def test_what_a_replay_changes_is_called_the_critical_path_and_not_the_step_time
     assert "<b>Step time</b>" not in page
 
 
-def test_steps_without_parts_are_a_table_without_a_chart() -> None:
-    report = reports.gpu_report()
-    steps = tuple(replace(step, parts=()) for step in report.summary.steps)
-    page = page_of(replace(report, summary=replace(report.summary, steps=steps)))
-    assert b"steps-chart" not in page
-    assert b"ProfilerStep#5" in page
-
-
 def test_source_lines_are_shown_where_the_file_exists(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("for batch in loader:\n    loss = step(batch)  # <here> & there\n")

@@ -11,7 +11,7 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, build_report_table, cell
 
-_SCRIPTS: Final = (CHART_SCRIPT, "stacked.js", "steps.js")
+_SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "steps.js")
 
 
 def build_section(report: Report, options: Options) -> Section | None:
@@ -22,11 +22,6 @@ def build_section(report: Report, options: Options) -> Section | None:
 
     ranges = list(zip(*_bounds(steps), strict=True))
     rows = build_report_table(define_steps(report), id="steps-table", ranges=ranges)
-    data: dict[str, Any] = {"tables": {rows.id: rows.data}}
-    # Reports that an earlier version saved have no parts of single steps.
-    is_drawn = any(step.parts for step in steps)
-    if is_drawn:
-        data["steps"] = _build_chart(steps)
 
     return Section(
         id="steps",
@@ -36,11 +31,10 @@ def build_section(report: Report, options: Options) -> Section | None:
             table=rows,
             step_definition=report.source.step_definition,
             n=len(steps),
-            is_drawn=is_drawn,
             has_timeline=options.recording is not None,
         ),
-        scripts=(TABLE_SCRIPT, *(_SCRIPTS if is_drawn else ())),
-        data=data,
+        scripts=_SCRIPTS,
+        data={"tables": {rows.id: rows.data}, "steps": _build_chart(steps)},
     )
 
 

@@ -1,6 +1,5 @@
 """Assigns each leak to the one rule that reports it."""
 
-import itertools
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -52,9 +51,9 @@ def find_leaks(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
 def _holder(leak: Leak) -> object:
     """Return the key of a leak's holder; leaks without one are all different."""
     chain = main_chain(leak)
-    if chain is None or chain.kind == "unknown" or not container_name(chain):
+    if chain is None or chain.kind == "unknown" or not chain.name:
         return id(leak)
-    return leak.kind, leak.device, container_name(chain), chain.scope
+    return leak.kind, leak.device, chain.name, chain.scope
 
 
 def merge_leaks(group: tuple[Leak, ...]) -> Leak:
@@ -159,15 +158,8 @@ def is_estimate(leak: Leak) -> bool:
     return node_per_step_bytes(leak) > _GRAPH_SHARE * total_per_step_bytes(leak)
 
 
-def container_name(chain: Chain) -> str:
-    """Return the user's name of what grows, such as ``history``."""
-    # Records of earlier versions have no name: the chain up to its first entry or scope.
-    parts = itertools.takewhile(lambda part: not part.startswith(("[", " ")), chain.parts)
-    return chain.name or "".join(parts).removeprefix("__main__.")
-
-
 def is_named_cache(chain: Chain) -> bool:
     """Return whether the user's name for a container says that it is a cache."""
-    last = _LAST_NAME.search(container_name(chain))
+    last = _LAST_NAME.search(chain.name)
     words = {word.lower() for word in _WORD.findall(last[1])} if last else set()
     return bool(words & _CACHE_NAMES)

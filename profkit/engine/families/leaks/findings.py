@@ -7,7 +7,6 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
-    container_name,
     find_leaks,
     is_estimate,
     main_chain,
@@ -161,7 +160,7 @@ def _collect_evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
         "code": leak.code,
         "stack": [f"{f.file}:{f.line} {f.function}" for f in leak.stack[:_MAX_FRAMES]],
         "holder": chain.kind if chain else "",
-        "holder_name": container_name(chain) if chain else "",
+        "holder_name": chain.name if chain else "",
         "container": chain.container if chain else "",
         "container_len": chain.container_len if chain else None,
         "graph_nodes": graph.n_nodes if graph else None,

@@ -3,7 +3,6 @@
 from typing import Final
 
 from profkit.engine.families.leaks.causes import (
-    container_name,
     is_estimate,
     main_chain,
     node_per_step_bytes,
@@ -73,7 +72,7 @@ def holder_text(leak: Leak) -> str:
     n_entries = chain.container_len or 0
     if type_name and n_entries >= max(leak.n, 1):
         details.append(counted(n_entries, "entry", "entries"))
-    name = container_name(chain)
+    name = chain.name
     holder = name if chain.kind == "unknown" else f"{quoted(name)}{chain.scope}"
     return f"{holder} ({', '.join(details)})" if details else holder
 
@@ -120,7 +119,7 @@ def limit_sentence(leak: Leak) -> str:
         return ""
     limit = chain.container_limit
     n_entries = "" if limit is None else f" ({counted(limit, 'entry', 'entries')})"
-    full = f"Once {quoted(container_name(chain))} is full{n_entries}"
+    full = f"Once {quoted(chain.name)} is full{n_entries}"
     return f"{full}, it takes at least {format_bytes(leak.limit_bytes)}."
 
 
@@ -129,7 +128,7 @@ def limit_fix(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is None or leak.limit_bytes is None:
         return ""
-    return f"Lower the limit of {quoted(container_name(chain))}, or store less in each entry."
+    return f"Lower the limit of {quoted(chain.name)}, or store less in each entry."
 
 
 def storage_ratio(leak: Leak) -> int:
@@ -145,7 +144,7 @@ def storage_ratio(leak: Leak) -> int:
 def holder_name(leak: Leak) -> str:
     """Return the holder's name in the user's code, or empty if unknown."""
     chain = main_chain(leak)
-    return "" if chain is None or chain.kind == "unknown" else container_name(chain)
+    return "" if chain is None or chain.kind == "unknown" else chain.name
 
 
 def library_fix(leak: Leak) -> str:
@@ -153,7 +152,7 @@ def library_fix(leak: Leak) -> str:
     chain = main_chain(leak)
     if chain is None or not chain.is_library or chain.kind == "unknown":
         return ""
-    name = quoted(container_name(chain))
+    name = quoted(chain.name)
     if chain.parts[0] in _OF_COMPILERS:
         return (
             f"Compile less often: {name} keeps what each compilation generates. "

@@ -1,5 +1,6 @@
 """Each leak is reported by one rule: the one whose fix frees it."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,6 @@ from profkit.engine.context import Context
 from profkit.engine.families.leaks.causes import (
     Cause,
     cause_of,
-    container_name,
     find_leaks,
     graph_share,
     is_named_cache,
@@ -29,7 +29,9 @@ CAUSES: tuple[Cause, ...] = (
 
 
 def chain(kind: str = "module-global", *parts: str) -> Chain:
-    return Chain(kind, parts or ("__main__.kept", "[3]"), "list", 200)  # type: ignore[arg-type]
+    parts = parts or ("__main__.kept", "[3]")
+    name = "".join(itertools.takewhile(lambda part: part[:1] not in {"[", " "}, parts))
+    return Chain(kind, parts, "list", 200, name)  # type: ignore[arg-type]
 
 
 def growth(**changes: object) -> Leak:
@@ -98,23 +100,6 @@ def test_the_main_chain_is_the_shortest_with_a_known_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "name"),
-    [
-        (("__main__", ".history", "[17]"), "history"),
-        (("Net", ".seen", "['3']"), "Net.seen"),
-        (("losses", "[17]", " in main at a.py:3"), "losses"),
-        (("functools.lru_cache of positional",), "functools.lru_cache of positional"),
-        ((), ""),
-    ],
-)
-def test_a_holder_of_an_older_record_is_named_by_the_start_of_its_chain(
-    parts: tuple[str, ...], name: str
-) -> None:
-    assert container_name(Chain("module-global", parts)) == name
-    assert container_name(Chain("module-global", parts, name="losses")) == "losses"
-
-
-@pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("__main__.cache", True),
@@ -130,7 +115,7 @@ def test_a_holder_of_an_older_record_is_named_by_the_start_of_its_chain(
     ],
 )
 def test_a_cache_is_recognized_by_its_name(name: str, *, expected: bool) -> None:
-    assert is_named_cache(Chain("module-global", (name, "['k']"))) is expected
+    assert is_named_cache(Chain("module-global", (name, "['k']"), name=name)) is expected
 
 
 kinds = st.sampled_from(["tensors", "graph", "garbage", "host"])
