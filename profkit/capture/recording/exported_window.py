@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-_BASE_TIME: Final = re.compile(r'"baseTimeNanoseconds": (\d+)')
+from profkit.readers.kineto import keys
+
+_BASE_TIME: Final = re.compile(rf'"{keys.BASE_TIME}": (\d+)')
 _WINDOW_SPAN: Final = re.compile(
     r'("cat": "Trace",[^{}]*?"ts": (?=([\d.]+))[\d.]+,\s*"dur": )[\d.]+'
 )

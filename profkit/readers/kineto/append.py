@@ -14,7 +14,6 @@ from profkit.model.events import Category, EventTable, Int32s
 from profkit.model.torch_names import OWN_WORK_PREFIX
 from profkit.readers.kineto import keys, metadata
 from profkit.readers.kineto.decode import OURS_QUOTED, is_ours
-from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import CATEGORIES_ONLY
 from profkit.readers.kineto.split import (
     BOM,
@@ -77,7 +76,7 @@ def with_events(
     Args:
         place: A trace, compressed or not.
         added: Given the file's base time in nanoseconds since 1970, returns the events to add,
-            each a JSON object of the category :data:`OURS`.
+            each a JSON object of the category :data:`keys.PROFKIT`.
         limit_bytes: Maximum decompressed size, as for :func:`profkit.load`.
         own: The events of profkit itself, in whose place viewers find nothing, or a mark.
 
@@ -146,7 +145,9 @@ class RecordedText:
             return batch[1:-1].strip()
 
         raws = msgspec.json.decode(batch, type=list[msgspec.Raw])
-        written = [bytes(raw) for raw, event in zip(raws, events, strict=True) if event.cat != OURS]
+        written = [
+            bytes(raw) for raw, event in zip(raws, events, strict=True) if event.cat != keys.PROFKIT
+        ]
         return _SEPARATOR.join(self._replace_own(written))
 
     def _has_own(self, n_events: int) -> bool:

@@ -8,7 +8,6 @@ import msgspec
 from profkit.patterns import regex
 from profkit.readers.kineto import keys
 from profkit.readers.kineto.batch import Batch, InternTables, to_columns
-from profkit.readers.kineto.interning import OURS
 from profkit.readers.kineto.schema import (
     BATCHES,
     CATEGORIES_ONLY,
@@ -24,7 +23,7 @@ from profkit.readers.progress import Stages
 
 _MANY_DIGITS: Final = regex(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 """Absolute microseconds with decimals, as number or string: more digits than a float has."""
-OURS_QUOTED: Final = keys.quote(OURS)
+OURS_QUOTED: Final = keys.quote(keys.PROFKIT)
 _COLLECTIVE_QUOTED: Final = keys.quote(COLLECTIVE)
 _ANY: Final = EVENTS[False, True]
 _TIMED: Final = (Complete, BeginEnd, Instant)
@@ -80,7 +79,7 @@ class BatchReader:
         if OURS_QUOTED in batch:
             entries = CATEGORIES_ONLY.decode(batch)
             pairs = zip(events, entries, strict=True)
-            events = [event for event, entry in pairs if entry.cat != OURS]
+            events = [event for event, entry in pairs if entry.cat != keys.PROFKIT]
         return events
 
     def _salvage(self, batch: bytes) -> list[Any]:
@@ -92,7 +91,7 @@ class BatchReader:
 
 def is_ours(event: Any) -> bool:  # noqa: ANN401  (any JSON value)
     """Return whether profkit added an entry to the trace for viewers: it was not recorded."""
-    return isinstance(event, dict) and event.get("cat") == OURS
+    return isinstance(event, dict) and event.get("cat") == keys.PROFKIT
 
 
 def _needs_digits(events: list[Any]) -> bool:

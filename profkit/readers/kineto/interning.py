@@ -9,9 +9,6 @@ from profkit.model.torch_names import BUILTIN_PREFIX
 from profkit.patterns import regex
 from profkit.readers.kineto import keys
 
-OURS: Final = keys.PROFKIT
-"""The category of events that profkit adds to a trace."""
-
 CATEGORIES: Final = {
     "cpu_op": Category.OP,
     "operator": Category.OP,

@@ -7,6 +7,7 @@ from typing import Final
 
 SCHEMA_VERSION: Final = "schemaVersion"
 TRACE_NAME: Final = "traceName"
+TIME_UNIT: Final = "displayTimeUnit"
 BASE_TIME: Final = "baseTimeNanoseconds"
 DEVICES: Final = "deviceProperties"
 DISTRIBUTED: Final = "distributedInfo"
@@ -20,6 +21,7 @@ PROCESS_NAME: Final = "process_name"
 THREAD_NAME: Final = "thread_name"
 PROCESS_LABELS: Final = "process_labels"
 PROCESS_ORDER: Final = "process_sort_index"
+THREAD_ORDER: Final = "thread_sort_index"
 
 
 def quote(key: str) -> bytes:

@@ -65,7 +65,7 @@ def merge_traces(files: Iterable[RankFile], start_ns: int) -> Iterator[bytes]:
         NotATraceError: A file has no list of events.
         LoadError: One cannot be read.
     """
-    head = {keys.SCHEMA_VERSION: 1, "displayTimeUnit": "ms", keys.BASE_TIME: start_ns}
+    head = {keys.SCHEMA_VERSION: 1, keys.TIME_UNIT: "ms", keys.BASE_TIME: start_ns}
     yield msgspec.json.encode(head)[:-1] + b",%b:[\n" % keys.quote(keys.EVENTS)
     separator = b""
     for number, file in enumerate(files):

@@ -18,6 +18,7 @@ from profkit.model.report import Report
 from profkit.model.trace import Trace
 from profkit.present.renderer import RecordingOptions as Options
 from profkit.present.renderer import RendererInfo
+from profkit.readers.kineto import keys
 from profkit.readers.kineto.append import OwnPositions, with_events
 from profkit.readers.stream import default_limit_bytes, place_of
 
@@ -56,7 +57,7 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
     context = options.recording.context if options.recording is not None else None
     if context is None or not context.has_trace:
         events = write_annotations(report, context, options.base, origin_ns=0)
-        yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
+        yield b'{%b:"ns",%b:[\n' % (keys.quote(keys.TIME_UNIT), keys.quote(keys.EVENTS))
         yield b",\n".join(events)
         yield b"\n]}\n"
         return

@@ -12,7 +12,7 @@ import msgspec
 
 from profkit.model.events import Lane
 from profkit.names import visible
-from profkit.readers.kineto.interning import OURS
+from profkit.readers.kineto import keys
 
 _FIRST_PID: Final = 1_886_547_814
 """A process id that no program has: far above the ids of Linux, and within 32 bits."""
@@ -54,8 +54,8 @@ class EventWriter:
     def name_process(self, name: str) -> list[bytes]:
         """Return the events that name the process and sort it above all others."""
         return [
-            self._event("M", "process_name", tid=0, args={"name": name}),
-            self._event("M", "process_sort_index", tid=0, args={"sort_index": -1}),
+            self._event("M", keys.PROCESS_NAME, tid=0, args={"name": name}),
+            self._event("M", keys.PROCESS_ORDER, tid=0, args={"sort_index": -1}),
         ]
 
     def add_row(self, name: str) -> tuple[int, list[bytes]]:
@@ -66,8 +66,8 @@ class EventWriter:
         tid = self.pid + self._n_rows
         index = {"sort_index": self._n_rows}
         return tid, [
-            self._event("M", "thread_name", tid=tid, args={"name": visible(name)}),
-            self._event("M", "thread_sort_index", tid=tid, args=index),
+            self._event("M", keys.THREAD_NAME, tid=tid, args={"name": visible(name)}),
+            self._event("M", keys.THREAD_ORDER, tid=tid, args=index),
         ]
 
     def slice(
@@ -113,7 +113,7 @@ class EventWriter:
         return -(-on_file // self._grid_ns) * self._grid_ns
 
     def _event(self, ph: str, name: str, *, at: int | None = None, **fields: object) -> bytes:
-        event: dict[str, object] = {"ph": ph, "cat": OURS, "name": name, "pid": self.pid}
+        event: dict[str, object] = {"ph": ph, "cat": keys.PROFKIT, "name": name, "pid": self.pid}
         event |= {"ts": msgspec.Raw(_microseconds(at))} if at is not None else {}
         return msgspec.json.encode(event | fields)
 
