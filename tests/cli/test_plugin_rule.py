@@ -18,13 +18,10 @@ What it finds:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.engine.context import Context
-from profkit.engine.detector import RuleInfo
-from profkit.model.finding import Finding
+from profkit.rule import Context, Finding, RuleInfo, dataclass
 
 INFO = RuleInfo(
     id="XYZ001", name="long-linears", title="Linear layers take long", severity="warning",
