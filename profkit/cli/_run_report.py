@@ -52,7 +52,7 @@ class RunReporter:
                 with garbage_collection_paused():  # the program's objects are hundreds of thousands
                     self._print_report(outcome, workers=workers)
             else:
-                echo(f"profkit: {outcome.why_not}")
+                echo(f"profkit: {outcome.no_recording_reason}")
         except KeyboardInterrupt:
             echo("profkit: The report was interrupted.")
         except Exception as error:  # noqa: BLE001  (the exit code is the program's)
@@ -63,7 +63,7 @@ class RunReporter:
         from profkit.capture.run.job_end import end_rank
 
         recorded = (*outcome.files, *outcome.flights)
-        states = end_rank(rank, recorded, outcome.why_not, is_killed=is_killed)
+        states = end_rank(rank, recorded, outcome.no_recording_reason, is_killed=is_killed)
         if any(state.files for state in states):
             self._print_report(outcome, states)
 

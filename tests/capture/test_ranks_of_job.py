@@ -75,7 +75,7 @@ def test_rank_0_waits_until_the_others_have_ended(
     end = in_background(zero, ["a.json"])
     assert job_end.end_rank(two, [], "Nothing was recorded.") == [], "rank 1 will be the last"
     assert job_end.end_rank(one, ["b.json"]) == []
-    assert [(state.rank, state.files, state.why_not) for state in end()] == [
+    assert [(state.rank, state.files, state.no_recording_reason) for state in end()] == [
         (0, ("a.json",), ""), (1, ("b.json",), ""), (2, (), "Nothing was recorded."),
     ]  # fmt: skip
     assert capsys.readouterr().err == "profkit: rank 2: Nothing was recorded.\n"
@@ -133,7 +133,7 @@ def test_when_rank_0_has_died_the_others_report(
     _, one, two = ranks_of_job(tmp_path, 3)
     assert job_end.end_rank(one, []) == [], "rank 2 will be the last"
     write(tmp_path, 0, pid=gone)
-    assert [(state.rank, state.state) for state in job_end.end_rank(two, ["b.json"])] == [
+    assert [(state.rank, state.phase) for state in job_end.end_rank(two, ["b.json"])] == [
         (0, RankPhase.DIED), (1, RankPhase.LEFT), (2, RankPhase.ENDED),
     ]  # fmt: skip
     cause, gap, *_ = capsys.readouterr().err.splitlines()
@@ -187,7 +187,7 @@ def test_a_rank_on_another_machine_is_waited_for_a_second_in_a_job_that_has_fail
     zero, _ = ranks_of_job(tmp_path, 2)
     write(tmp_path, 1, host="elsewhere")
     zero.fail(failure())
-    assert [state.state for state in job_end.end_rank(zero, [])] == [
+    assert [state.phase for state in job_end.end_rank(zero, [])] == [
         RankPhase.FAILED,
         RankPhase.ELSEWHERE,
     ]
@@ -227,28 +227,28 @@ def test_a_failure_names_the_ranks_that_had_failed_before(tmp_path: Path, gone: 
     write(tmp_path, 2, pid=gone)
     one.fail(failure())
     zero.fail(failure("later"))
-    assert one.own.failure is not None
-    assert zero.own.failure is not None
-    assert one.own.failure.after == ((2,) if os.name == "posix" else ())
-    assert 1 in zero.own.failure.after
+    assert one.state.failure is not None
+    assert zero.state.failure is not None
+    assert one.state.failure.after == ((2,) if os.name == "posix" else ())
+    assert 1 in zero.state.failure.after
     zero.fail(failure("SIGTERM after it"))
-    assert zero.own.failure.message == "later"
+    assert zero.state.failure.message == "later"
     one.end(["b.json"])
     state = zero.read()[1]
-    assert state == one.own, "all of it is written"
-    assert two.read()[1] == one.own
+    assert state == one.state, "all of it is written"
+    assert two.read()[1] == one.state
 
 
 def test_what_an_earlier_job_has_left_is_not_read(tmp_path: Path) -> None:
     RankOfJob(tmp_path, "job", 1, 2).end(["old.json"])
     time.sleep(0.001)
     first = RankOfJob(tmp_path, "job", 0, 2)
-    assert first.read() == [first.own, None]
+    assert first.read() == [first.state, None]
     write(tmp_path, 1, ended_ns=0, began_ns=time.time_ns() - 3600 * 10**9)
-    assert first.read() == [first.own, None]
+    assert first.read() == [first.state, None]
     for text in ("[]", "{", "{}", '{"failure": 1}'):
         (tmp_path / ".ranks-job" / "1").write_text(text)
-        assert first.read() == [first.own, None]
+        assert first.read() == [first.state, None]
 
 
 @needs_posix

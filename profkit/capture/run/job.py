@@ -39,7 +39,7 @@ class RankState:
         began_ns: Nanoseconds since 1970 when it began.
         ended_ns: The same when its program had ended and its files were written, or 0.
         files: Those files.
-        why_not: Why there are none, in one sentence, or empty.
+        no_recording_reason: Why there are none, in one sentence, or empty.
         leaves: Whether it has ended, and waits for nobody.
         failure: Why its program ended early; None before its end and after a good one. It is
             written before the files.
@@ -51,7 +51,7 @@ class RankState:
     began_ns: int
     ended_ns: int = 0
     files: tuple[str, ...] = ()
-    why_not: str = ""
+    no_recording_reason: str = ""
     leaves: bool = False
     failure: Failure | None = None
 
@@ -79,11 +79,11 @@ class RankState:
     @property
     def has_died(self) -> bool:
         """Return whether its process is gone before its end, as far as this machine knows."""
-        return self.state is RankPhase.DIED
+        return self.phase is RankPhase.DIED
 
     @property
-    def state(self) -> RankPhase:
-        """Return the state as it is now, for which the process is looked up."""
+    def phase(self) -> RankPhase:
+        """Return the phase as it is now, for which the process is looked up."""
         is_here = self.host == socket.gethostname()
 
         if not self.ended_ns:
@@ -109,7 +109,7 @@ class RankOfJob:
         folder: That folder.
         rank: Its number.
         world_size: Number of ranks.
-        own: What is written about this rank.
+        state: What is written about this rank.
         is_shared: Whether the ranks can write what they do.
     """
 
@@ -117,7 +117,7 @@ class RankOfJob:
         self.folder = folder
         self.rank = rank
         self.world_size = world_size
-        self.own = RankState(rank, socket.gethostname(), os.getpid(), time.time_ns())
+        self.state = RankState(rank, socket.gethostname(), os.getpid(), time.time_ns())
         self._folder = folder / f"{_FOLDERS}{job}"
         self.is_shared = self._begin()
 
@@ -133,19 +133,24 @@ class RankOfJob:
 
     def fail(self, failure: Failure) -> None:
         """Tell the other ranks that the program has ended early, before its files are written."""
-        if self.own.failure is None:
+        if self.state.failure is None:
             earlier = (state.rank for state in self.read() if state is not None and _is_bad(state))
-            self.own = replace(self.own, failure=replace(failure, after=tuple(earlier)))
+            self.state = replace(self.state, failure=replace(failure, after=tuple(earlier)))
             self._write()
 
-    def end(self, files: Sequence[str], why_not: str = "") -> None:
+    def end(self, files: Sequence[str], no_recording_reason: str = "") -> None:
         """Tell the other ranks that the program has ended here, and its files are written."""
-        self.own = replace(self.own, ended_ns=time.time_ns(), why_not=why_not, files=tuple(files))
+        self.state = replace(
+            self.state,
+            ended_ns=time.time_ns(),
+            no_recording_reason=no_recording_reason,
+            files=tuple(files),
+        )
         self._write()
 
     def leave(self) -> None:
         """Tell the other ranks, after the end, that this one waits for nobody."""
-        self.own = replace(self.own, leaves=True)
+        self.state = replace(self.state, leaves=True)
         self._write()
 
     def read(self) -> list[RankState | None]:
@@ -181,7 +186,7 @@ class RankOfJob:
         # Renamed at the end, as other ranks read it at any time.
         try:
             partial = self._folder / f".{self.rank}.{os.getpid()}"
-            partial.write_text(json.dumps(asdict(self.own)))
+            partial.write_text(json.dumps(asdict(self.state)))
             partial.replace(self._folder / str(self.rank))
         except OSError:
             return False
@@ -190,13 +195,13 @@ class RankOfJob:
     def _read(self, rank: int) -> RankState | None:
         """Read what a rank has written, if it is of this job and not of an earlier one."""
         if rank == self.rank:
-            return self.own
+            return self.state
         try:
             state = RankState.parse((self._folder / str(rank)).read_text())
         except (OSError, ValueError):
             return None
         last_ns = state.ended_ns or state.began_ns + _MAX_APART_NS
-        return state if state.rank == rank and last_ns >= self.own.began_ns else None
+        return state if state.rank == rank and last_ns >= self.state.began_ns else None
 
 
 def remove_stale(recordings: Path) -> None:

@@ -55,7 +55,7 @@ def note_failure(rank: RankOfJob, error: BaseException | None) -> None:
 def end_rank(
     rank: RankOfJob,
     recorded: Sequence[str],
-    why_not: str = "",
+    no_recording_reason: str = "",
     *,
     is_killed: bool = False,
     max_wait_s: float = MAX_WAIT_S,
@@ -64,7 +64,7 @@ def end_rank(
 
     Args:
         recorded: Its files.
-        why_not: Why there are none, in one sentence, or empty.
+        no_recording_reason: Why there are none, in one sentence, or empty.
         is_killed: Whether SIGTERM is about to end this process.
         max_wait_s: How long the first rank waits for others on this machine.
 
@@ -73,7 +73,7 @@ def end_rank(
     """
     if is_killed:
         rank.fail(Failure(time.time_ns(), signal="SIGTERM"))
-    rank.end(recorded, why_not)
+    rank.end(recorded, no_recording_reason)
 
     end = _wait_for_report(rank, max_wait_s) if rank.is_shared else _end_alone(rank)
     if end is None:
@@ -128,7 +128,7 @@ class _JobEnd:
 
 def _end_alone(rank: RankOfJob) -> _JobEnd | None:
     """Return the end of a job whose ranks cannot write what they do."""
-    return _JobEnd((rank.own,), 0.0) if rank.rank == 0 else None
+    return _JobEnd((rank.state,), 0.0) if rank.rank == 0 else None
 
 
 def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
@@ -145,7 +145,7 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
 
     while not rank.is_over:
         look_s = time.monotonic()
-        if signals.is_pending() and rank.own.state is RankPhase.ENDED:
+        if signals.is_pending() and rank.state.phase is RankPhase.ENDED:
             rank.leave()  # the job is ended from outside
 
         is_reported = rank.is_reported
@@ -163,7 +163,7 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
                 return _JobEnd(tuple(states), limit_s)
             if not rank.is_reported:
                 return None  # the folder is gone, or cannot be written any more
-        elif action is RankAction.LEAVE and rank.own.state is RankPhase.ENDED:
+        elif action is RankAction.LEAVE and rank.state.phase is RankPhase.ENDED:
             # Looks again: others may have left at the same time, because this one was there.
             rank.leave()
             _tell_who_reports(phases, is_late=is_late)
@@ -176,7 +176,7 @@ def _wait_for_report(rank: RankOfJob, max_wait_s: float) -> _JobEnd | None:
 
 def _phases(states: Sequence[RankState | None]) -> list[RankPhase]:
     """Return the state of each rank."""
-    return [RankPhase.UNSEEN if state is None else state.state for state in states]
+    return [RankPhase.UNSEEN if state is None else state.phase for state in states]
 
 
 def _tell_wait(phases: Sequence[RankPhase], waited_s: float, limit_s: float) -> bool:
@@ -206,7 +206,7 @@ def _limit_s(rank: RankOfJob, phases: Sequence[RankPhase], max_wait_s: float) ->
         return MAX_WAIT_LONG_S
 
     # Nobody goes on: what is left are ranks that have not begun.
-    runs_s = (rank.own.ended_ns - rank.own.began_ns) / 1e9
+    runs_s = (rank.state.ended_ns - rank.state.began_ns) / 1e9
     return max(MAX_START_S - runs_s, 0.0)
 
 
@@ -249,9 +249,9 @@ def _tell_gaps(rank: RankOfJob, states: Sequence[RankState], limit_s: float) -> 
         console.note(f"{_ranks(died)} died; what was recorded until then is in the report.")
     if running:
         console.note(f"{_ranks(running)} did not end within {limit_s:.0f} s.")
-    for why in {state.why_not: None for state in empty}:
-        ranks = _ranks([state.rank for state in empty if state.why_not == why])
-        console.note(f"{ranks}: {why}")
+    for reason in {state.no_recording_reason: None for state in empty}:
+        ranks = _ranks([state.rank for state in empty if state.no_recording_reason == reason])
+        console.note(f"{ranks}: {reason}")
 
 
 def _with_files(state: RankState, folder: Path) -> RankState:

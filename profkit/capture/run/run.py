@@ -67,7 +67,7 @@ class RunResult:
     Attributes:
         error: The exception that the program raised, with its own frames only, or None.
         path: The trace file, or None.
-        why_not: Why there is neither a trace nor monitored memory, in one sentence.
+        no_recording_reason: Why there is neither a trace nor monitored memory, in one sentence.
         memory: The file of the program's monitored memory, or None.
         snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
         flights: Dumps of the FlightRecorder: beside the trace, and at the end.
@@ -78,7 +78,7 @@ class RunResult:
 
     error: BaseException | None
     path: str | None
-    why_not: str = ""
+    no_recording_reason: str = ""
     memory: str | None = None
     snapshot: str | None = None
     flights: tuple[str, ...] = ()
@@ -346,10 +346,10 @@ class ProgramRun:
             return RunResult(error, None, is_of_child=True)
 
         if self._finder is None:
-            why_not = "The program did not import torch, so there is nothing to report."
+            reason = "The program did not import torch, so there is nothing to report."
             if "torch" in sys.modules:
-                why_not = "Nothing was recorded."
-            return RunResult(error, None, why_not if IS_ON else "PROFKIT=0 turns recording off.")
+                reason = "Nothing was recorded."
+            return RunResult(error, None, reason if IS_ON else "PROFKIT=0 turns recording off.")
         if self._is_unwanted(self._finder):
             return RunResult(error, None, "No steps were found.")
 
@@ -357,7 +357,7 @@ class ProgramRun:
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._start.folder / path)
         memory = self._write_memory(self._finder, path)
-        why_not = "" if path or memory else self._finder.why_less or "No trace was written."
+        reason = "" if path or memory else self._finder.shortfall_reason or "No trace was written."
 
         # Imported already, with torch: a program without it has returned above.
         from profkit.capture.recording import session
@@ -365,7 +365,7 @@ class ProgramRun:
         snapshot = None if self._oom is None else self._oom.path
         flights = tuple(file for file in (self._finder.flight, self._flight) if file is not None)
         return RunResult(
-            error, path, why_not, memory, snapshot, flights, recording_ns=session.spent_ns
+            error, path, reason, memory, snapshot, flights, recording_ns=session.spent_ns
         )
 
     def _write_memory(self, finder: "StepFinder", path: str | None) -> str | None:
@@ -375,7 +375,7 @@ class ProgramRun:
         live = finder.memory()
         if live is None:
             return None
-        if finder.why_less:
-            live = replace(live, not_measured=(*live.not_measured, finder.why_less))
+        if finder.shortfall_reason:
+            live = replace(live, not_measured=(*live.not_measured, finder.shortfall_reason))
         trace = path or files.trace_file(self._folder())
         return files.write_memory(live, trace, "the program's monitored memory")

@@ -157,7 +157,7 @@ class StepFinder:
         return self.recorder.flight
 
     @property
-    def why_less(self) -> str:
+    def shortfall_reason(self) -> str:
         """Return why fewer steps were recorded than planned, in one sentence, or empty."""
         name = self.recorder.program_profiler
         if not self._plan.record_trace:
