@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -82,7 +82,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
         return int(float(match["number"]) * base**power)
 
 
-_SIZE = regex(
+_SIZE: Final = regex(
     r"^\s*(?P<number>\d+(\.\d+)?)\s*((?P<prefix>[KMGT])(?P<binary>i)?)?B?\s*$", re.IGNORECASE
 )
 

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,7 +11,7 @@ from profkit.cli._output import layout, say
 if TYPE_CHECKING:
     from profkit.capture.process.doctor import Line
 
-_STYLE = {"ok": "green", "note": "yellow", "problem": "red"}
+_STYLE: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @click.command(

@@ -12,6 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import click
 
@@ -20,11 +21,11 @@ from profkit._version import __version__
 from profkit.cli._exit_codes import run_guarded
 from profkit.names import did_you_mean
 
-_N_OBJECTS = 300_000
+_N_OBJECTS: Final = 300_000
 """New objects after which garbage is collected."""
-_DRAWING = (["view"], ["export"])
+_DRAWING: Final = (["view"], ["export"])
 """Commands that draw a recording, in a process that ends afterwards."""
-_EPILOG = """\b
+_EPILOG: Final = """\b
 Start here:
   profkit run train.py           profile a program without changing it
   profkit analyze trace.json.gz  report on an existing trace

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,13 +13,13 @@ from profkit.cli._output import layout, say
 from profkit.names import did_you_mean
 from profkit.patterns import regex
 
-_CODE_MARK = regex(r"^ *::\n\n?", re.MULTILINE)
+_CODE_MARK: Final = regex(r"^ *::\n\n?", re.MULTILINE)
 """reStructuredText's mark before code, which the indentation makes redundant."""
-_SECTION = regex(r"^\S.*:$", re.MULTILINE)
+_SECTION: Final = regex(r"^\S.*:$", re.MULTILINE)
 
-_ID_WIDTH = len("SYN001")
-_SEVERITY_WIDTH = len("severity")
-_SHORTEST_TITLE = 24
+_ID_WIDTH: Final = len("SYN001")
+_SEVERITY_WIDTH: Final = len("severity")
+_SHORTEST_TITLE: Final = 24
 """With less space than this for titles, they are shown below the names."""
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """``profkit what-if``: predicts the step time with changes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from profkit.model.what_if import JobPrediction, Prediction
     from profkit.readers.recordings import Recording
 
-_EPILOG = """\b
+_EPILOG: Final = """\b
 Examples:
   profkit what-if trace.json.gz --remove SYN001
   profkit what-if trace.json.gz --remove SYN001@train.py:41 --no-data-wait

@@ -46,6 +46,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -83,7 +84,7 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-MAX_LINES = 3
+MAX_LINES: Final = 3
 
 
 @dataclass(frozen=True)

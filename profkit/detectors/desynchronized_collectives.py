@@ -51,6 +51,7 @@ Source:
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from profkit.engine.families.collectives import blocked
 from profkit.index.ranks.blocked import BlockedCollective
@@ -78,7 +79,7 @@ INFO = RuleInfo(
     no_example="A program that does this hangs.",
 )
 
-_MAX_CALLS = 3
+_MAX_CALLS: Final = 3
 
 
 @dataclass(frozen=True)

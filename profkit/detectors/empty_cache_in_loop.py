@@ -41,6 +41,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -91,7 +92,7 @@ class Thresholds:
     warning_share: float = 0.01
 
 
-MAX_ENTRIES = 20
+MAX_ENTRIES: Final = 20
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:

@@ -127,7 +127,7 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-MAX_LINES = 3
+MAX_LINES: Final = 3
 _MAX_UNMATCHED_SHARE: Final = 0.01
 """Share of the exposed time of unmatched calls from which the message names it."""
 _OF_ONE_RANK: Final = (

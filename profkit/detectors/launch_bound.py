@@ -98,7 +98,7 @@ INFO = RuleInfo(
 )
 
 
-MAX_LINES = 3
+MAX_LINES: Final = 3
 # One operator for all parameters, as `fused=True` runs it.
 _FUSED: Final = regex(r"^aten::_fused_(adam|sgd|adagrad)")
 

@@ -36,6 +36,7 @@ Source:
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -59,8 +60,8 @@ INFO = RuleInfo(
     since="0.1.0",
     no_example="It is about the recording, and its tests build one with and without the fault.",
 )
-_MAX_NAMED = 3
-_MAX_NAME = 40
+_MAX_NAMED: Final = 3
+_MAX_NAME: Final = 40
 
 
 @dataclass(frozen=True)

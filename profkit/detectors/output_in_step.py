@@ -44,6 +44,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from profkit.engine.families.python_calls import (
     OUTPUT,
@@ -64,7 +65,7 @@ INFO = RuleInfo(
 
 Thresholds = CallThresholds
 # PIL and torchvision encode images, which takes as long as plotting.
-_PLOTS = ("matplotlib", "seaborn", "plotly", "PIL", "torchvision")
+_PLOTS: Final = ("matplotlib", "seaborn", "plotly", "PIL", "torchvision")
 
 
 def detect(ctx: Context, thresholds: CallThresholds) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ Source:
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -83,7 +84,7 @@ INFO = RuleInfo(
     no_example="It takes several processes with a GPU each.",
 )
 
-_BUCKET_BYTES = 25 << 20
+_BUCKET_BYTES: Final = 25 << 20
 """The default of ``bucket_cap_mb``."""
 
 

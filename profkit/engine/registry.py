@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 
 from profkit.engine.detector import Rule, RuleInfo
 from profkit.errors import PluginError, UsageError
 from profkit.plugins import discover
 
-GROUP = "profkit.detectors"
+GROUP: Final = "profkit.detectors"
 """The package of the rules, and the entry point group of plugins."""
-_PARTS = ("INFO", "Thresholds", "detect")
+_PARTS: Final = ("INFO", "Thresholds", "detect")
 
 
 @lru_cache(maxsize=1)

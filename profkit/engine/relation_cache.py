@@ -5,7 +5,7 @@ A relation is worth it if it takes much longer to compute than to map its arrays
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from profkit.dataclass import dataclass
 from profkit.readers.cache import Cache, Key
@@ -14,7 +14,7 @@ from profkit.readers.stored_value import NotValidError, entry_of, value_of
 from profkit.readers.stream import Place
 
 _T = TypeVar("_T")
-_KIND = b"relation"
+_KIND: Final = b"relation"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.readers.kineto.interning import OF_CPU_RUNS
 from profkit.units import format_share
 
-MAX_EVENT_IDS = 20
+MAX_EVENT_IDS: Final = 20
 """Enough event ids to find a finding in the trace, and few enough to keep a report readable."""
 
 

@@ -81,7 +81,7 @@ def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
     return union(times[::2], times[1::2])
 
 
-EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+EMPTY: Final = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:

@@ -3,7 +3,7 @@
 Times are integer nanoseconds, sizes integer bytes.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.finding import Finding
@@ -12,7 +12,7 @@ from profkit.model.memory_summary import PeakSite
 from profkit.model.renderable import Renderable
 from profkit.model.report import SyncLine
 
-SCHEMA = "profkit.check/1"
+SCHEMA: Final = "profkit.check/1"
 
 Outcome = Literal["ok", "over", "noisy", "other-device", "unknown"]
 BudgetUnit = Literal["ns", "bytes", "count"]

@@ -3,7 +3,7 @@
 Times are integer nanoseconds, sizes integer bytes. Unknown figures are None.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.finding import Severity
@@ -11,7 +11,7 @@ from profkit.model.location import Frame, Location
 from profkit.model.renderable import Renderable
 from profkit.model.report import Source
 
-SCHEMA = "profkit.difference/2"
+SCHEMA: Final = "profkit.difference/2"
 
 ChangeStatus = Literal["new", "fixed", "worse", "better"]
 Unit = Literal["ns", "bytes", "count"]

@@ -3,12 +3,14 @@
 Times are integer nanoseconds from the trace's start, sizes integer bytes.
 """
 
+from typing import Final
+
 from profkit.dataclass import dataclass
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location, SourceSnippet
 from profkit.model.renderable import Renderable
 
-SCHEMA = "profkit.explanation/1"
+SCHEMA: Final = "profkit.explanation/1"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Times are integer nanoseconds, sizes integer bytes. Figures that were not record
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.model.check import BudgetUnit
@@ -12,7 +13,7 @@ from profkit.model.finding import Severity
 from profkit.model.location import Location
 from profkit.model.renderable import Renderable
 
-SCHEMA = "profkit.history/1"
+SCHEMA: Final = "profkit.history/1"
 
 
 @dataclass(frozen=True)

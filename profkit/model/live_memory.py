@@ -16,7 +16,7 @@ from profkit.model.location import Frame
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "profkit.memory/2"
+SCHEMA: Final = "profkit.memory/2"
 
 CYCLE: Final = "itertools.cycle"
 """In the parts of a chain, an iterator that saves all items of its first pass."""

@@ -4,7 +4,7 @@ Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figur
 """
 
 from dataclasses import field
-from typing import Literal
+from typing import Final, Literal
 
 from profkit.dataclass import dataclass
 from profkit.model.capture_info import CpuTime
@@ -18,7 +18,7 @@ from profkit.model.rank_lanes import JobLanes
 from profkit.model.renderable import Renderable
 from profkit.model.trace import RecordedWith
 
-SCHEMA = "profkit.report/2"
+SCHEMA: Final = "profkit.report/2"
 
 StepOrigin = Literal["profiler", "entry", "loader", "optimizer", "region", "module"]
 """What delimits steps: see :class:`Source`."""

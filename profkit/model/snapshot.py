@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UInt8s = npt.NDArray[np.uint8]
 
-NO_STACK = -1
+NO_STACK: Final = -1
 """Stands for an allocation without a recorded stack."""
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property, lru_cache
 from types import ModuleType
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from profkit.arguments import like, require
 from profkit.dataclass import dataclass
@@ -35,8 +35,8 @@ from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
 from profkit.plugins import Plugin, discover, plugins
 
-PACKAGE = "profkit.renderers"
-GROUP = "profkit.renderers"
+PACKAGE: Final = "profkit.renderers"
+GROUP: Final = "profkit.renderers"
 """Entry points of third parties' renderers."""
 
 

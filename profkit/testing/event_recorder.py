@@ -10,15 +10,15 @@ and traces written by torch 2.13.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from profkit.dataclass import dataclass
 from profkit.model.torch_names import BUILTIN_PREFIX, MODULE_PREFIX
 
-DEFAULT_STREAM = 7
+DEFAULT_STREAM: Final = 7
 """CUPTI's number of a context's default stream."""
 
-MAIN_THREAD = 1000
+MAIN_THREAD: Final = 1000
 
 
 @dataclass

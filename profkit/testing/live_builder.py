@@ -3,14 +3,15 @@
 import gzip
 from dataclasses import field
 from pathlib import Path
+from typing import Final
 
 from profkit.dataclass import dataclass
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, MonitoringCost, SyncSite
 from profkit.readers.live_memory import encode
 
-_MIB = 1 << 20
-_STEP_NS = 20_000_000
-_SAMPLE_NS = 40_000
+_MIB: Final = 1 << 20
+_STEP_NS: Final = 20_000_000
+_SAMPLE_NS: Final = 40_000
 
 
 @dataclass

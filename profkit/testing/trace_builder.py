@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,11 +15,11 @@ from profkit.testing import trace_file
 from profkit.testing.event_recorder import DEFAULT_STREAM, Event, EventRecorder
 from profkit.testing.trace_format import Format
 
-CALL_NS = 4_000
+CALL_NS: Final = 4_000
 """The duration of a call that does not block."""
 
-_FIRST_ADDRESS = 0x7F00_0000_0000
-_DEVICE_TYPES = {"cuda": 1, "hip": 1}
+_FIRST_ADDRESS: Final = 0x7F00_0000_0000
+_DEVICE_TYPES: Final = {"cuda": 1, "hip": 1}
 """PyTorch built for ROCm writes the ``Device Type`` of CUDA."""
 
 

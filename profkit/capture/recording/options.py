@@ -42,4 +42,4 @@ class Options:
             )
 
 
-DEFAULTS = Options()
+DEFAULTS: Final = Options()

@@ -27,7 +27,7 @@ from profkit.model.report import Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DEFAULT_NAME = "trace"
+_DEFAULT_NAME: Final = "trace"
 OPTIONS: Final[dict[str, Kind]] = {
     "wait": whole(), "warmup": whole(), "active": optional(whole(1)), "repeat": whole(),
     "limit": whole(), "only": optional(one_of(*get_args(OnlyDevice))), "dir": optional(PATH),
@@ -63,7 +63,7 @@ class Idle(wrappers.IdleContext):
         """Do nothing."""
 
 
-IDLE = Idle()
+IDLE: Final = Idle()
 
 
 class Ended(Idle):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -59,7 +59,7 @@ from profkit.names import visible
 from profkit.readers.process_memory import release_free_memory
 
 _T = TypeVar("_T")
-_STEP_LABELS = {
+_STEP_LABELS: Final = {
     "user": "the steps that the program marked",
     "loader": "iterations of the loader",
     "optimizer": "optimizer steps",
@@ -67,14 +67,14 @@ _STEP_LABELS = {
     "module": "calls of the first module",
     "entry": "entries of the profiled block",
 }
-_MARKS = {
+_MARKS: Final = {
     "loader": "iterations of the loader, found by the starts of its `__next__`",
     "optimizer": "optimizer steps, found by the ends of `Optimizer.step`",
     "region": "repetitions of the region `{}`",
     "module": "calls of the module `{}`",
 }
-_MAX_SYNC_LINES = 20
-_UNIX_NS = 10**18
+_MAX_SYNC_LINES: Final = 20
+_UNIX_NS: Final = 10**18
 """Clocks before 2001 begin with the machine."""
 
 

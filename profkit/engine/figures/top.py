@@ -22,7 +22,7 @@ from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, LineSummary, OpSummary, RegionSummary
 from profkit.model.torch_names import COLLECTIVE, FRAMING
 
-MAX_ENTRIES = 100
+MAX_ENTRIES: Final = 100
 """Maximum number of kernels and of operators in a report."""
 
 _PERCENT: Final = 100

@@ -1,5 +1,7 @@
 """Paths of call trees and stacks as numbers: equal paths have equal numbers."""
 
+from typing import Final
+
 import numpy as np
 
 from profkit.index.distinct import numbered
@@ -7,7 +9,7 @@ from profkit.index.host.nesting import CallTree
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.snapshot import Stacks
 
-TOP = -1
+TOP: Final = -1
 """The parent of root nodes."""
 
 

@@ -33,7 +33,7 @@ from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 from profkit.patterns import regex
 
-NO_FRAME = -1
+NO_FRAME: Final = -1
 _STARTING: Final = regex(
     r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
 )

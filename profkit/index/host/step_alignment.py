@@ -30,7 +30,7 @@ from profkit.model.events import (
 )
 from profkit.model.torch_names import COMPILED_REGION_PREFIX, STEP_PREFIX
 
-NO_ENTRY = -1
+NO_ENTRY: Final = -1
 _CHUNK: Final = 1 << 18
 """Minimum number of rows looked up at once, to bound memory."""
 _NEIGHBOURS: Final = (8, 4, 2)

@@ -9,6 +9,7 @@ would be too high by the rounding of these blocks.
 """
 
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from profkit.dataclass import dataclass
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
 
-_RESERVES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_RESERVES: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_RELEASES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True)

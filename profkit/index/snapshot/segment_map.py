@@ -17,8 +17,8 @@ from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
-_MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
-_OF_SEGMENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, *_MAPS)
+_MAPS: Final = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+_OF_SEGMENTS: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, *_MAPS)
 
 
 @dataclass(frozen=True)

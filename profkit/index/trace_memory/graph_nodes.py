@@ -9,6 +9,8 @@ Source: ``aten/src/ATen/SequenceNumber.h``, ``aten/src/ATen/core/dispatch/Dispat
 (``Node::sequence_nr``).
 """
 
+from typing import Final
+
 import numpy as np
 
 from profkit.dataclass import dataclass
@@ -18,8 +20,8 @@ from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations
 from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
 
-NO_RUN = -1
-_MIN_NODES = 3
+NO_RUN: Final = -1
+_MIN_NODES: Final = 3
 """An allocation is retained if it is live this many nodes later, or at the end of its run."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Final
 
 from profkit.model.rank_lanes import JobLanes, RankLane
 from profkit.names import visible
@@ -12,7 +13,7 @@ from profkit.readers.kineto.merge import RankFile, merge_traces, process_events
 from profkit.readers.stream import place_of
 from profkit.renderers.chrome._event_writer import EventWriter
 
-_STATES = {
+_STATES: Final = {
     "waiting": "waiting for the last rank", "transfer": "transfer",
     "late": "the others wait for this rank", "unmatched": "without a match",
 }  # fmt: skip

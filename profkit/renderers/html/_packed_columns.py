@@ -3,15 +3,15 @@
 import base64
 import gzip
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.model.memory_series import LiveGroups
 
-_LEVEL = 6
-_MAX_PLAIN = 500
+_LEVEL: Final = 6
+_MAX_PLAIN: Final = 500
 """Rows of groups that are not compressed."""
 
 

@@ -1,6 +1,7 @@
 """Skipped checks, faults of the recording, and the environment in which it was made."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from profkit.model.report import Report
 from profkit.names import short_path
@@ -9,7 +10,7 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
 
-_RECORDED = {
+_RECORDED: Final = {
     "stacks": "Python stacks", "shapes": "shapes", "memory": "memory", "modules": "modules",
     "flops": "FLOPs",
 }  # fmt: skip

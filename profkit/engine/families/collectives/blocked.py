@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from profkit.engine.wording import the_group, the_ranks
 from profkit.index.ranks.blocked import BlockedCollective, user_frame
@@ -13,7 +14,7 @@ from profkit.model.location import Location
 from profkit.names import visible
 from profkit.units import format_count, format_ns
 
-FIXES = {
+FIXES: Final = {
     "absent": "Let all ranks of the group reach the collective: no branch, exception or number of "
     "batches may depend on the rank.",
     "different": "All ranks of a group must call the same collectives, with the same sizes. Remove "
