@@ -78,8 +78,9 @@ def test_the_new_renderer_is_a_format_of_the_command_line(checkout: Path) -> Non
 def test_the_new_rule_and_renderer_follow_the_style(checkout: Path) -> None:
     files = ["profkit/detectors/full_sorts.py", "tests/detectors/test_full_sorts.py"]
     files.append("profkit/renderers/org.py")
-    run(checkout, "-m", "ruff", "check", *files)
-    run(checkout, "-m", "ruff", "format", "--check", *files)
+    assert run(checkout, "-m", "ruff", "check", *files) == "All checks passed!\n"
+    formatted = run(checkout, "-m", "ruff", "format", "--check", *files)
+    assert formatted == "3 files already formatted\n"
 
 
 def test_a_recorded_trace_reports_the_same_findings_as_before(checkout: Path) -> None:

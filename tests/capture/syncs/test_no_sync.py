@@ -152,7 +152,7 @@ def test_other_tasks_are_not_guarded() -> None:
     assert asyncio.run(both()) == ()
 
 
-def test_a_sync_in_the_backward_pass_is_that_of_its_caller() -> None:
+def test_a_sync_in_the_backward_pass_is_raised_at_its_line_and_counted() -> None:
     class Syncs(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
@@ -164,8 +164,11 @@ def test_a_sync_in_the_backward_pass_is_that_of_its_caller() -> None:
             return grad
 
     loss = Syncs.apply(torch.ones(1, requires_grad=True)).sum()
-    with profkit.no_sync(), pytest.raises(profkit.HostSyncError, match="in syncs"):
+    with profkit.no_sync() as guard, pytest.raises(profkit.HostSyncError) as caught:
         loss.backward()
+    (line,) = guard.lines
+    assert line.frame == Frame(__file__, line_of(syncs), "syncs")
+    assert caught.value.lines == (line,)
 
 
 def test_a_sync_in_a_native_thread_is_that_of_the_only_guard(
