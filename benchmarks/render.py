@@ -26,7 +26,7 @@ from isal import igzip
 
 from benchmarks.figures import compared
 from benchmarks.load import TRACES, repeated
-from profkit.api import Study, render, study
+from profkit.api import AnalysisResult, render, study
 from profkit.present.timeline import build_timeline
 from profkit.testing import TraceBuilder
 
@@ -169,7 +169,7 @@ def _shown(times: Seen | None) -> str:
 def measure(path: Path, folder: Path) -> None:
     """Print a row for one trace."""
     begin = time.perf_counter()
-    studied: Study = study(path)
+    studied: AnalysisResult = study(path)
     analysis_s = time.perf_counter() - begin
     report, recording = studied.report, studied.recording
     json_s = seconds(lambda: render(report, "json"))

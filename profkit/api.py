@@ -15,8 +15,8 @@ from profkit.analysis.several import (
 )
 from profkit.analysis.study import (
     ONE_BY_ONE,
+    AnalysisResult,
     Path,
-    Study,
     build_report,
     load_context,
     no_stage,
@@ -80,7 +80,7 @@ from profkit.readers.report import is_report, read_report
 from profkit.readers.stream import place_of
 
 __all__ = [
-    "Study", "analyze", "check", "compare", "history", "render", "study",
+    "AnalysisResult", "analyze", "check", "compare", "history", "render", "study",
     "what_if", "what_if_ranks",
 ]  # fmt: skip
 

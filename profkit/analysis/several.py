@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from profkit._version import __version__
 from profkit.analysis.options import DEFAULT_OPTIONS, AnalysisOptions
-from profkit.analysis.study import Study, study
+from profkit.analysis.study import AnalysisResult, study
 from profkit.dataclass import dataclass
 from profkit.engine.job_context import JobContext, RankReport
 from profkit.errors import (
@@ -478,14 +478,14 @@ def _rename(error: LoadError, place: str, path: str) -> None:
         error.members = tuple(member.replace(place, path, 1) for member in error.members)
 
 
-def _restore_paths(result: Study, paths: tuple[str, ...]) -> Study:
-    """Return a study of files with the paths as they were given, not absolute."""
+def _restore_paths(result: AnalysisResult, paths: tuple[str, ...]) -> AnalysisResult:
+    """Return a result with the paths of its files as they were given, not absolute."""
     source = replace(result.report.source, path=str(place_of(paths[0])))
     recording = replace(result.recording, paths=paths)
     return replace(result, report=replace(result.report, source=source), recording=recording)
 
 
-def _render(result: Study, request: AnalysisRequest) -> bytes:
+def _render(result: AnalysisResult, request: AnalysisRequest) -> bytes:
     module = renderer(request.format)
     options = {**request.format_options, "recording": result.recording}
     return module.render(result.report, options_of(module, options))

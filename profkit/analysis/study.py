@@ -39,7 +39,7 @@ _PLURALS: Final = {"trace": "traces", "snapshot": "snapshots", "live": "memory r
 
 
 @dataclass(frozen=True)
-class Study:
+class AnalysisResult:
     """A report and the recording that it was made from.
 
     Attributes:
@@ -64,7 +64,7 @@ def study(
     *,
     on_stage: OnStage | None = None,
     on_progress: OnProgress | None = None,
-) -> Study:
+) -> AnalysisResult:
     """Analyze one recording as :func:`profkit.analyze` does, and keep the recording.
 
     Args:
@@ -96,7 +96,7 @@ def study(
     # The cached report is complete: the recording itself is read only if a format displays it.
     if report is not None:
         on_stage(STAGE, stages.ns[STAGE])
-        return Study(report, LoadedRecording(lru_cache(read), tuple(paths)), choice)
+        return AnalysisResult(report, LoadedRecording(lru_cache(read), tuple(paths)), choice)
 
     ctx = read()
     results = results if results.n_rows == len(ctx.events) else Results()
@@ -111,7 +111,7 @@ def study(
         cache.store(key, lambda: entry_of(results.bounded()), stages)
         for stage, ns in stages.ns.items():
             on_stage(stage, ns)
-    return Study(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
+    return AnalysisResult(report, LoadedRecording(lambda: ctx, tuple(paths)), choice)
 
 
 def load_context(

@@ -12,7 +12,7 @@ from profkit.dataclass import dataclass
 if TYPE_CHECKING:
     from profkit.analysis.options import AnalysisOptions
     from profkit.analysis.several import Analyses, AnalysisRequest, Scale
-    from profkit.api import Study
+    from profkit.api import AnalysisResult
     from profkit.errors import NotATraceError
     from profkit.model.report import Report
     from profkit.present.renderer import LoadedRecording
@@ -31,17 +31,12 @@ class Input:
 
     Attributes:
         path: Its first file; of a job its folder.
-        study: The study that made the report; None for a saved report.
+        recording: The recording behind the report; None for a saved report.
     """
 
     path: str
     report: "Report"
-    study: "Study | None" = None
-
-    @property
-    def recording(self) -> "LoadedRecording | None":
-        """Return the recording behind the report; None for a saved report."""
-        return None if self.study is None else self.study.recording
+    recording: "LoadedRecording | None" = None
 
     @property
     def name(self) -> str:
@@ -110,7 +105,8 @@ def read_jobs(
         for analysis in analyses.reports:
             if analysis.is_job:
                 path = analysis.report.source.path
-                yield Input(path, analysis.report, run_study(analysis.paths[:1], options, shown))
+                result = run_study(analysis.paths[:1], options, shown)
+                yield Input(path, analysis.report, result.recording)
             else:
                 singles.append(Recording(analysis.paths, is_member=True))
     yield from _read_recordings(singles, options, shown)
@@ -231,7 +227,9 @@ def _with_notes(analyses: "Analyses") -> "Analyses":
     return analyses
 
 
-def run_study(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> "Study":
+def run_study(
+    paths: Sequence[str], options: "AnalysisOptions", shown: Progress
+) -> "AnalysisResult":
     """Read and analyze the files of one recording, and show the progress."""
     from profkit.analysis.study import study
 
@@ -246,5 +244,5 @@ def _read(paths: Sequence[str], options: "AnalysisOptions", shown: Progress) -> 
         saved = read_report(place_of(paths[0]), options.limit_bytes)
         if saved is not None:
             return Input(paths[0], saved)
-    study = run_study(paths, options, shown)
-    return Input(paths[0], study.report, study)
+    result = run_study(paths, options, shown)
+    return Input(paths[0], result.report, result.recording)

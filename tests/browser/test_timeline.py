@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from profkit.api import Study, render, study
+from profkit.api import AnalysisResult, render, study
 from profkit.engine.context import Context
 from profkit.model.events import EventTable, SparseColumn
 from profkit.present.renderer import LoadedRecording
@@ -42,12 +42,12 @@ def program() -> TraceBuilder:
 
 
 @pytest.fixture(scope="module")
-def studied(folder: Path) -> Study:
+def studied(folder: Path) -> AnalysisResult:
     return study(program().write(folder / "small.json"))
 
 
 @pytest.fixture(scope="module")
-def small(folder: Path, studied: Study) -> Path:
+def small(folder: Path, studied: AnalysisResult) -> Path:
     path = folder / "small.html"
     path.write_bytes(render(studied.report, "html", recording=studied.recording))
     return path
@@ -91,7 +91,7 @@ def expect_range(page: Page, begin: float, end: float) -> None:
     )
 
 
-def at_slice(page: Page, studied: Study, name: str) -> tuple[float, float]:
+def at_slice(page: Page, studied: AnalysisResult, name: str) -> tuple[float, float]:
     """Window coordinates of the middle of a kernel's first slice."""
     events = studied.recording.context.events
     row = next(i for i in range(len(events)) if events.name_of(i) == name)
@@ -105,7 +105,7 @@ def at_slice(page: Page, studied: Study, name: str) -> tuple[float, float]:
     return box["x"] + (middle - begin) / (end - begin) * box["width"], lane["y"] + 8
 
 
-def test_a_selected_step_fills_the_timeline(page: Page, studied: Study) -> None:
+def test_a_selected_step_fills_the_timeline(page: Page, studied: AnalysisResult) -> None:
     whole = visible_range(page)
     step = studied.report.summary.steps[1]
     page.locator("#timeline-step").select_option("1")
@@ -114,7 +114,7 @@ def test_a_selected_step_fills_the_timeline(page: Page, studied: Study) -> None:
     assert visible_range(page) == whole
 
 
-def test_the_table_of_steps_links_to_the_timeline(page: Page, studied: Study) -> None:
+def test_the_table_of_steps_links_to_the_timeline(page: Page, studied: AnalysisResult) -> None:
     step = studied.report.summary.steps[2]
     page.locator("#steps-table .go").nth(2).click()
     assert visible_range(page) == (step.start_ns, step.start_ns + step.dur_ns)
@@ -199,7 +199,9 @@ def test_a_pinch_zooms_and_pans(opened: Opener, small: Path) -> None:
     fingers.at("touchEnd")
 
 
-def test_a_tap_selects_and_one_finger_pans(opened: Opener, small: Path, studied: Study) -> None:
+def test_a_tap_selects_and_one_finger_pans(
+    opened: Opener, small: Path, studied: AnalysisResult
+) -> None:
     page = drawn(opened, small, has_touch=True)
     x, y = at_slice(page, studied, "odd_one")
     page.touchscreen.tap(x, y)
@@ -220,7 +222,9 @@ def test_a_tap_selects_and_one_finger_pans(opened: Opener, small: Path, studied:
     expect_range(page, begin + by, end + by)
 
 
-def test_the_tooltip_has_name_duration_line_and_operator(page: Page, studied: Study) -> None:
+def test_the_tooltip_has_name_duration_line_and_operator(
+    page: Page, studied: AnalysisResult
+) -> None:
     page.mouse.move(*at_slice(page, studied, "odd_one"))
     tip = page.locator("#timeline-view .slice-tip")
     expect(tip.locator("b")).to_have_text("odd_one")
@@ -235,7 +239,9 @@ def test_the_tooltip_has_name_duration_line_and_operator(page: Page, studied: St
     assert end - begin == pytest.approx(1.2 * 90_000)
 
 
-def test_a_search_sums_its_matches_and_steps_through_them(page: Page, studied: Study) -> None:
+def test_a_search_sums_its_matches_and_steps_through_them(
+    page: Page, studied: AnalysisResult
+) -> None:
     search = page.get_by_role("searchbox", name="Find").first
     search.fill("GEMM")
     kernel = next(k for k in studied.report.summary.top_kernels if k.name == "gemm")
@@ -337,7 +343,7 @@ def union_ns(pairs: list[tuple[int, int]]) -> int:
 
 
 def test_an_event_has_arguments_and_a_launch_and_areas_have_sums(
-    page: Page, studied: Study
+    page: Page, studied: AnalysisResult
 ) -> None:
     details = page.locator("#timeline-details")
     page.mouse.click(*at_slice(page, studied, "odd_one"))
@@ -602,7 +608,7 @@ def test_a_page_of_a_million_events_opens_and_zooms_to_a_single_event(
 
 
 def test_segments_of_the_critical_path_can_be_selected_and_are_not_counted_twice(
-    page: Page, studied: Study
+    page: Page, studied: AnalysisResult
 ) -> None:
     page.locator("#timeline-view .lanes").focus()
     page.locator("#timeline-step").select_option("1")

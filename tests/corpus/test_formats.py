@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profkit.analysis.options import AnalysisOptions
-from profkit.api import Study, analyze, render, study
+from profkit.api import AnalysisResult, analyze, render, study
 from profkit.model.report import Report
 from profkit.present.labels import part_label
 from profkit.present.renderer import renderers
@@ -22,10 +22,10 @@ TRACE_FILES = [path for path in FILES if path.parent.name == "traces"]
 LARGE_BYTES = 200_000
 """Packed; reading what a viewer reads of larger ones takes Python too long for every run."""
 
-_kept: dict[Path, Study] = {}
+_kept: dict[Path, AnalysisResult] = {}
 
 
-def studied(path: Path) -> Study:
+def studied(path: Path) -> AnalysisResult:
     """The study of a file; the last one is kept, since its tests follow each other."""
     if path not in _kept:
         _kept.clear()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from profkit.analysis.options import AnalysisOptions
-from profkit.api import Study, study
+from profkit.api import AnalysisResult, study
 from profkit.engine.context import Context
 from profkit.model.report import Report
 from tests.corpus.recordings import SNAPSHOTS, expected_figures, needs_corpus
@@ -34,7 +34,7 @@ each_snapshot = pytest.mark.parametrize(
 
 
 @functools.cache
-def studied(file: str) -> Study:
+def studied(file: str) -> AnalysisResult:
     return study(SNAPSHOTS / file, AnalysisOptions(strict=True))
 
 

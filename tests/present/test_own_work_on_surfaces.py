@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profkit.api import Study, analyze, render, study
+from profkit.api import AnalysisResult, analyze, render, study
 from profkit.errors import UsageError
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import HIDDEN
@@ -94,13 +94,15 @@ def one_step(builder: TraceBuilder) -> None:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["call", "mark"])
-def studied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def studied(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AnalysisResult:
     folder = tmp_path_factory.mktemp("own")
     return study(recorded(own=True, mark=request.param).write(folder / "t.pt.trace.json"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     folder = tmp_path_factory.mktemp("plain")
     return study(recorded(own=False).write(folder / "t.pt.trace.json"))
 
@@ -109,7 +111,9 @@ def shows_ours(text: str) -> list[str]:
     return [word for word in OURS if word in text]
 
 
-def test_steps_parts_and_path_are_those_of_the_program_alone(studied: Study, plain: Study) -> None:
+def test_steps_parts_and_path_are_those_of_the_program_alone(
+    studied: AnalysisResult, plain: AnalysisResult
+) -> None:
     for found, alone in ((studied.report.summary, plain.report.summary),):
         assert [step.dur_ns for step in found.steps] == [STEP_NS] * 3
         assert found.breakdown is not None
@@ -124,8 +128,10 @@ def test_steps_parts_and_path_are_those_of_the_program_alone(studied: Study, pla
         assert found.sync_sites == alone.sync_sites
 
 
-def test_findings_tell_what_they_tell_of_the_program_alone(studied: Study, plain: Study) -> None:
-    def told(found: Study) -> list[tuple[str, str]]:
+def test_findings_tell_what_they_tell_of_the_program_alone(
+    studied: AnalysisResult, plain: AnalysisResult
+) -> None:
+    def told(found: AnalysisResult) -> list[tuple[str, str]]:
         return [(each.rule, each.message) for each in found.report.findings]
 
     assert told(studied) == told(plain)
@@ -133,9 +139,9 @@ def test_findings_tell_what_they_tell_of_the_program_alone(studied: Study, plain
 
 @pytest.mark.parametrize("name", list(FLAMES))
 def test_flame_graphs_have_the_programs_calls_alone(
-    studied: Study, plain: Study, name: str
+    studied: AnalysisResult, plain: AnalysisResult, name: str
 ) -> None:
-    def sites(found: Study) -> list[set[tuple[str, str]]]:
+    def sites(found: AnalysisResult) -> list[set[tuple[str, str]]]:
         every = flames(found.recording.context, (name,))
         return [{(site.kind, site.name) for site in flame.sites} for flame in every]
 
@@ -143,15 +149,17 @@ def test_flame_graphs_have_the_programs_calls_alone(
 
 
 def test_the_flame_graph_of_host_time_leaves_profkits_time_to_nobody(
-    studied: Study, plain: Study
+    studied: AnalysisResult, plain: AnalysisResult
 ) -> None:
     (flame,) = flames(studied.recording.context, ("host-stack",))
     (alone,) = flames(plain.recording.context, ("host-stack",))
     assert int(flame.own.sum()) == int(alone.own.sum())
 
 
-def test_the_timeline_has_the_programs_threads_alone(studied: Study, plain: Study) -> None:
-    def lanes(found: Study) -> list[tuple[str, int, int]]:
+def test_the_timeline_has_the_programs_threads_alone(
+    studied: AnalysisResult, plain: AnalysisResult
+) -> None:
+    def lanes(found: AnalysisResult) -> list[tuple[str, int, int]]:
         drawn = build_timeline(found.recording.context, found.report)
         assert drawn is not None
         assert not shows_ours(" ".join(f"{site.name} {site.frame}" for site in drawn.sites))
@@ -161,7 +169,7 @@ def test_the_timeline_has_the_programs_threads_alone(studied: Study, plain: Stud
     assert "train.py" in [label for label, _, _ in lanes(studied)]
 
 
-def test_a_finding_is_called_from_the_program_alone(studied: Study) -> None:
+def test_a_finding_is_called_from_the_program_alone(studied: AnalysisResult) -> None:
     rule = next(each.rule for each in studied.report.findings if each.evidence.get("events"))
     calls = explain(studied.report, studied.recording, rule).calls
     assert [(frame.file, frame.function) for frame in calls] == [
@@ -171,7 +179,7 @@ def test_a_finding_is_called_from_the_program_alone(studied: Study) -> None:
 
 # A Parquet file has all events as recorded, with their categories.
 @pytest.mark.parametrize("name", sorted({each.INFO.name for each in renderers()} - {"parquet"}))
-def test_no_format_shows_profkits_calls(studied: Study, name: str) -> None:
+def test_no_format_shows_profkits_calls(studied: AnalysisResult, name: str) -> None:
     try:
         product = render(studied.report, name, recording=studied.recording)
     except UsageError:
@@ -179,7 +187,7 @@ def test_no_format_shows_profkits_calls(studied: Study, name: str) -> None:
     assert not shows_ours(product.decode("utf-8", "replace"))
 
 
-def test_an_exported_trace_keeps_the_ids_of_events(studied: Study, tmp_path: Path) -> None:
+def test_an_exported_trace_keeps_the_ids_of_events(studied: AnalysisResult, tmp_path: Path) -> None:
     product = render(studied.report, "chrome", recording=studied.recording)
     assert isinstance(product, bytes)
     check(events_of(product))

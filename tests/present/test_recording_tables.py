@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.api import Study, study
+from profkit.api import AnalysisResult, study
 from profkit.model.events import Category
 from profkit.present.recording_tables import (
     find_kernel_extremes,
@@ -19,11 +19,11 @@ RECORDED = Path(__file__).parents[2] / "traces"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     return study(write_gpu_training(tmp_path_factory.mktemp("train")))
 
 
-def test_device_time_belongs_to_the_innermost_module(trained: Study) -> None:
+def test_device_time_belongs_to_the_innermost_module(trained: AnalysisResult) -> None:
     found = {each.name: each for each in find_module_times(trained.recording.context)}
     assert {name: each.device_ns for name, each in found.items()} == {
         "Linear_0": STEPS * GEMM_NS,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profkit.api import Study, analyze, render, study
+from profkit.api import AnalysisResult, analyze, render, study
 from profkit.errors import LoadError
 from profkit.model.report import Report
 from profkit.present.critical_path import path_label
@@ -39,7 +39,7 @@ def gpu_program(*, absolute: bool = False) -> TraceBuilder:
     return b
 
 
-def exported(path: Path) -> tuple[Study, bytes]:
+def exported(path: Path) -> tuple[AnalysisResult, bytes]:
     studied = study(path)
     return studied, render(studied.report, "chrome", recording=studied.recording)
 
@@ -49,7 +49,9 @@ def of_any_place(report: Report) -> Report:
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, list[Event], list[Event]]:
+def gpu(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[AnalysisResult, list[Event], list[Event]]:
     """The study, the events of the recording, and the exported events."""
     path = gpu_program().write(tmp_path_factory.mktemp("gpu") / "gpu.json")
     studied, product = exported(path)
@@ -57,7 +59,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, list[Event], l
 
 
 def test_the_events_are_unchanged_and_the_added_ones_follow(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     _, before, after = gpu
     assert after[: len(before)] == before
@@ -95,7 +97,7 @@ def test_the_product_has_the_same_report_and_can_be_exported_again(
 
 
 def test_every_finding_is_a_slice_with_its_message_and_fix(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
     slices = {e["args"]["finding"]: e for e in ours(after) if "message" in e.get("args", {})}
@@ -109,7 +111,7 @@ def test_every_finding_is_a_slice_with_its_message_and_fix(
 
 
 def test_a_findings_slices_are_the_intervals_of_its_cost(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, before, after = gpu
     first_us = min(Decimal(e["ts"]) for e in before if "ts" in e)
@@ -125,7 +127,7 @@ def test_a_findings_slices_are_the_intervals_of_its_cost(
 
 
 def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, before, after = gpu
     named = Counter(
@@ -150,7 +152,7 @@ def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
 
 
 def test_the_idle_gaps_add_up_to_the_idle_time_of_the_report_by_cause(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
     by_cause: Counter[str] = Counter()
@@ -171,7 +173,7 @@ def counter(events: list[Event], name: str) -> list[tuple[Decimal, Any]]:
 
 
 def test_the_area_of_the_busy_counter_is_the_busy_time(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
     (device,) = studied.report.summary.devices
@@ -182,7 +184,7 @@ def test_the_area_of_the_busy_counter_is_the_busy_time(
 
 
 def test_the_queue_is_empty_at_the_end_and_memory_is_that_of_the_allocator(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     _, before, after = gpu
     assert counter(after, "cuda:0 queued launches")[-1][1] == 0
@@ -349,7 +351,7 @@ def test_a_trace_and_a_snapshots_history_have_the_same_clock(tmp_path: Path) -> 
 
 
 def test_the_critical_path_is_a_row_of_its_segments_with_exact_times(
-    gpu: tuple[Study, list[Event], list[Event]],
+    gpu: tuple[AnalysisResult, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
     ctx = studied.recording.context

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.api import Study, render, study
+from profkit.api import AnalysisResult, render, study
 from profkit.index.level_of_detail import build_levels, coarser
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
@@ -29,7 +29,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202egnp"
 
 
 @pytest.fixture(scope="module")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def studied(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     b = TraceBuilder(stacks=True, memory=True)
     for turn in range(150):
         with b.step(), b.frame("train.py", 3, HOSTILE):
@@ -43,7 +43,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def page(studied: Study) -> str:
+def page(studied: AnalysisResult) -> str:
     return render(studied.report, "html", recording=studied.recording).decode()
 
 
@@ -99,13 +99,13 @@ def tuples(slices: Slices) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def timeline_of(studied: Study) -> Timeline:
+def timeline_of(studied: AnalysisResult) -> Timeline:
     shown = build_timeline(studied.recording.context, studied.report)
     assert shown is not None
     return shown
 
 
-def test_the_page_has_every_slice_of_every_level(studied: Study, page: str) -> None:
+def test_the_page_has_every_slice_of_every_level(studied: AnalysisResult, page: str) -> None:
     written, shown = data(page, "timeline")["timeline"], timeline_of(studied)
     assert len(shown.levels) > 1
     assert [each["resolutionNs"] for each in written["levels"]] == [
@@ -126,7 +126,9 @@ def summed(differences: list[int]) -> Iterator[int | None]:
         yield value if each else None
 
 
-def test_every_event_on_the_page_has_its_ids_and_its_launch(studied: Study, page: str) -> None:
+def test_every_event_on_the_page_has_its_ids_and_its_launch(
+    studied: AnalysisResult, page: str
+) -> None:
     written, (finest, *_) = data(page, "timeline")["timeline"], timeline_of(studied).levels
     packed, event = written["arguments"], finest.slices.event.tolist()
     assert packed["isWhole"]
@@ -160,7 +162,7 @@ def test_every_event_on_the_page_has_its_ids_and_its_launch(studied: Study, page
 
 
 def test_arguments_beyond_the_limit_of_the_page_are_left_out(
-    studied: Study, monkeypatch: pytest.MonkeyPatch
+    studied: AnalysisResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slices = timeline_of(studied).levels[0].slices
     whole = pack_arguments(studied.recording.context, slices)
@@ -171,7 +173,7 @@ def test_arguments_beyond_the_limit_of_the_page_are_left_out(
     assert list(less["columns"]) == list(whole["columns"])[:-1]
 
 
-def test_a_page_that_is_too_large_merges_more_slices(studied: Study) -> None:
+def test_a_page_that_is_too_large_merges_more_slices(studied: AnalysisResult) -> None:
     shown = timeline_of(studied)
     whole = fit_levels(shown, 10_000_000)
     assert [each.level.resolution_ns for each in whole] == [
@@ -217,7 +219,7 @@ def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> 
     assert 1_000 < len(merged) < 20_000
 
 
-def test_a_single_level_is_merged_until_it_fits(studied: Study) -> None:
+def test_a_single_level_is_merged_until_it_fits(studied: AnalysisResult) -> None:
     shown = timeline_of(studied)
     only = Timeline(shown.start_ns, shown.end_ns, shown.lanes, shown.sites,
                     (Level(0, shown.levels[0].slices),), shown.steps)  # fmt: skip
@@ -243,7 +245,7 @@ def test_very_long_names_are_cut(tmp_path: Path) -> None:
     assert max(map(len, names)) <= 240
 
 
-def test_the_page_has_every_node_of_every_flame_graph(studied: Study, page: str) -> None:
+def test_the_page_has_every_node_of_every_flame_graph(studied: AnalysisResult, page: str) -> None:
     made = {flame.name: flame for flame in flames(studied.recording.context)}
     written = data(page, "flames")["flames"]
     assert written[0]["name"] == "host-line"
@@ -269,7 +271,7 @@ def test_the_page_has_every_node_of_every_flame_graph(studied: Study, page: str)
 
 
 def test_the_smallest_nodes_are_left_out_and_counted(
-    studied: Study, monkeypatch: pytest.MonkeyPatch
+    studied: AnalysisResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("profkit.renderers.html.flames.MAX_NODES", 5)
     page = render(studied.report, "html", recording=studied.recording).decode()
@@ -297,11 +299,11 @@ def test_a_recursive_call_counts_once_in_its_total(tmp_path: Path) -> None:
     assert (own[place["g"]], total[place["g"]], n[place["g"]]) == (10_000, 110_000, 1)
 
 
-def test_a_report_alone_has_neither_timeline_nor_flame_graphs(studied: Study) -> None:
+def test_a_report_alone_has_neither_timeline_nor_flame_graphs(studied: AnalysisResult) -> None:
     page = render(studied.report, "html").decode()
     assert 'id="timeline"' not in page
     assert 'id="flames"' not in page
 
 
-def test_the_page_is_deterministic(studied: Study, page: str) -> None:
+def test_the_page_is_deterministic(studied: AnalysisResult, page: str) -> None:
     assert render(studied.report, "html", recording=studied.recording).decode() == page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from profkit.api import Study, render, study
+from profkit.api import AnalysisResult, render, study
 from profkit.errors import OutputError, UsageError
 from profkit.model.events import EventTable
 from profkit.renderers import parquet
@@ -18,13 +18,13 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def read(studied: Study, table: str = "") -> Any:  # noqa: ANN401  (a table of pyarrow)
+def read(studied: AnalysisResult, table: str = "") -> Any:  # noqa: ANN401  (a table of pyarrow)
     product = render(studied.report, "parquet", table=table, recording=studied.recording)
     return pq.read_table(io.BytesIO(product))
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     """Two steps on a GPU, with memory and lines."""
     b = TraceBuilder(memory=True, stacks=True)
     for _ in range(2):
@@ -36,7 +36,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     """Two blocks of one line, one of them freed."""
     b = SnapshotBuilder()
     with b.frame("/home/me/train.py", 7, "train"):
@@ -45,7 +45,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study(b.write(tmp_path_factory.mktemp("snap") / "memory.snapshot.pickle"))
 
 
-def test_events_are_those_of_the_trace(gpu: Study) -> None:
+def test_events_are_those_of_the_trace(gpu: AnalysisResult) -> None:
     table = read(gpu)
     events: EventTable = gpu.recording.context.events
     frame = events.to_pandas()
@@ -54,7 +54,7 @@ def test_events_are_those_of_the_trace(gpu: Study) -> None:
         assert table.column(column).to_pylist() == theirs
 
 
-def test_times_are_integers_and_columns_have_units(gpu: Study) -> None:
+def test_times_are_integers_and_columns_have_units(gpu: AnalysisResult) -> None:
     schema = read(gpu).schema
     for name in ("ts_ns", "dur_ns"):
         assert schema.field(name).type == pa.int64()
@@ -64,7 +64,7 @@ def test_times_are_integers_and_columns_have_units(gpu: Study) -> None:
     assert schema.metadata[b"table"] == b"events"
 
 
-def test_events_have_their_step_and_source_line(gpu: Study) -> None:
+def test_events_have_their_step_and_source_line(gpu: AnalysisResult) -> None:
     found = read(gpu).to_pylist()
     ops = [row for row in found if row["name"] == "aten::mm"]
     assert [row["step"] for row in ops] == ["ProfilerStep#0", "ProfilerStep#1"]
@@ -76,14 +76,14 @@ def test_events_have_their_step_and_source_line(gpu: Study) -> None:
     assert all(row["correlation"] is not None and row["device"] == 0 for row in kernels)
 
 
-def test_memory_events_are_a_separate_table(gpu: Study) -> None:
+def test_memory_events_are_a_separate_table(gpu: AnalysisResult) -> None:
     found = read(gpu, "memory").to_pylist()
     assert [row["n_bytes"] for row in found] == [4096, 4096]
     assert {row["device"] for row in found} == {"cuda:0"}
     assert [row["total_allocated"] for row in found] == [4096, 8192]
 
 
-def test_a_snapshot_has_blocks_and_history_with_source_lines(snapshot: Study) -> None:
+def test_a_snapshot_has_blocks_and_history_with_source_lines(snapshot: AnalysisResult) -> None:
     blocks = read(snapshot).to_pylist()
     (alive,) = [row for row in blocks if row["state"] == "allocated"]
     assert alive["n_bytes"] == 4 << 20
@@ -94,7 +94,7 @@ def test_a_snapshot_has_blocks_and_history_with_source_lines(snapshot: Study) ->
     assert read(snapshot, "history").schema.field("time_us").metadata == {b"unit": b"us"}
 
 
-def test_the_tables_of_the_report_are_included(gpu: Study) -> None:
+def test_the_tables_of_the_report_are_included(gpu: AnalysisResult) -> None:
     names = parquet.table_names(gpu.report, parquet.Options(recording=gpu.recording))
     assert names[:3] == ("events", "memory", "findings")
     kernels = read(gpu, "kernels").to_pylist()
@@ -109,7 +109,7 @@ def test_a_report_alone_has_its_findings() -> None:
     assert table.schema.field("cost_ns").type == pa.int64()
 
 
-def test_the_same_recording_gives_the_same_bytes(gpu: Study) -> None:
+def test_the_same_recording_gives_the_same_bytes(gpu: AnalysisResult) -> None:
     products = [render(gpu.report, "parquet", recording=gpu.recording) for _ in range(2)]
     assert products[0] == products[1]
 
@@ -121,7 +121,7 @@ def test_hostile_names_are_unchanged(text: str) -> None:
     assert row["name"] == text.encode("utf-8", "backslashreplace").decode()
 
 
-def test_an_unknown_table_is_a_usage_error(gpu: Study) -> None:
+def test_an_unknown_table_is_a_usage_error(gpu: AnalysisResult) -> None:
     with pytest.raises(UsageError, match="There is no table 'blocks'"):
         read(gpu, "blocks")
 

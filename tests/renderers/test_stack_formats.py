@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profkit.api import Study, render, study
+from profkit.api import AnalysisResult, render, study
 from profkit.errors import UsageError
 from profkit.present.renderer import remark, renderer
 from profkit.testing import SnapshotBuilder, TraceBuilder
@@ -14,7 +14,7 @@ from tests.renderers import reports
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     """Two steps with stacks, each of which launches two kernels from two lines."""
     b = TraceBuilder(stacks=True)
     for _ in range(2):
@@ -26,7 +26,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     """Two blocks that are live at the peak, of two source lines."""
     b = SnapshotBuilder()
     with b.frame("/src/train.py", 3, "main"):
@@ -37,7 +37,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study(b.write(tmp_path_factory.mktemp("snap") / "m.snapshot.pickle"))
 
 
-def folded(studied: Study, weight: str = "", base: str = "") -> dict[str, int]:
+def folded(studied: AnalysisResult, weight: str = "", base: str = "") -> dict[str, int]:
     product = render(
         studied.report, "folded", weight=weight, base=base, recording=studied.recording
     )
@@ -49,7 +49,7 @@ def folded(studied: Study, weight: str = "", base: str = "") -> dict[str, int]:
     return found
 
 
-def scopes(studied: Study, weight: str = "") -> Any:  # noqa: ANN401  (a JSON tree)
+def scopes(studied: AnalysisResult, weight: str = "") -> Any:  # noqa: ANN401  (a JSON tree)
     product = render(studied.report, "speedscope", weight=weight, recording=studied.recording)
     tree = json.loads(product)
     check(tree)
@@ -73,7 +73,7 @@ def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
     assert 0 <= tree["activeProfileIndex"] < max(1, len(tree["profiles"]))
 
 
-def test_host_time_adds_up_to_the_outermost_calls(traced: Study) -> None:
+def test_host_time_adds_up_to_the_outermost_calls(traced: AnalysisResult) -> None:
     ctx = traced.recording.context
     steps = [r for r in range(len(ctx.events)) if ctx.events.name_of(r).startswith("ProfilerStep")]
     found = folded(traced, "host")
@@ -81,7 +81,7 @@ def test_host_time_adds_up_to_the_outermost_calls(traced: Study) -> None:
     assert folded(traced) == found
 
 
-def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: Study) -> None:
+def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: AnalysisResult) -> None:
     (stack,) = [
         stack for stack in folded(traced, "host", base="/src") if stack.endswith("aten::mm")
     ]
@@ -89,7 +89,7 @@ def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: Study) -
     assert frames[-3:] == ["main (train.py:3)", "forward:x (model.py:8)", "aten::mm"]
 
 
-def test_device_time_adds_up_by_the_stack_of_the_launch(traced: Study) -> None:
+def test_device_time_adds_up_by_the_stack_of_the_launch(traced: AnalysisResult) -> None:
     found = folded(traced, "device")
     assert sum(found.values()) == 2 * (50_333 + 1_000)
     (gemm,) = [stack for stack in found if stack.endswith(";gemm")]
@@ -97,7 +97,7 @@ def test_device_time_adds_up_by_the_stack_of_the_launch(traced: Study) -> None:
     assert found[gemm] == 2 * 50_333
 
 
-def test_bytes_at_the_peak_add_up_to_its_blocks(snapshot: Study) -> None:
+def test_bytes_at_the_peak_add_up_to_its_blocks(snapshot: AnalysisResult) -> None:
     found = folded(snapshot)
     assert sum(found.values()) == 12 << 20
     assert found[next(each for each in found if each.endswith("forward (/src/model.py:8)"))] == (
@@ -108,7 +108,7 @@ def test_bytes_at_the_peak_add_up_to_its_blocks(snapshot: Study) -> None:
     assert profile["endValue"] == 12 << 20
 
 
-def test_speedscope_has_a_profile_for_each_kind_with_the_same_sums(traced: Study) -> None:
+def test_speedscope_has_a_profile_for_each_kind_with_the_same_sums(traced: AnalysisResult) -> None:
     tree = scopes(traced)
     sums = {profile["name"].partition(":")[0]: profile["endValue"] for profile in tree["profiles"]}
     assert sums["Host time by stack"] == sum(folded(traced, "host").values())
@@ -117,7 +117,7 @@ def test_speedscope_has_a_profile_for_each_kind_with_the_same_sums(traced: Study
     assert {"name": "forward;x", "file": "/src/model.py", "line": 8} in frames
 
 
-def test_one_kind_is_selected_by_name(traced: Study) -> None:
+def test_one_kind_is_selected_by_name(traced: AnalysisResult) -> None:
     (profile,) = scopes(traced, "device-line")["profiles"]
     assert profile["name"].startswith("Device time by line")
 
@@ -133,7 +133,7 @@ def test_without_stacks_there_are_operators_and_a_remark(tmp_path: Path) -> None
         assert "operators are shown instead" in said
 
 
-def test_with_stacks_there_is_no_remark(traced: Study) -> None:
+def test_with_stacks_there_is_no_remark(traced: AnalysisResult) -> None:
     assert remark(renderer("folded"), traced.report, {"recording": traced.recording}) == ""
 
 
@@ -165,7 +165,7 @@ def test_hostile_names_stay_in_their_line(text: str) -> None:
 
 
 def test_unknown_weights_are_usage_errors_that_list_the_others(
-    traced: Study, snapshot: Study
+    traced: AnalysisResult, snapshot: AnalysisResult
 ) -> None:
     with pytest.raises(UsageError, match="no stacks weighted by 'hosts'"):
         folded(traced, "hosts")

@@ -50,7 +50,7 @@ _NO_SCRIPTS: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
-class AnalysisResult:
+class TaskAnswer:
     """The result of a task: an error about a file and how to proceed, or the main figures."""
 
     error: str = ""
@@ -70,12 +70,12 @@ def main(arguments: list[str]) -> int:
     try:
         answer = _TASKS[task](paths, Path(folder))
     except ProfkitError as error:
-        answer = AnalysisResult(visible(error.message), visible(error.hint))
+        answer = TaskAnswer(visible(error.message), visible(error.hint))
     _write(Path(folder) / "answer.json", answer)
     return 0
 
 
-def analyze(paths: list[str], folder: Path) -> AnalysisResult:
+def analyze(paths: list[str], folder: Path) -> TaskAnswer:
     """Analyze the files of one recording, and write the results to a folder.
 
     Raises:
@@ -87,7 +87,7 @@ def analyze(paths: list[str], folder: Path) -> AnalysisResult:
     _write_report(report, page, folder)
     errors = find_misreadings(studied.recording.context, report)
     _write(folder / "tab.json", {"sections": list_sections(page), "misreadings": errors})
-    return AnalysisResult(run_summary=summarize_run(report))
+    return TaskAnswer(run_summary=summarize_run(report))
 
 
 def _write_report(report: Report, page: bytes, folder: Path) -> None:
@@ -96,7 +96,7 @@ def _write_report(report: Report, page: bytes, folder: Path) -> None:
     (folder / "policy.txt").write_text(find_policy(page))
 
 
-def analyze_ranks(paths: list[str], folder: Path) -> AnalysisResult:
+def analyze_ranks(paths: list[str], folder: Path) -> TaskAnswer:
     """Analyze the traces of a job, as ``profkit analyze`` does, and write the results to a folder.
 
     Args:
@@ -107,15 +107,15 @@ def analyze_ranks(paths: list[str], folder: Path) -> AnalysisResult:
         report = report_on_ranks(((path,) for path in paths), of=paths[0])
     if report is None:
         hint = "Ranks of a job have the same world size and were recorded at the same time."
-        return AnalysisResult(
+        return TaskAnswer(
             "This recording and the others in its folder do not belong to one job.", hint
         )
 
     _write_report(report, render(report, "html"), folder)
-    return AnalysisResult(run_summary=summarize_run(report))
+    return TaskAnswer(run_summary=summarize_run(report))
 
 
-def compare_recordings(paths: list[str], folder: Path) -> AnalysisResult:
+def compare_recordings(paths: list[str], folder: Path) -> TaskAnswer:
     """Compare two recordings, or reports of them, and write the results to a folder.
 
     Raises:
@@ -130,7 +130,7 @@ def compare_recordings(paths: list[str], folder: Path) -> AnalysisResult:
         "tables": list(_build_tables(difference)),
     }
     _write(folder / "tab.json", tab)
-    return AnalysisResult()
+    return TaskAnswer()
 
 
 _TASKS: Final = {"analyze": analyze, "ranks": analyze_ranks, "compare": compare_recordings}
