@@ -93,15 +93,15 @@ def main_name(line: PathLine) -> str:
 
 
 def main_share(line: PathLine) -> str:
-    """Return the share of the main name, or empty where it is nearly all of the line."""
+    """Return the share of the main name, or empty where it is none or nearly all of the line."""
     is_all = line.main_share >= _NEARLY_ALL * line.share
-    return "" if is_all else format_share(line.main_share)
+    return "" if is_all or not main_name(line) else format_share(line.main_share)
 
 
 def main_word(line: PathLine) -> str:
     """``mostly`` before a name with at least half of the line, ``longest`` before another one.
 
-    Empty where the name is nearly all of it.
+    Empty where there is no name, or it is nearly all of the line.
     """
     if not main_share(line):
         return ""

@@ -3,16 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.model.critical_path import PathLine
 from profkit.model.report import Breakdown, Report
 from profkit.present.critical_path import (
-    WITH_KERNEL_NAMES,
     large_lines,
     main_kinds,
-    main_name,
-    main_share,
     main_word,
-    path_label,
     path_title,
     unexplained_text,
 )
@@ -21,16 +16,11 @@ from profkit.present.document import (
     DocumentSection,
     ListBlock,
     ListItem,
-    Name,
     Part,
     PartKind,
     TableBlock,
-    TableColumn,
     TableRow,
     TimeParts,
-    columns_of,
-    name_of,
-    one_line,
 )
 from profkit.present.labels import (
     breakdown_title,
@@ -42,8 +32,9 @@ from profkit.present.labels import (
 )
 from profkit.present.part_colors import color_number, is_idle
 from profkit.present.renderer import ReadersOptions
-from profkit.present.tables.screen import place_cell
-from profkit.units import format_count, format_ns, format_share
+from profkit.present.tables.path_tables import define_path_lines
+from profkit.present.tables.screen import lay_out_table
+from profkit.units import format_count, format_ns
 
 _N_BRIEF_LINES: Final = 2
 _WORK: Final[dict[str, PartKind]] = {
@@ -99,25 +90,11 @@ def build_path_section(report: Report, options: ReadersOptions) -> Iterator[Docu
     if path is None:
         return
 
-    rows = tuple(
-        TableRow(
-            (
-                path_label(line.kind),
-                format_ns(line.mean_ns),
-                format_share(line.share),
-                place_cell(line.location, options.base) or "",
-                name,
-                main_share(line) if name else "",
-            ),
-            word=main_word(line) if name else "",
-        )
-        for line in large_lines(path)[: options.limit]
-        for name in (_main_name(line),)
-    )
-    columns = (
-        *columns_of("critical path", ("time", "share"), ("source line", "longest")),
-        TableColumn("of the path", "text"),
-    )
+    lines = large_lines(path)[: options.limit]
+    columns, cells = lay_out_table(define_path_lines(report), lines, options.base)
+    words = map(main_word, lines)
+    rows = tuple(TableRow(row, word=word) for row, word in zip(cells, words, strict=True))
+
     # A screen of text shows the first lines alone, each as a sentence.
     n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
     blocks: list[Block] = [TableBlock(columns, rows, n_brief)] if rows else []
@@ -127,10 +104,3 @@ def build_path_section(report: Report, options: ReadersOptions) -> Iterator[Docu
     kinds = main_kinds(path, everything=options.verbose)
     title, is_of_one_rank = path_title(path), bool(report.ranks)
     yield DocumentSection(title, tuple(blocks), kinds, is_of_one_rank=is_of_one_rank)
-
-
-def _main_name(line: PathLine) -> Name | str:
-    if line.kind in WITH_KERNEL_NAMES:
-        return Name(one_line(line.main_name), is_kernel=True)
-    name = main_name(line)
-    return name_of(name) if name else ""

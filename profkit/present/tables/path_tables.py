@@ -2,10 +2,18 @@
 
 from typing import Final
 
+from profkit.model.critical_path import PathLine
 from profkit.model.report import Report
-from profkit.present.critical_path import entry_name, main_name, path_label
+from profkit.present.critical_path import (
+    WITH_KERNEL_NAMES,
+    entry_name,
+    main_name,
+    main_share,
+    path_label,
+)
+from profkit.present.document import Name, one_line
 from profkit.present.tables.columns import PLACE
-from profkit.present.tables.definition import Column, Table
+from profkit.present.tables.definition import Column, Table, with_screen_titles
 
 _KIND: Final = Column("text", "", "kind", value=lambda part: path_label(part.kind))
 _RAW_KIND: Final = Column("text", "kind")
@@ -18,6 +26,17 @@ _SEGMENTS: Final = Column("count", "n_segments", "segments")
 _LINE: Final = Column(
     "place", "", "line", "of device work that of its launch", value="location"
 )  # fmt: skip
+
+
+def _main_name(line: PathLine) -> Name | str:
+    """Return the main name for a screen, which cuts kernels to its width."""
+    name = main_name(line)
+    is_kernel = name and line.kind in WITH_KERNEL_NAMES
+    return Name(one_line(line.main_name), is_kernel=True) if is_kernel else name
+
+
+_ON_PAGE: Final = ("kind", "per step", "total", "segments", "longest", "of the path")
+"""Columns of the source lines that the page alone has."""
 
 _PART_COLUMNS: Final = (_KIND, _RAW_KIND, *_TIMES)
 _NAME_COLUMNS: Final = (
@@ -32,12 +51,22 @@ _NAME_COLUMNS: Final = (
     *PLACE,
 )
 _LINE_COLUMNS: Final = (
-    _LINE,
-    _KIND,
-    *_TIMES,
-    _SEGMENTS,
-    Column("name", "", "longest", "the name with most of this time", value=main_name),
-    Column("share", "main_share", "of the path", "the time of that name"),
+    # A screen of text shows each line as a sentence: its kind first, and one time.
+    Column("place", screen="critical path", value=lambda line: path_label(line.kind)),
+    Column("ns", screen="time", value="mean_ns"),
+    *with_screen_titles(
+        (
+            _LINE,
+            _KIND,
+            *_TIMES,
+            _SEGMENTS,
+            Column("name", "", "longest", "the name with most of this time", value=main_name),
+            Column("share", "main_share", "of the path", "the time of that name"),
+        ),
+        {**dict.fromkeys(_ON_PAGE, ""), "line": "source line"},
+    ),
+    Column("name", screen="longest", value=_main_name),
+    Column("text", screen="of the path", value=main_share),
 )
 _CALL_COLUMNS: Final = (
     Column("name", "call", "call"),

@@ -53,7 +53,7 @@ def _build_cell(column: Column, item: object, base: str) -> Cell:
         return place_cell(value, base) or ""
     if value is None or value == "":
         return ""
-    if isinstance(value, MemorySeriesRow):
+    if isinstance(value, MemorySeriesRow | Name):
         return value
 
     if column.kind in FORMATS:
