@@ -58,6 +58,7 @@ from profkit.index.compute.inputs import parse_inputs
 from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching, rows_named
+from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.graph_nodes import (
     GraphNodes,
     RetainedBytes,
@@ -71,7 +72,6 @@ from profkit.rule import (
     Context,
     Cost,
     Finding,
-    Int64s,
     Location,
     Mask,
     Rows,
@@ -154,21 +154,14 @@ def _find_unused_runs(
     n_runs = int(nodes.run.max()) + 1
     n_bytes = ctx.allocations.n_bytes[saved.alloc]
     run = nodes.run[saved.node]
-    total_bytes = _sum_by_run(run, n_bytes, n_runs)
-    freed_bytes = _sum_by_run(run[saved.is_freed], n_bytes[saved.is_freed], n_runs)
+    total_bytes = sum_by_key(n_runs, run, n_bytes)
+    freed_bytes = sum_by_key(n_runs, run[saved.is_freed], n_bytes[saved.is_freed])
     is_counted = (nodes.run >= 0) & in_windows(ctx, nodes.row)
-    n_nodes = _sum_by_run(nodes.run[is_counted], nodes.n[is_counted], n_runs)
+    n_nodes = sum_by_key(n_runs, nodes.run[is_counted], nodes.n[is_counted])
 
     is_unused = (n_nodes >= thresholds.min_nodes_count) & (total_bytes > 0)
     is_freed = freed_bytes >= thresholds.min_freed_share * total_bytes
     return np.flatnonzero(is_unused & is_freed), np.flatnonzero(is_unused & ~is_freed)
-
-
-def _sum_by_run(run: Int64s, values: Int64s, n_runs: int) -> Int64s:
-    # Not by np.bincount, whose weights are floats: sums of bytes stay exact.
-    sums = np.zeros(n_runs, dtype=np.int64)
-    np.add.at(sums, run, values)
-    return sums
 
 
 def _group_by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:

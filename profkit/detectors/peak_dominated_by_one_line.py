@@ -46,6 +46,7 @@ from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
 from profkit.index.snapshot.stack_lines import NO_LINE
+from profkit.index.sums import sum_by_key
 from profkit.rule import (
     Context,
     Cost,
@@ -128,8 +129,7 @@ def _find_candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list
     is_candidate &= line != NO_LINE
 
     lines, group = np.unique(line[is_candidate], return_inverse=True)
-    line_bytes = np.zeros(len(lines), dtype=np.int64)
-    np.add.at(line_bytes, group, live.n_bytes[is_candidate])
+    line_bytes = sum_by_key(len(lines), group, live.n_bytes[is_candidate])
     order = np.argsort(-line_bytes, kind="stable")[:limit]
     return [int(lines[i]) for i in order if line_bytes[i] >= min_bytes]
 

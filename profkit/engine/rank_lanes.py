@@ -9,12 +9,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import time_parts
-from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.job_context import JobContext
 from profkit.index.intervals import union
 from profkit.index.level_of_detail import coarser, joined, stacked, within_rows
 from profkit.index.ranks.delays import Delays
 from profkit.index.ranks.matching import Matches
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.job import Lateness
 from profkit.model.rank_lanes import CallState, JobLanes, LaneSite, OwnTime, RankClock, RankLane

@@ -12,6 +12,7 @@ from profkit.index.device.streams import device_of
 from profkit.index.distinct import numbered
 from profkit.index.host.call_paths import Paths
 from profkit.index.host.frames import parse_frame
+from profkit.index.sums import sum_by_key
 from profkit.model.events import HOST_CALLS, NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
 from profkit.model.location import Frame
@@ -106,8 +107,7 @@ class FlameSiteTable:
             lives: Blocks by node in ``paths``, whose nodes are in the graph too.
         """
         parent, site = paths.columns()
-        self_weight = np.zeros(len(paths), dtype=np.int64)
-        np.add.at(self_weight, node, weight)
+        self_weight = sum_by_key(len(paths), node, weight)
         n = np.bincount(node, minlength=len(paths))
 
         # Nodes stay that have weights, or blocks of the history, and the nodes above them.

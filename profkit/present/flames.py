@@ -9,6 +9,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, number_tree_paths
 from profkit.index.host.source import NO_FRAME
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
 from profkit.model.torch_names import MODULE_PREFIX
@@ -195,8 +196,7 @@ def find_idle_threads(flame: Flame) -> list[int]:
     is_waiting = waits[flame.site]
     for nodes in flame.by_depth[1:]:
         is_waiting[nodes] |= is_waiting[flame.parent[nodes]]
-    waiting = np.zeros(len(flame), dtype=np.int64)
-    np.add.at(waiting, root[is_waiting], flame.own[is_waiting])
+    waiting = sum_by_key(len(flame), root[is_waiting], flame.own[is_waiting])
 
     return [
         node

@@ -13,6 +13,7 @@ from profkit.index.snapshot.block_lifetimes import BlockLifetimes
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import bytes_over_time, representative_places
 from profkit.index.snapshot.stack_lines import NO_LINE
+from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, NO_ROW, Int64s, Rows
 from profkit.model.location import NO_SOURCE_LINE, numbered_line
@@ -85,8 +86,7 @@ def live_groups(group: Int64s, blocks: BlockLifetimes, moments: Rows) -> LiveGro
     # One integer stands for a group and both moments.
     key, place = numbered((group * n_places + first) * n_places + last)
 
-    n_bytes = np.zeros(len(key), dtype=np.int64)
-    np.add.at(n_bytes, place, blocks.n_bytes)
+    n_bytes = sum_by_key(len(key), place, blocks.n_bytes)
     return LiveGroups(
         group=key // n_places**2,
         first=key // n_places % n_places,
@@ -210,8 +210,7 @@ def _find_heaviest(
     of_block: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n: int
 ) -> Sequence[int]:
     """Find the groups with the most bytes at any moment, the most first."""
-    total = np.zeros(n, dtype=np.int64)
-    np.add.at(total, of_block, n_bytes)
+    total = sum_by_key(n, of_block, n_bytes)
     # The bytes of all groups at all moments would need too much memory.
     candidates = np.argsort(-total, kind="stable")[:_MAX_CANDIDATES]
 

@@ -9,8 +9,9 @@ from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.index.distinct import distinct
 from profkit.index.host.source import NO_FRAME
+from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.live_bytes import device_label
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.report import KernelSummary
 from profkit.model.torch_names import MODULE_PREFIX
 
@@ -88,7 +89,7 @@ def find_module_times(ctx: Context) -> tuple[ModuleTime, ...]:
         return ()
     is_op: Mask = events.category == Category.OP
     ops = np.flatnonzero(is_op & (source.module != NO_FRAME))
-    op_ns = _sum_by_key(n, source.module[ops], ctx.op_self_ns[ops])
+    op_ns = sum_by_key(n, source.module[ops], ctx.op_self_ns[ops])
     n_ops = np.bincount(source.module[ops], minlength=n)
 
     # Device work belongs to the module around its operator, or without one around its launch.
@@ -96,7 +97,7 @@ def find_module_times(ctx: Context) -> tuple[ModuleTime, ...]:
     in_module = origin != NO_ROW
     in_module[in_module] = source.module[origin[in_module]] != NO_FRAME
     work_ns = events.dur_ns[launches.work[in_module]]
-    device_ns = _sum_by_key(n, source.module[origin[in_module]], work_ns)
+    device_ns = sum_by_key(n, source.module[origin[in_module]], work_ns)
 
     calls = _find_module_calls(ctx)
     times = []
@@ -158,8 +159,8 @@ def find_operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:
         # Allocations have positive sizes, frees negative ones.
         is_allocation = n_bytes > 0
         counts = np.bincount(name[is_allocation], minlength=size)
-        allocated = _sum_by_key(size, name[is_allocation], n_bytes[is_allocation])
-        net = _sum_by_key(size, name, n_bytes)
+        allocated = sum_by_key(size, name[is_allocation], n_bytes[is_allocation])
+        net = sum_by_key(size, name, n_bytes)
         device = device_label(kind, number)
         memories += [
             OperatorMemory(events.names[i], device, int(counts[i]), int(allocated[i]), int(net[i]))
@@ -190,10 +191,3 @@ def _find_innermost_ops(ctx: Context, rows: Rows) -> Int32s:
     """Return the innermost operator at the time of some memory events, or NO_ROW."""
     # NO_ROW, which is -1, selects the appended element.
     return np.append(ctx.innermost_op, np.int32(NO_ROW))[ctx.rows_of_memory[rows]]
-
-
-def _sum_by_key(n: int, keys: Int32s, weights: Int64s) -> Int64s:
-    """Sum of weights by key, exact for integers. Shape ``(n,)``."""
-    sums = np.zeros(n, dtype=np.int64)
-    np.add.at(sums, keys, weights)
-    return sums

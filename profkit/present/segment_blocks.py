@@ -5,6 +5,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_state, use_of_blocks
 from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.memory_series import Clock
 from profkit.model.snapshot import UInt8s
@@ -69,8 +70,7 @@ def find_segment_blocks(memory: DeviceMemory) -> SegmentBlocks:
     gap = begin - end_before
     # Blocks that overlap or exceed their segment are drawn next to each other.
     gap[(gap < 0) | (begin + n_bytes > segments.total_bytes[segment_rows][of_block])] = 0
-    in_blocks = np.zeros(len(segment_rows), dtype=np.int64)
-    np.add.at(in_blocks, of_block, gap + n_bytes)
+    in_blocks = sum_by_key(len(segment_rows), of_block, gap + n_bytes)
 
     times, clock = clock_of(memory)
     at = np.full(len(blocks), NO_ROW, dtype=np.int64)

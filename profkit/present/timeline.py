@@ -18,6 +18,7 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.level_of_detail import build_levels, order_of, stacked, within_rows
 from profkit.index.runtime_calls import ALLOCATOR
+from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import PathKind
 from profkit.model.events import (
     DEVICE_WORK,
@@ -450,8 +451,7 @@ def _find_sites(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     site = np.zeros(len(events), dtype=np.int64)
     site[shown] = shown_site
 
-    total_ns = np.zeros(len(named_keys), dtype=np.int64)
-    np.add.at(total_ns, shown_site, events.dur_ns[shown])
+    total_ns = sum_by_key(len(named_keys), shown_site, events.dur_ns[shown])
     n = np.bincount(shown_site, minlength=len(named_keys))
     sites = []
     keys = zip(named_keys.tolist(), caused_keys.tolist(), strict=True)

@@ -4,9 +4,9 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import device_work_in_steps, per_step
-from profkit.engine.figures.sums import sum_by_key
 from profkit.index.compute.categories import WORK_CATEGORIES, elementwise_rows
 from profkit.index.runtime_calls import names_matching
+from profkit.index.sums import sum_by_key
 from profkit.model.events import Category, Mask
 from profkit.model.report import CategorySummary
 from profkit.model.torch_names import FRAMING

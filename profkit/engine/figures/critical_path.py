@@ -11,11 +11,11 @@ from profkit.engine.families.sampled_python import SampledPlace
 from profkit.engine.figures.path_segments import PathSegments, group_path_segments, name_of_segment
 from profkit.engine.figures.path_steps import build_path_steps
 from profkit.engine.figures.sampled_path import SampledPath, build_sampled_path
-from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
+from profkit.index.sums import sum_by_key
 from profkit.model.critical_path import (
     BlockingCall,
     CriticalPathSummary,

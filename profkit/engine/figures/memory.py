@@ -8,9 +8,9 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import summarize_snapshot
-from profkit.engine.figures.sums import sum_by_key
 from profkit.index.host.nesting import find_rows_open_at
 from profkit.index.snapshot.annotated_regions import find_peaks_between
+from profkit.index.sums import sum_by_key
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, find_window_peaks, peaks
 from profkit.model.events import MISSING, NO_ROW
 from profkit.model.live_memory import LiveMemory, MemorySample

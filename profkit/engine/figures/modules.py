@@ -10,11 +10,11 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
-from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import distinct
 from profkit.index.host.call_paths import TOP
 from profkit.index.host.modules import ModuleTree, measure_own_times
 from profkit.index.host.source import NO_FRAME
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.report import ModuleSummary, Throughput
 from profkit.patterns import regex

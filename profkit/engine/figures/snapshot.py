@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.sums import sum_by_key
 from profkit.index.distinct import distinct
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.annotated_regions import find_annotated_regions
@@ -20,6 +19,7 @@ from profkit.index.snapshot.replay import (
 )
 from profkit.index.snapshot.segment_map import SegmentMap, find_fragmentation_sites
 from profkit.index.snapshot.stack_lines import StackLines
+from profkit.index.sums import sum_by_key
 from profkit.model.events import MISSING
 from profkit.model.memory_summary import (
     AllocationSite,

@@ -7,7 +7,6 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.engine.context import Context
 from profkit.engine.figures.per_step import calls_in_steps, device_work_in_steps, per_step
-from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.figures.throughput import TimedWork, compute_throughput
 from profkit.index.compute.categories import WORK_CATEGORIES
 from profkit.index.device.occupancy import (
@@ -18,6 +17,7 @@ from profkit.index.device.occupancy import (
 )
 from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, LineSummary, OpSummary, RegionSummary
 from profkit.model.torch_names import COLLECTIVE, FRAMING

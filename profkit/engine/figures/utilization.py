@@ -5,7 +5,6 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.sums import sum_by_key
 from profkit.engine.figures.throughput import TimedWork, product_precision
 from profkit.engine.windows import in_windows, windows_ns
 from profkit.index.compute.categories import WORK_CATEGORIES
@@ -14,6 +13,7 @@ from profkit.index.compute.peaks import Peak, Precision
 from profkit.index.distinct import distinct, marked, numbered
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.report import FlopSummary, PeakFlops
 from profkit.model.torch_names import BACKWARD

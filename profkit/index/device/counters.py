@@ -6,6 +6,7 @@ import numpy.typing as npt
 from profkit.dataclass import dataclass
 from profkit.index.intervals import Intervals, covered_within
 from profkit.index.launches import Launches
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, EventTable, Int64s, Rows
 
 
@@ -34,8 +35,7 @@ def counter_of_changes(at_ns: Int64s, changes: Int64s) -> CounterSeries:
         return CounterSeries(at_ns, changes)
 
     moments, group = np.unique(at_ns, return_inverse=True)
-    by_moment = np.zeros(len(moments), dtype=np.int64)
-    np.add.at(by_moment, group, changes)
+    by_moment = sum_by_key(len(moments), group, changes)
     is_change = by_moment != 0
     return CounterSeries(moments[is_change], np.cumsum(by_moment)[is_change])
 

@@ -15,6 +15,7 @@ from profkit.index.host.call_paths import TOP, Paths
 from profkit.index.host.nesting import CallTree, compute_self_ns
 from profkit.index.host.source import backward_rows
 from profkit.index.runtime_calls import rows_named
+from profkit.index.sums import sum_by_key
 from profkit.model.events import (
     NO_ROW,
     Category,
@@ -82,8 +83,7 @@ def build_module_tree(events: EventTable, tree: CallTree, forward: Int32s) -> Mo
 
     calls, first_ns = np.flatnonzero(is_call), np.full(n_modules, np.iinfo(np.int64).max)
     timed_rows, spent_ns = measure_own_times(events, tree, forward, node)
-    host_ns = np.zeros(n_modules, dtype=np.int64)
-    np.add.at(host_ns, node[timed_rows], spent_ns)
+    host_ns = sum_by_key(n_modules, node[timed_rows], spent_ns)
     np.minimum.at(first_ns, node[calls], events.ts_ns[calls])
 
     return ModuleTree(

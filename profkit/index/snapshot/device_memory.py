@@ -27,6 +27,7 @@ from profkit.index.snapshot.segment_map import (
 )
 from profkit.index.snapshot.stack_lines import StackLines, find_stack_lines
 from profkit.index.snapshot.what_if import WhatIf, build_recorded_history
+from profkit.index.sums import sum_by_key
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.location import Location
@@ -161,8 +162,8 @@ class DeviceMemory:
         """
         replay = self.replay
         is_of_line = self.lines.of(self.snapshot.history.stack[replay.rows[replay.alloc]]) == line
-        change = np.zeros(replay.end + 1, dtype=np.int64)
-        np.add.at(change, replay.alloc[is_of_line] + 1, replay.n_bytes[replay.alloc[is_of_line]])
+        alloc = replay.alloc[is_of_line]
+        change = sum_by_key(replay.end + 1, alloc + 1, replay.n_bytes[alloc])
         is_ended = is_of_line & (replay.free != NO_ROW)
         np.subtract.at(change, replay.free[is_ended] + 1, replay.n_bytes[replay.alloc[is_ended]])
         return np.cumsum(change)

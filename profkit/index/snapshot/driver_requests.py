@@ -14,6 +14,7 @@ from profkit.index.snapshot.allocator.settings import (
     SMALL_SEGMENT_BYTES,
 )
 from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot
 
@@ -150,13 +151,12 @@ def _assign_pools(
     is_private[number] = pools != 0
     pool_of_segment = number[len(place) :]
 
-    active, reserved = np.zeros((2, n_pools), dtype=np.int64)
-    np.add.at(reserved, pool_of_segment, segments.total_bytes[segment_rows])
+    reserved = sum_by_key(n_pools, pool_of_segment, segments.total_bytes[segment_rows])
 
     pool_of_row = np.full(len(segments), NO_ROW, dtype=np.intp)
     pool_of_row[segment_rows] = pool_of_segment
     row = np.flatnonzero(blocks.is_active & (pool_of_row[blocks.segment] != NO_ROW))
-    np.add.at(active, pool_of_row[blocks.segment[row]], blocks.n_bytes[row])
+    active = sum_by_key(n_pools, pool_of_row[blocks.segment[row]], blocks.n_bytes[row])
     return number[: len(place)], active, reserved, is_small, is_private
 
 

@@ -11,6 +11,7 @@ from profkit.index.snapshot.allocation_use import find_uses, makes_optimizer_sta
 from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, UInt8s
 
@@ -116,14 +117,14 @@ def group_by_site(live: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     is_separate = live.is_before_recording & (line == NO_LINE)
     key = ((line.astype(np.int64) + 1) * 16 + use) * 2 + is_separate
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    n_bytes = _sum_by_group(group, live.n_bytes, len(first))
+    n_bytes = sum_by_key(len(first), group, live.n_bytes)
 
     order = np.lexsort((first, -n_bytes))
     rank = np.empty(len(order), dtype=np.intp)
     rank[order] = np.arange(len(order))
 
     size = np.searchsorted([SMALL_BYTES + 1, OWN_SEGMENT_BYTES], live.n_bytes, side="right")
-    by_size = _sum_by_group(group * 3 + size, live.n_bytes, len(first) * 3).reshape(-1, 3)
+    by_size = sum_by_key(len(first) * 3, group * 3 + size, live.n_bytes).reshape(-1, 3)
 
     return LiveBlockSites(
         line=line[first][order],
@@ -141,17 +142,10 @@ def _find_largest_stacks(group: Rows, live: LiveBlocks) -> Int32s:
     """Find the stack with the most bytes of each group. Shape ``(s,)``."""
     pair = group.astype(np.int64) * (int(live.stack.max(initial=0)) + 2) + live.stack + 1
     _, first, number = np.unique(pair, return_index=True, return_inverse=True)
-    order = np.lexsort((_sum_by_group(number, live.n_bytes, len(first)), group[first]))
+    order = np.lexsort((sum_by_key(len(first), number, live.n_bytes), group[first]))
     last = np.ones(len(order), dtype=np.bool_)
     last[:-1] = np.diff(group[first][order]) > 0
     return np.asarray(live.stack[first[order[last]]])
-
-
-def _sum_by_group(group: Rows, n_bytes: Int64s, n_groups: int) -> Int64s:
-    """Sum the bytes by group, exactly where floats would round. Shape ``(n_groups,)``."""
-    sums = np.zeros(n_groups, dtype=np.int64)
-    np.add.at(sums, group, n_bytes)
-    return sums
 
 
 def bytes_over_time(
@@ -167,8 +161,7 @@ def bytes_over_time(
         moments: Indices, ascending. Shape ``(k,)``.
     """
     width = len(moments) + 1
-    change = np.zeros(n_groups * width, dtype=np.int64)
-    np.add.at(change, group * width + np.searchsorted(moments, begin), n_bytes)
+    change = sum_by_key(n_groups * width, group * width + np.searchsorted(moments, begin), n_bytes)
     np.subtract.at(change, group * width + np.searchsorted(moments, end), n_bytes)
     return np.asarray(np.cumsum(change.reshape(n_groups, width), axis=1)[:, :-1])
 

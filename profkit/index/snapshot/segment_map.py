@@ -14,6 +14,7 @@ from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT
 from profkit.index.snapshot.live_blocks import find_live_blocks
 from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address
 from profkit.index.snapshot.stack_lines import StackLines
+from profkit.index.sums import sum_by_key
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
@@ -265,9 +266,8 @@ def find_fragmentation_sites(segments: SegmentMap, lines: StackLines) -> Fragmen
     blocks = np.flatnonzero(unreleasable > 0)
     line, group = np.unique(lines.of(segments.block_stack[blocks]), return_inverse=True)
 
-    n_bytes, unreleasable_bytes = np.zeros((2, len(line)), dtype=np.int64)
-    np.add.at(n_bytes, group, segments.block_bytes[blocks])
-    np.add.at(unreleasable_bytes, group, unreleasable[blocks])
+    n_bytes = sum_by_key(len(line), group, segments.block_bytes[blocks])
+    unreleasable_bytes = sum_by_key(len(line), group, unreleasable[blocks])
 
     order = np.argsort(-unreleasable_bytes, kind="stable")
     n = np.bincount(group, minlength=len(line))

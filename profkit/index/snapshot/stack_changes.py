@@ -15,6 +15,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_lines import find_stack_lines, is_python
+from profkit.index.sums import sum_by_key
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks
 
@@ -88,8 +89,7 @@ def find_live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
     stack, n_bytes = blocks.stack[active], blocks.n_bytes[active]
 
     pairs, group = np.unique(np.stack((device, stack)), axis=1, return_inverse=True)
-    sums = np.zeros(pairs.shape[1], dtype=np.int64)
-    np.add.at(sums, group.ravel(), n_bytes)
+    sums = sum_by_key(pairs.shape[1], group.ravel(), n_bytes)
     counts = np.bincount(group.ravel(), minlength=pairs.shape[1])
 
     lines = find_stack_lines(snapshot.stacks)

@@ -8,6 +8,7 @@ import numpy as np
 from profkit.dataclass import dataclass
 from profkit.index.distinct import distinct
 from profkit.index.host.steps import NO_STEP, Steps
+from profkit.index.sums import sum_by_key
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, MemoryTable, Rows
 
 DEVICE_TYPES: Final = {
@@ -123,9 +124,7 @@ class UnfreedInSteps:
 
     def bytes_by_step(self, n_steps: int) -> Int64s:
         """Return the unfreed bytes of each step. Shape ``(n_steps,)``."""
-        total = np.zeros(n_steps, dtype=np.int64)
-        np.add.at(total, self.step, self.n_bytes)
-        return total
+        return sum_by_key(n_steps, self.step, self.n_bytes)
 
 
 def unfreed_in_steps(allocations: Allocations, steps: Steps) -> UnfreedInSteps:
@@ -182,8 +181,7 @@ def find_window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
         freed = of_device[free[of_device] >= 0]
 
         # Only blocks of the window count, so the level begins at 0.
-        change = np.zeros(len(table), dtype=np.int64)
-        np.add.at(change, alloc[of_device], allocations.n_bytes[of_device])
+        change = sum_by_key(len(table), alloc[of_device], allocations.n_bytes[of_device])
         np.subtract.at(change, free[freed], allocations.n_bytes[freed])
         level = np.cumsum(change)
 
