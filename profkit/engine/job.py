@@ -320,7 +320,7 @@ class _Problems:
             key = _Problem(finding.rule, location.file, location.line, location.op)
             self._ranks[key].add(rank)
             costliest = self._costliest.get(key)
-            if costliest is None or _cost(finding) > _cost(costliest[1]):
+            if costliest is None or finding.cost.ns_and_bytes > costliest[1].cost.ns_and_bytes:
                 self._costliest[key] = number, finding
 
     def merged(self, ctx: JobContext) -> list[Finding]:
@@ -352,7 +352,3 @@ class _Problems:
             if len(with_line) == 1 and self._ranks[key].isdisjoint(self._ranks[with_line[0]]):
                 del self._costliest[key]
                 self._ranks[with_line[0]] |= self._ranks.pop(key)
-
-
-def _cost(finding: Finding) -> tuple[int, int]:
-    return finding.cost.ns or 0, finding.cost.bytes or 0

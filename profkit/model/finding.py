@@ -45,6 +45,11 @@ class Cost:
     low_ns: int | None = None
     high_ns: int | None = None
 
+    @property
+    def ns_and_bytes(self) -> tuple[int, int]:
+        """Return the time and the bytes by which costs are compared, 0 where one is not known."""
+        return self.ns or 0, self.bytes or 0
+
 
 @dataclass(frozen=True)
 class Finding:

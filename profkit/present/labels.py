@@ -211,12 +211,9 @@ def ranking(findings: Sequence[Finding]) -> str:
     """How findings are ordered: by cost, but notes last even where one costs more."""
     others = [each for each in findings if each.severity != "note"]
     notes = findings[len(others) :]
-    are_last = others and notes and _ns_and_bytes(notes[0]) > _ns_and_bytes(others[-1])
-    return f"highest cost first{', notes last' if are_last else ''}"
-
-
-def _ns_and_bytes(finding: Finding) -> tuple[int, int]:
-    return finding.cost.ns or 0, finding.cost.bytes or 0
+    if others and notes and notes[0].cost.ns_and_bytes > others[-1].cost.ns_and_bytes:
+        return "highest cost first, notes last"
+    return "highest cost first"
 
 
 def at_place(finding: Finding) -> str:

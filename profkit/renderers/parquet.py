@@ -31,6 +31,7 @@ from profkit.model.snapshot import NO_STACK, Action, State
 from profkit.present.renderer import RecordingOptions, RendererInfo
 from profkit.present.tables import TABLES, filled_tables, table
 from profkit.present.tables.export import ExportedColumn, ExportedTable
+from profkit.readers.kineto.interning import plain_text
 
 INFO = RendererInfo(
     name="parquet",
@@ -121,7 +122,7 @@ def _convert_table(table: ExportedTable, pa: Any) -> Columns:  # noqa: ANN401  (
     for i, column in enumerate(table.columns):
         values = [row[i] for row in table.rows]
         if column.kind == "text":
-            values = [_unicode(value) if isinstance(value, str) else None for value in values]
+            values = [plain_text(value) if isinstance(value, str) else None for value in values]
         yield column.name, pa.array(values, kinds[column.kind])
 
 
@@ -238,17 +239,12 @@ def _categorical(
     indices = np.where(absent, 0, index) if absent is not None else index
     return pa.DictionaryArray.from_arrays(
         pa.array(indices.astype(np.int32), mask=absent),
-        pa.array([_unicode(value) for value in values], pa.string()),
+        pa.array([plain_text(value) for value in values], pa.string()),
     )
 
 
 def _nullable(values: npt.NDArray[Any], pa: Any) -> Any:  # noqa: ANN401  (an array of pyarrow)
     return pa.array(values, mask=values == MISSING)
-
-
-def _unicode(text: str) -> str:
-    """Return a text as valid Unicode: paths may contain bytes that are not."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 _RECORDING_TABLES: Final[dict[str, Callable[[Context, Any], Columns]]] = {

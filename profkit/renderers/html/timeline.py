@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -217,9 +218,7 @@ def _list_sites(
     # Many sites share operators, modules and lines: each text is on the page once.
     texts: dict[str, int] = {"": 0}
 
-    def index(text: str) -> int:
-        return texts.setdefault(cell(text, _MAX_NAME), len(texts))
-
+    index = partial(_add_text, texts)
     columns = {
         "name": [index(site.name) for site in sites],
         "short": [
@@ -275,12 +274,14 @@ def pack_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
 
     texts: dict[str, int] = {}
 
-    def index(text: str) -> int:
-        return texts.setdefault(cell(text, _MAX_NAME), len(texts))
-
-    sets = [[index(text) for pair in pairs for text in pair] for pairs in arguments.sets]
+    sets = [[_add_text(texts, text) for pair in pairs for text in pair] for pairs in arguments.sets]
     is_whole = characters_left >= 0
     return {"texts": list(texts), "sets": sets, "columns": columns, "isWhole": is_whole}
+
+
+def _add_text(texts: dict[str, int], text: str) -> int:
+    """Return the index of a text, which is on the page once."""
+    return texts.setdefault(cell(text, _MAX_NAME), len(texts))
 
 
 def _encode_differences(values: Int64s) -> Int64s:

@@ -384,15 +384,11 @@ def _recording_stopped(state: MonitorState, _event: RecordingStopped) -> Transit
     return state, _Action.GO_ON
 
 
-def _tracing_advanced(state: MonitorState, event: TracingAdvanced) -> Transition:
+def _recording_advanced(
+    state: MonitorState, event: TracingAdvanced | MeasuringAdvanced
+) -> Transition:
     if event.goes_on:
         # The next step may be followed by a recorded one.
-        return _at_next_step(state), _Action.GO_ON
-    return replace(_at_next_step(state), phase=_Phase.WATCHING), _Action.SAMPLE_RECORDED
-
-
-def _measuring_advanced(state: MonitorState, event: MeasuringAdvanced) -> Transition:
-    if event.goes_on:
         return _at_next_step(state), _Action.GO_ON
     return replace(_at_next_step(state), phase=_Phase.WATCHING), _Action.SAMPLE_RECORDED
 
@@ -526,8 +522,8 @@ _TRANSITIONS: Final[
     (_Phase.SAMPLING_SITES, SitesRecorded): _sites_recorded,
     (_Phase.SAMPLING_SITES, Evaluated): _evaluated_with_sites,
     (_Phase.TRACING_LINES, StepEnded): _traced_step_ended,
-    (_Phase.TRACING_LINES, TracingAdvanced): _tracing_advanced,
+    (_Phase.TRACING_LINES, TracingAdvanced): _recording_advanced,
     (_Phase.MEASURING_HEAP, StepEnded): _measured_step_ended,
-    (_Phase.MEASURING_HEAP, MeasuringAdvanced): _measuring_advanced,
+    (_Phase.MEASURING_HEAP, MeasuringAdvanced): _recording_advanced,
 }
 """What may happen in each phase, and what follows."""
