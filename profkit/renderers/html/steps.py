@@ -20,6 +20,7 @@ def build_section(report: Report, options: Options) -> Section | None:
     if not steps:
         return None
 
+    # Only a range on the timeline identifies a step there: names may repeat.
     ranges = list(zip(*_bounds(steps), strict=True))
     rows = build_report_table(define_steps(report), id="steps-table", ranges=ranges)
 

@@ -272,8 +272,8 @@ def pack_arguments(ctx: Context, slices: Slices) -> dict[str, Any]:
         if values.any():
             columns[name] = column
 
+    # Many sets share names and values of arguments.
     texts: dict[str, int] = {}
-
     sets = [[_add_text(texts, text) for pair in pairs for text in pair] for pairs in arguments.sets]
     is_whole = characters_left >= 0
     return {"texts": list(texts), "sets": sets, "columns": columns, "isWhole": is_whole}
