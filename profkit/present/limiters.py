@@ -55,6 +55,7 @@ _CATEGORIES: Final = {
     "embedding": "embeddings",
     "optimizer": "the optimizer",
     "copy": "copies",
+    "communication": "collectives",
 }
 
 
@@ -147,13 +148,17 @@ def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candida
     if lost is not None and lost.share >= _MIN_UNRECORDED_SHARE:
         yield Candidate(Cause.UNRECORDED, lost.share, _unrecorded_work(report, lost))
 
-    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)]
-    idle_share = sum(part.share for part in idle)
-    main = max(idle, key=lambda part: part.share, default=None)
+    idle = {part.kind: part.share for part in breakdown.parts if part.kind.startswith(_IDLE)}
+    idle_share = sum(idle.values())
+    main = max(idle, key=idle.__getitem__, default=None)
+    main_share = idle[main] if main is not None else 0.0
     if main is not None:
-        reason = _IDLE_REASONS.get(main.kind) or _why_late(report, main.kind)
-        is_all = main.share >= _NEARLY_ALL * idle_share
-        of_all = "" if is_all else f"{format_share(main.share)} "
+        reason = _IDLE_REASONS.get(main) or _why_late(report, main)
+        # A launch that comes late delays its kernel until it has also reached the device.
+        if main == "idle-host" and reason.endswith(_TOO_SLOWLY):
+            main_share += idle.get("idle-launch", 0.0)
+        is_all = main_share >= _NEARLY_ALL * idle_share
+        of_all = "" if is_all else f"{format_share(main_share)} "
         idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
         yield Candidate(Cause.IDLE, idle_share, f"{idle_of}, {of_all}{reason}.")
 
@@ -167,9 +172,9 @@ def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candida
     main_work = f", mainly with {text} ({format_share(longest.share)})"
     kinds = main_work if text else _main_category(report)
     waits = ""
-    if main is not None and main.share >= _MIN_SHARE:
-        wait = _IDLE_WAITS.get(main.kind, f"is idle {{}}: {idle_explanation(main.kind)}")
-        waits = f" and {wait.format(format_share(main.share))}"
+    if main is not None and main_share >= _MIN_SHARE:
+        wait = _IDLE_WAITS.get(main, f"is idle {{}}: {idle_explanation(main)}")
+        waits = f" and {wait.format(format_share(main_share))}"
         waits = f",{waits}" if kinds or breakdown.per_step_ns is None else waits
     sentence = f"{device} busy {format_share(busy_share)} of {whole}{kinds}{waits}."
     yield Candidate(cause, busy_share, sentence)
@@ -184,6 +189,7 @@ _IDLE_WAITS: Final = {
     "idle-host": "waits {} for launches",
     "idle-allocator": "waits {} for memory allocation",
 }
+_TOO_SLOWLY: Final = "too slowly"
 _IDLE_REASONS: Final = {
     "idle-sync": "because the host waits for its results before it launches more",
     "idle-data": "because it waits for data",
@@ -224,7 +230,7 @@ def _why_late(report: Report, kind: str) -> str:
         return "because the host waits for memory allocation"
     steps = [step.n_kernels for step in report.summary.steps if step.n_kernels]
     n_kernels = f"{format_count(round(mean(steps)))} " if steps else ""
-    return f"because the CPU launches its {n_kernels}kernels too slowly"
+    return f"because the CPU launches its {n_kernels}kernels {_TOO_SLOWLY}"
 
 
 def _main_category(report: Report) -> str:
@@ -277,8 +283,12 @@ def _python_candidate(report: Report, python: TimePart, whole: str) -> Candidate
     """Return that Python takes the time, with the function or line that takes most of it."""
     sampled = _sampled_function(report)
     most = f", most in {sampled}" if sampled else _main_line(report, *_PYTHON)
-    sentence = f"Python outside of operators takes {format_share(python.share)} of {whole}{most}."
-    return Candidate(Cause.PYTHON, python.share, sentence)
+    # The part of the optimizer has Python of its own, which the lines of the path include.
+    path = report.summary.critical_path
+    lines = path.lines if path is not None else ()
+    share = max(python.share, sum(line.share for line in lines if line.kind in _PYTHON))
+    sentence = f"Python outside of operators takes {format_share(share)} of {whole}{most}."
+    return Candidate(Cause.PYTHON, share, sentence)
 
 
 _HOST_TEXTS: Final = {

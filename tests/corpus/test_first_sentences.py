@@ -36,7 +36,9 @@ JUDGED = {
     "a100-ddp-rank0-of-2": Judgement(
         Cause.IDLE, 0.76, "because the CPU launches its 900 kernels too slowly"
     ),
-    "a100-embedding-rank3-of-8": Judgement(Cause.DEVICE, 0.84, "waits 12% for launches"),
+    "a100-embedding-rank3-of-8": Judgement(
+        Cause.DEVICE, 0.84, "mainly with collectives (37% of kernel time)"
+    ),
     "b200-eager-inference": Judgement(Cause.IDLE, 0.86, "the CPU launches its kernels too slowly"),
     "b300-graph-decode": Judgement(
         Cause.DEVICE, 0.72, "mostly with matrix products", "No problems found"
@@ -44,7 +46,7 @@ JUDGED = {
     "bracketed-copies": Judgement(Cause.IDLE, 0.71, "a cause that the recording does not show"),
     "cpu-vae-module-level-frame": Judgement(Cause.OPERATORS, 0.90, "each 29.9 ms step on the CPU"),
     "cpu-vae-one-step": Judgement(Cause.DATA, 0.59, "waits for data", "No problems found"),
-    "cpu-vae-windows-3-steps": Judgement(Cause.PYTHON, 0.53, "vae_mnist_bugs.py"),
+    "cpu-vae-windows-3-steps": Judgement(Cause.PYTHON, 0.60, "vae_mnist_bugs.py"),
     "cupti-ranges-no-kernels": Judgement(
         Cause.COLD_START, 0.68, "first load code and libraries", "on the CPU"
     ),
@@ -68,7 +70,10 @@ JUDGED = {
         Cause.IDLE, 0.69, "the host runs Python at run_on_input (model.py:40)"
     ),
     "mi300-vit-inference": Judgement(
-        Cause.IDLE, 0.77, "the CPU launches its 155 kernels too slowly", "No problems found"
+        Cause.IDLE,
+        0.77,
+        "step, because the CPU launches its 155 kernels too slowly",
+        "No problems found",
     ),
     "mtia-inference": Judgement(Cause.DEVICE, 0.95, "The device is busy 95%", "on the CPU"),
     "randn-on-host-then-moved": Judgement(Cause.OPERATORS, 0.98, "aten::normal_", "on the CPU"),
@@ -83,11 +88,11 @@ JUDGED = {
     "sglang-decode": Judgement(Cause.UNRECORDED, 0.98, "worked for 464 ms (98%)"),
     "switch-transformer-inference": Judgement(Cause.DEVICE, 0.81, "waits 14% for launches"),
     "transformer-few-kernels-idle": Judgement(
-        Cause.IDLE, 0.86, "74% because the CPU launches its 16 kernels too slowly"
+        Cause.IDLE, 0.86, "step, because the CPU launches its 16 kernels too slowly"
     ),
-    "v100-ddp-404-allreduces": Judgement(Cause.DEVICE, 0.58, "waits 37% for launches"),
+    "v100-ddp-404-allreduces": Judgement(Cause.DEVICE, 0.58, "waits 41% for launches"),
     "v100-resnet50-loader-0-workers": Judgement(Cause.DEVICE, 0.56, "waits 34% for data"),
-    "v100-resnet50-loader-4-workers": Judgement(Cause.DEVICE, 0.72, "waits 25% for launches"),
+    "v100-resnet50-loader-4-workers": Judgement(Cause.DEVICE, 0.72, "waits 26% for launches"),
     "v100-resnet50-no-profiler-steps": Judgement(Cause.COLD_START, 0.67, "The GPU is idle 82%"),
 }
 

@@ -490,3 +490,25 @@ def test_the_first_sentence_names_the_largest_known_part(
     ]
     report = with_breakdown(report, parts=tuple(shares))
     assert headline_sentences(report)[0].startswith(sentence)
+
+
+def test_idle_time_for_launches_includes_their_way_to_the_device(tmp_path: Path) -> None:
+    b = TraceBuilder(latency_ns=40_000)
+    for _ in range(3):
+        with b.step():
+            for _ in range(20):
+                b.launch("aten::mm", kernel="gemm", host_ns=60_000, device_ns=10_000)
+    text = headline(analyze(b.write(tmp_path / "t.json")))
+    assert "step, because the CPU launches its 20 kernels too slowly." in text
+
+
+def test_the_time_of_python_includes_that_within_the_optimizer(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.advance(6_000_000)
+            with b.annotation("Optimizer.step#Adam.step"):
+                b.advance(3_000_000)
+                b.compute("aten::addcdiv_", 1_000_000)
+    text = headline(analyze(b.write(tmp_path / "t.json")))
+    assert text.startswith("Python outside of operators takes 90% of each 10.0 ms step on the CPU")
