@@ -43,6 +43,8 @@ _NOTHING_RECORDED: Final = "nothing-recorded"
 _WARM_UP: Final = "Warm up before you record, to see what the program does from then on."
 _REMARKS: Final = (Cause.COLD_START, Cause.UNRECORDED)
 """What the headline names even if it is not what limits the program, in this order."""
+_ONE_TIME: Final = (Cause.COLD_START, Cause.CAPTURE)
+"""What happens once per process: later steps are the ones to record."""
 _FAULTY: Final = (Cause.IDLE, Cause.PYTHON, Cause.WAITING, Cause.DATA)
 """What no program has to spend most of its time in: without a finding the reason is unknown."""
 
@@ -181,14 +183,15 @@ def _without_costs(report: Report, candidates: list[Candidate], limiters: list[C
     unexplained = _find_unexplained(candidates, limiters)
     if unexplained:
         return unexplained + skipped_checks(report)
+    if any(limiter.cause in _ONE_TIME for limiter in limiters):
+        return _WARM_UP
     if any(finding.cost.ns is not None for finding in report.findings):
         breakdown = report.summary.breakdown
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         return f"No finding exceeds 1% of {whole}."
     if report.findings:
         return "No finding has a measured cost."
-    is_cold = any(limiter.cause is Cause.COLD_START for limiter in limiters)
-    return _WARM_UP if is_cold else NO_PROBLEMS + skipped_checks(report)
+    return NO_PROBLEMS + skipped_checks(report)
 
 
 def _find_unexplained(candidates: list[Candidate], limiters: list[Candidate]) -> str:

@@ -14,7 +14,7 @@ from profkit.dataclass import dataclass
 from profkit.engine.families.sampled_texts import call_text
 from profkit.model.critical_path import PathKindName, PathLine
 from profkit.model.report import Breakdown, FunctionSummary, Report, TimePart
-from profkit.model.torch_names import DEVICE_OPERATOR
+from profkit.model.torch_names import DEVICE_OPERATOR, SYNCHRONIZE_BUILTIN
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import NO_FUNCTION, main_name, main_share, main_word
 from profkit.present.labels import (
@@ -45,6 +45,7 @@ _ON_HOST: Final = ("operator", *_PYTHON)
 _MIN_HOST_SHARE: Final = 0.3
 """A line with less of the critical path is not why the device waits."""
 _UNKNOWN_EVENTS: Final = "unknown-events"
+_GRAPH_CAPTURE: Final = "graph-capture"
 _STARVED: Final = "starved-by-loader"
 _CATEGORIES: Final = {
     "matmul": "matrix products",
@@ -79,6 +80,8 @@ class Cause(Enum):
     WAITING = auto()
     """The host waits for something that the recording does not show."""
     COLD_START = auto()
+    CAPTURE = auto()
+    """The device waits while graphs are captured, which happens once."""
 
 
 _CERTAINTY: Final = {Cause.FUNCTION: 0.95, Cause.PYTHON: 0.9, Cause.OPERATORS: 0.9}
@@ -157,10 +160,13 @@ def _device_candidates(report: Report, breakdown: Breakdown) -> Iterator[Candida
         # A launch that comes late delays its kernel until it has also reached the device.
         if main == "idle-host" and reason.endswith(_TOO_SLOWLY):
             main_share += idle.get("idle-launch", 0.0)
+        cause, captured_share = Cause.IDLE, _captured_share(report, breakdown)
+        if captured_share >= _MAJORITY * idle_share:
+            cause, main_share, reason = Cause.CAPTURE, captured_share, _CAPTURED
         is_all = main_share >= _NEARLY_ALL * idle_share
         of_all = "" if is_all else f"{format_share(main_share)} "
         idle_of = f"{device} idle {format_share(idle_share)} of {whole}"
-        yield Candidate(Cause.IDLE, idle_share, f"{idle_of}, {of_all}{reason}.")
+        yield Candidate(cause, idle_share, f"{idle_of}, {of_all}{reason}.")
 
     # The device is busy with what takes most of that time.
     work = [part for part in breakdown.parts if part.kind in ("compute", *_DEVICE_TEXTS)]
@@ -190,6 +196,7 @@ _IDLE_WAITS: Final = {
     "idle-allocator": "waits {} for memory allocation",
 }
 _TOO_SLOWLY: Final = "too slowly"
+_CAPTURED: Final = "because a CUDA graph is being captured, which runs nothing"
 _IDLE_REASONS: Final = {
     "idle-sync": "because the host waits for its results before it launches more",
     "idle-data": "because it waits for data",
@@ -198,6 +205,13 @@ _IDLE_REASONS: Final = {
     "idle-device": "between kernels that are launched already",
     "idle-unknown": "for a cause that the recording does not show",
 }
+
+
+def _captured_share(report: Report, breakdown: Breakdown) -> float:
+    """Return the share of the time in which a device is idle because graphs are captured."""
+    fault = next((fault for fault in report.health if fault.name == _GRAPH_CAPTURE), None)
+    idle_ns = None if fault is None else fault.evidence.get("idle_in_steps_ns")
+    return idle_ns / breakdown.total_ns if isinstance(idle_ns, int) else 0.0
 
 
 def _devices(report: Report) -> str:
@@ -222,6 +236,8 @@ def _why_late(report: Report, kind: str) -> str:
     if line is not None and line.kind == "runtime" and line.main_share >= _MIN_HOST_SHARE:
         return f"because the host is in `{middle_cut(main_name(line), _MAX_NAME)}`{_place(line)}"
     if line is not None and line.kind == "python" and line.share >= _MIN_HOST_SHARE:
+        if SYNCHRONIZE_BUILTIN.search(line.main_name) and line.main_share >= _MIN_HOST_SHARE:
+            return f"because the host waits for another thread of Python{_place(line)}"
         names = [text for text in (_place(line).lstrip(), _named(line)) if text]
         if names:
             return f"because the host runs Python {', '.join(names)}"

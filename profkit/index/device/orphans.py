@@ -4,10 +4,12 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.device.graph_captures import find_captures
 from profkit.index.device.streams import stream_numbers
+from profkit.index.intervals import inside
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import CallKind
-from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, EventTable, Int64s, Rows
 from profkit.patterns import regex
 
 KERNEL_LAUNCH: Final = CallKind(
@@ -17,8 +19,6 @@ KERNEL_LAUNCH: Final = CallKind(
     )
 )
 """Calls that launch exactly one kernel."""
-_CAPTURE_BEGIN: Final = CallKind(regex(r"^(cuda|hip|cu)StreamBeginCapture"))
-_CAPTURE_END: Final = CallKind(regex(r"^(cuda|hip|cu)StreamEndCapture"))
 
 
 def orphans_from_before_recording(events: EventTable, launches: Launches) -> Rows:
@@ -59,22 +59,10 @@ def find_launches_without_work(events: EventTable, launches: Launches) -> tuple[
         Rows of all launching calls, and rows of the calls without work; both ascending.
     """
     calls = KERNEL_LAUNCH.rows(events)
-    calls = calls[~_while_capturing(events, calls)]
+    calls = calls[~inside(find_captures(events), events.ts_ns[calls])]
     has_work = np.isin(calls, launches.launch)
     if not has_work.any():
         return calls, calls
 
     last_ns = events.ts_ns[calls[has_work]].max()
     return calls, calls[~has_work & (events.ts_ns[calls] < last_ns)]
-
-
-def _while_capturing(events: EventTable, calls: Rows) -> Mask:
-    """Return which calls happen during a graph capture. Shape of ``calls``."""
-    # A call is within a capture if more captures have begun than ended.
-    begins = np.sort(events.ts_ns[_CAPTURE_BEGIN.rows(events)])
-    ends = np.sort(events.ts_ns[_CAPTURE_END.rows(events)])
-    at_ns = events.ts_ns[calls]
-
-    n_begun = np.searchsorted(begins, at_ns, side="right")
-    n_ended = np.searchsorted(ends, at_ns, side="right")
-    return np.asarray(n_begun > n_ended)
