@@ -102,7 +102,9 @@ from profkit.rule import (
     known_locations,
     needs,
     reaches_share,
+    regex,
     time_per_step,
+    torch_names,
     windows,
     windows_ns,
 )
@@ -118,6 +120,17 @@ _PYTHON_CALLS: Final = replace(
     PYTHON_CALLS,
     name="Python calls, or sampled stacks",
     is_met=lambda ctx: PYTHON_CALLS.is_met(ctx) or step_samples(ctx) is not None,
+)
+
+_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\].*: preprocess$")
+_FIX_PIPELINE: Final = (
+    "Pass many inputs at once and `num_workers=1` or more to the pipeline of Transformers, so that "
+    "they are prepared in parallel with the model; a processor loaded with `use_fast=True` takes "
+    "less, if the model has a fast one."
+)
+_FIX_WAIT: Final = (
+    "The call waits for Python's global lock, which another thread of the program holds: move that "
+    "thread's work into a process."
 )
 
 INFO = RuleInfo(
@@ -221,7 +234,9 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         rows = calls.rows[(calls.frame == frame) & (calls.paused_ns > 0)]
         location = ctx.location(int(rows[0]))
         callee = calls.find_callee(ctx, frame, time.total_ns)
+        is_wait = torch_names.SYNCHRONIZE_BUILTIN.search(callee) is not None
         mostly = f", mostly {function_name(callee)}" if callee else ""
+        mostly += ", after the driver's call has returned" if is_wait else ""
         yield INFO.finding(
             confidence="medium",
             message=(
@@ -229,12 +244,7 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"({format_share(time.total_ns / windows_ns(ctx))}) while the host runs Python"
                 f"{at(location)}{mostly}."
             ),
-            fix=(
-                "Leave out the sleep."
-                if callee.endswith("function sleep>")
-                else "Do this in the data set, with `DataLoader(..., num_workers=4)`, or on the "
-                "GPU, or once before the loop."
-            ),
+            fix=_FIX_WAIT if is_wait else _suggest_fix(ctx, callee),
             locations=known_locations(location),
             n=len(rows),
             cost=cost,
@@ -242,6 +252,23 @@ def _detect_called(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             spans=time.pairs(),
             change=change,
         )
+
+
+def _suggest_fix(ctx: Context, callee: str) -> str:
+    """Suggest where else a function could run, with a data loader only where there is one."""
+    if callee.endswith("function sleep>"):
+        return "Leave out the sleep."
+    if _PIPELINE.search(callee):
+        return _FIX_PIPELINE
+    if len(ctx.data_waits):
+        return (
+            "Do this in the data set, with `DataLoader(..., num_workers=4)`, or on the GPU, or "
+            "once before the loop."
+        )
+    return (
+        "Do this on the GPU, or once before the loop, or for the next step in a process of its own "
+        "while the GPU works: a `DataLoader` with workers does that for data."
+    )
 
 
 def _find_pauses(ctx: Context, thresholds: Thresholds) -> Intervals:

@@ -96,6 +96,12 @@ _NON_BLOCKING: Final = (
 )
 # Accelerate moves batches itself, in its loaders and in `send_to_device`.
 _ACCELERATE: Final = regex(r"(^|[/\\])accelerate[/\\](data_loader|utils[/\\]operations)\.py\(")
+# Pipelines of Transformers make their own loader, without an option to pin its batches.
+_PIPELINE: Final = regex(r"(^|[/\\])transformers[/\\]pipelines[/\\]")
+_LESS_OFTEN: Final = (
+    "The pipeline of Transformers makes this copy and has no option for it: pass several inputs at "
+    "once with `batch_size`, so that it copies less often."
+)
 _MAX_VALUE_BYTES: Final = 256
 """A copy of this size takes as long as an empty one: pinned memory would gain nothing."""
 _VALUE_ON_GPU: Final = (
@@ -155,4 +161,6 @@ def _suggest_fix(ctx: Context, site: CopySite) -> str:
         return _INDEX_ON_GPU
     if names and not any(COPYING.search(name) for name in names):
         return _ON_GPU
+    if are_within(ctx, site.owners, _PIPELINE):
+        return _LESS_OFTEN
     return _VALUE_ON_GPU if 0 < site.sizes_bytes.max() <= _MAX_VALUE_BYTES else _PIN

@@ -58,6 +58,9 @@ MODULE_PREFIX: Final = "nn.Module: "
 """Begin of the name of the Python call of a module."""
 BUILTIN_PREFIX: Final = "<built-in "
 """Begin of the name of the Python call of a builtin, such as ``<built-in method item of …>``."""
+SYNCHRONIZE_BUILTIN: Final = regex(rf"^{BUILTIN_PREFIX}(?:(?:function|method) )?_?\w*synchronize\b")
+"""The builtin of ``torch.cuda.synchronize``, or of a stream's or an event's. It gives Python's
+global lock back while the driver waits, and takes it again before it returns."""
 TENSOR_METHOD: Final = regex(r"^<built-in method (\w+) of Tensor")
 RUN_BACKWARD: Final = "method run_backward of"
 """In the name of the builtin that ``Tensor.backward`` and ``torch.autograd.grad`` call."""

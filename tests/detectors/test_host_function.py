@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
+from profkit.present.diagnosis import headline
 from profkit.testing import TraceBuilder
 
 RULE = "host-function"
@@ -60,7 +63,7 @@ def sleep(b: TraceBuilder) -> None:
 @pytest.mark.parametrize(
     ("pause", "text", "fix"),
     [
-        (augment, "in augment (data.py:30).", "num_workers=4"),
+        (augment, "in augment (data.py:30).", "a `DataLoader` with workers"),
         (preprocess, "in augment (data.py:30), mostly `preprocess()` of transformers.", "workers"),
         (sleep, "in train (train.py:10), mostly `sleep()`.", "Leave out the sleep."),
     ],
@@ -153,3 +156,37 @@ def test_what_another_thread_launches_is_work_of_the_program(found: Found) -> No
 def test_without_python_calls_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "CPU002"
+
+
+def test_a_data_loader_is_suggested_where_there_is_one(found: Found) -> None:
+    def load_and_augment(b: TraceBuilder) -> None:
+        b.load(100_000)
+        augment(b)
+
+    (finding,) = found(program(load_and_augment), RULE)
+    assert "in the data set, with `DataLoader(..., num_workers=4)`" in finding.fix
+
+
+def test_a_pipeline_of_transformers_prepares_inputs_itself(found: Found) -> None:
+    def prepare(b: TraceBuilder) -> None:
+        with b.frame("transformers/pipelines/video.py", 129, "preprocess"):
+            b.advance(5_000_000)
+
+    (finding,) = found(program(prepare), RULE)
+    assert "mostly `preprocess()` of transformers" in finding.message
+    assert "`num_workers=1` or more to the pipeline" in finding.fix
+
+
+def test_a_synchronization_that_returns_late_waits_for_another_thread(
+    found: Found, tmp_path: Path
+) -> None:
+    def synchronize(b: TraceBuilder) -> None:
+        with b.builtin("function _cuda_synchronize"):
+            b.synchronize()
+            b.advance(5_000_000)
+
+    (finding,) = found(program(synchronize), RULE)
+    assert finding.message.endswith("`_cuda_synchronize()`, after the driver's call has returned.")
+    assert "global lock" in finding.fix
+    text = headline(analyze(program(synchronize).write(tmp_path / "t.json")))
+    assert "because the host waits for another thread of Python at train (train.py:10)." in text

@@ -185,3 +185,18 @@ def test_what_is_around_the_operator_does_not_change_the_fix(found: Found, aroun
             b.advance(250_000)
     (finding,) = found(b, RULE)
     assert "pin_memory=True" in finding.fix
+
+
+def test_a_pipeline_of_transformers_has_no_loader_to_pin(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        frames = (("train.py", 8, "main"), ("transformers/pipelines/base.py", 9, "forward"))
+        with b.step(), ExitStack() as stack:
+            for frame in frames:
+                stack.enter_context(b.frame(*frame))
+            b.to_device(8 * MIB, 400_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.advance(250_000)
+    (finding,) = found(b, RULE)
+    assert "`batch_size`" in finding.fix
+    assert "DataLoader" not in finding.fix
