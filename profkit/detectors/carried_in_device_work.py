@@ -85,14 +85,18 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not busy_ns or share < thresholds.min_busy_share:
         return
 
+    device = "GPU" if ctx.device_type in {"cuda", "xpu"} else "device"
     yield INFO.finding(
         confidence="high",
         message=(
             f"{format_count(len(rows))} of {format_count(len(ctx.launches.work))} kernels, copies "
             f"and fills were launched before recording began. They take {format_ns(busy_ns)}, "
-            f"{format_share(share)} of the GPU's busy time."
+            f"{format_share(share)} of the {device}'s busy time."
         ),
-        fix="Call `torch.cuda.synchronize()` once before the recording, or use `warmup=1`.",
+        fix=(
+            f"Call `torch.{ctx.device_type}.synchronize()` once before the recording, or use "
+            "`warmup=1`."
+        ),
         n=len(rows),
         evidence={"busy_ns": busy_ns, "events": event_ids(ctx, rows)},
     )

@@ -1,8 +1,9 @@
 """PRF004 lost-device-events: launched GPU work is missing from the recording.
 
 What it finds:
-    Launches whose kernel is not in the recording; kernels within a stream whose launch is missing;
-    and errors and warnings that the profiler itself wrote into the file.
+    Launches whose kernel is not in the recording; kernels within a stream whose launch is missing,
+    if launches of others are recorded; and errors and warnings that the profiler itself wrote into
+    the file.
 
 Why it matters:
     Every figure of a GPU is computed from its events. Where they are missing the GPU appears idle,
@@ -11,7 +12,8 @@ Why it matters:
 How to fix it:
     Record a shorter window, with no other profiler on the GPU. Where all kernels are missing, the
     profiler had no access to the GPU's counters: another profiler used them, or the driver denied
-    access.
+    access. Of other devices the profiler of their vendor, such as ``torch_npu.profiler``, writes
+    the recording, and its settings decide which events it has.
 
 Example:
     ::
@@ -37,11 +39,14 @@ Source:
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
 from profkit.index.device.orphans import find_launches_without_work, orphans_with_lost_launch
+from profkit.index.runtime_calls import HIP, LAUNCH
 from profkit.rule import (
+    NO_ROW,
     Context,
     Finding,
     Rows,
@@ -51,6 +56,7 @@ from profkit.rule import (
     format_count,
     format_share,
     needs,
+    regex,
 )
 
 INFO = RuleInfo(
@@ -62,6 +68,10 @@ INFO = RuleInfo(
     since="0.1.0",
     no_example="It is about the recording, and its tests build one with and without the fault.",
 )
+
+
+_OF_NVIDIA: Final = regex(r"gpuGetDeviceCount|CUPTI|\bcuda[A-Z]")
+_VENDOR_PROFILERS: Final = {"npu": "`torch_npu.profiler`", "xpu": "oneAPI's profiler"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
     orphans = orphans_with_lost_launch(ctx.events, ctx.launches)
     n_lost, n_work = len(orphans), len(ctx.launches.work)
-    if _is_many(n_lost, n_work, thresholds):
+    # Some vendors' profilers write no launches at all, of which none is lost.
+    has_launches = bool((ctx.launches.launch != NO_ROW).any()) or len(LAUNCH.rows(ctx.events)) > 0
+    if has_launches and _is_many(n_lost, n_work, thresholds):
         yield _build_finding(
             ctx,
             orphans,
@@ -105,9 +117,24 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # Kineto writes its own log into the trace, by level.
     messages = ctx.trace.notes.messages
     texts = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
+    if ctx.has_device_work and ctx.device_type != "cuda":
+        # libkineto looks for an NVIDIA GPU too where another device runs the program.
+        texts = [text for text in texts if not _OF_NVIDIA.search(text)]
     if texts:
         message = f"The profiler reported: “{texts[0].strip()}”."
         yield _build_finding(ctx, np.zeros(0, np.intp), message, texts)
+
+
+def _suggest_fix(ctx: Context) -> str:
+    """Suggest what helps with the profiler of the recorded device."""
+    if ctx.device_type != "cuda":
+        profiler = _VENDOR_PROFILERS.get(ctx.device_type, "the device's profiler")
+        return f"Record fewer steps, and look in the messages and settings of {profiler}."
+    others = "rocprof, omnitrace" if len(HIP.rows(ctx.events)) else "nsys, ncu, dcgm"
+    return (
+        f"Record fewer steps, close other profilers ({others}), and run `profkit doctor` to check "
+        "the driver's permissions."
+    )
 
 
 def _is_many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:
@@ -119,10 +146,7 @@ def _build_finding(ctx: Context, rows: Rows, message: str, texts: Sequence[str] 
         severity="note" if texts else "warning",
         confidence="low" if texts else "high",
         message=message,
-        fix=(
-            "Record fewer steps, close other profilers (nsys, ncu, dcgm), and run `profkit doctor` "
-            "to check the driver's permissions."
-        ),
+        fix=_suggest_fix(ctx),
         n=max(1, len(rows), len(texts)),
         evidence={"messages": list(texts)} if texts else {"events": event_ids(ctx, rows)},
     )

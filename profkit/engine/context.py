@@ -361,11 +361,15 @@ class Context:
         Args:
             device: The device's ordinal.
         """
+        return f"{self.device_type}:{device}"
+
+    @cached_property
+    def device_type(self) -> str:
+        """Return PyTorch's name of the kind of devices: ``cuda`` also with ROCm, or ``xpu``."""
         if any(lane.process == _ASCEND for lane in self.events.lanes):
-            return f"npu:{device}"
+            return "npu"
         vendors = {category.partition("_")[0] for category in self.trace.notes.categories}
-        kind = next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
-        return f"{kind}:{device}"
+        return next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
 
     def peak_of(self, device: int | None) -> Peak | None:
         """Return the peaks of a device by its ordinal, or of the CPU; None if they are not known.

@@ -32,7 +32,7 @@ class CallKind:
 EXPLICIT_SYNC: Final = CallKind(
     regex(
         r"^[a-z]+(Device|Stream|Event|Ctx)Synchronize"
-        r"|^aclrtSynchronize(Device|Stream|Event)"
+        r"|^(AscendCL@)?aclrtSynchronize(Device|Stream|Event)"
         r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
         r"|^ze\w*Synchronize$|^urQueueFinish$|^urEventWait$|^piQueueFinish$|^piEventsWait$"
     )
@@ -41,7 +41,9 @@ EXPLICIT_SYNC: Final = CallKind(
 others prefix differently; CANN's; Cambricon's; names of Level Zero (an XPU's driver) and SYCL's
 runtime (UR, formerly PI)."""
 DEVICE_SYNC: Final = CallKind(
-    regex(r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice")
+    regex(
+        r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^(AscendCL@)?aclrtSynchronizeDevice|^cnrtSyncDevice"
+    )
 )
 """Explicit synchronization with a whole device."""
 EVENT_SYNC: Final = CallKind(

@@ -1,6 +1,7 @@
 """lost-device-events finds launches without kernels, kernels without launches, and messages."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,32 @@ def test_what_the_profiler_itself_complains_of_is_a_note(found: Found, level: st
     assert finding.severity == "note"
     assert finding.message == "The profiler reported: “buffers were dropped”."
     assert finding.evidence["messages"] == ["buffers were dropped"]
+
+
+def test_kernels_of_a_profiler_that_writes_no_launches_are_not_orphans(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(30):
+        b.compute("aten::mm", 10_000)
+        b.kernel("gemm", 1_000)
+    assert found(b, RULE) == ()
+
+
+def test_messages_about_nvidia_gpus_do_not_concern_another_device(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(30):
+        with b.op("aten::mm"):
+            b.kernel("gemm", 1_000, correlation=b.call("urEnqueueKernelLaunch", 4_000))
+    b.events = [
+        replace(event, cat="xpu_runtime") if event.cat == "cuda_runtime" else event
+        for event in b.events
+    ]
+    b.head = {"ERROR": ["gpuGetDeviceCount failed with code 35"]}
+    assert found(b, RULE) == ()
+
+    b.head = {"ERROR": ["gpuGetDeviceCount failed with code 35", "buffers were dropped"]}
+    (finding,) = found(b, RULE)
+    assert finding.message == "The profiler reported: “buffers were dropped”."
+    assert "nsys" not in finding.fix
 
 
 def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:

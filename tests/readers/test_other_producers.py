@@ -176,6 +176,16 @@ def test_tasks_of_an_ascend_device_are_its_work(tmp_path: Path) -> None:
     assert headline(report).startswith("The device is idle 61% of each 900 µs step")
 
 
+def test_an_ascend_recording_lacks_nothing(tmp_path: Path) -> None:
+    name = {"name": "process_name", "ph": "M", "pid": 31303, "args": {"name": "Ascend Hardware"}}
+    steps = [entry for number in range(1, 40) for entry in ascend_step(number)]
+    waits = [event("AscendCL@aclrtSynchronizeStream", 1000 * n + 460, 200, pid=2) for n in range(9)]
+    report = analyze(written(tmp_path, name, *steps, *waits))
+    # No launches are written, so that none is lost, and the calls of CANN are known.
+    assert {fault.rule for fault in report.health} & {"PRF004", "PRF011"} == set()
+    assert [call.call for call in report.summary.syncs] == ["AscendCL@aclrtSynchronizeStream"]
+
+
 def mtia_event(name: str, ts: float, dur: float, stream: int) -> Entry:
     """What an MTIA device does, on the lane of a stream in the process of the device."""
     lane = {"pid": 17, "tid": 3000 + stream, "args": {"stream": stream}}

@@ -253,7 +253,7 @@ def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one 
     An autograd profiler's array has the kind in the process: ``CPU functions`` or, for device work,
     ``CUDA functions``. Programs that use CUPTI directly write its records of device work with its
     own field names, and the kind before the name, except for kernels: ``[MEMCPY] HtoD``. torch_npu
-    has the type of each task of an Ascend device.
+    has the type of each task of an Ascend device, and before each host call the level of CANN.
 
     Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``);
     ``correlationId`` of ``CUpti_ActivityKernel`` and ``CUpti_ActivityMemcpy`` in CUPTI's API.
@@ -267,6 +267,8 @@ def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one 
         return Category.KERNEL
     if args.task_type:
         return _category_of_ascend(str(args.task_type))
+    if event.name.partition("@")[0] in _ASCEND_LAYERS:
+        return Category.RUNTIME
     process = str(event.pid)
     if process == "CPU functions":
         return Category.OP
@@ -301,6 +303,11 @@ def _category_of_ascend(task_type: str) -> int:
     return Category.MEMCPY if task_type.startswith(_ASCEND_COPIES) else Category.KERNEL
 
 
+_ASCEND_LAYERS: Final = ("AscendCL", "Model", "Node", "Runtime", "Communication")
+"""Levels of CANN, before the name of each of its calls on the host: ``AscendCL@aclrtMalloc``.
+
+Source: "CANN" in the description of ``trace_view.json`` of Ascend's documentation.
+"""
 _ASCEND_SYNCS: Final = ("EVENT_", "NOTIFY_", "PLACE_HOLDER", "WRITE_VALUE")
 _ASCEND_COPIES: Final = ("SDMA", "MEMCPY", "PCIE_DMA")
 
