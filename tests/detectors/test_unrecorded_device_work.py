@@ -58,3 +58,17 @@ def test_launched_work_that_starts_late_on_an_idle_gpu_waited_for_something(foun
             b.advance(1_000_000)
     (finding,) = found(b, RULE)
     assert finding.n == 3
+
+
+def test_kernels_that_start_late_when_they_first_run_were_loaded(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    for number in range(10):
+        with b.op("aten::mm"):
+            launch = b.call("LaunchKernel", 4_000)
+        b.work("kernel", f"gemm_{number}", 10_000, at_ns=b.now_ns + 2_000_000, correlation=launch)
+        b.call("DeviceSynchronize", b.free_at_ns() - b.now_ns)
+    report = analyzed(b, RULE)
+    assert report.health == ()
+    (device,) = report.summary.devices
+    assert device.unrecorded_ns == 0
+    assert max(device.idle_causes, key=lambda cause: cause.ns).cause == "launch"

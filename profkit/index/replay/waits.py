@@ -20,6 +20,8 @@ SKEW_NS: Final = 5_000
 the work that it waits for has ended."""
 EXPLAINED_NS: Final = 20_000
 """A longer lag than this needs a cause: launching, switching and returning take less."""
+_MAX_LOADING_NS: Final = 100_000_000
+"""Loading the code of one kernel after its launch takes milliseconds."""
 MAX_RETURN_NS: Final = 200_000
 """A wait that sleeps instead of polling returns within this time."""
 
@@ -262,6 +264,17 @@ class _Holes:
     issued_ns: Int64s
     may_be_lag: Mask
 
+    def select(self, is_selected: Mask) -> "_Holes":
+        """Return some of the holes."""
+        time = Intervals(self.time.starts_ns[is_selected], self.time.ends_ns[is_selected])
+        return _Holes(
+            time,
+            self.stream[is_selected],
+            self.launch[is_selected],
+            self.issued_ns[is_selected],
+            self.may_be_lag[is_selected],
+        )
+
 
 def add_unrecorded_work(
     events: EventTable, work: DeviceWork, waits: Waits, syncs: Syncs, lags: Lags, ignored: Mask
@@ -285,6 +298,8 @@ def add_unrecorded_work(
     busy = unite(busy, in_graphs.time)
     pending = _find_holes_before_work(busy, work, lags)
     busy = unite(busy, pending.time)
+    is_loading = _are_loading(events, work, pending.time)
+    pending = pending.select(~is_loading)
     holes = (in_graphs, pending, _find_holes_in_calls(busy, work, waits, syncs, lags, ignored))
     kinds = [kind for kind in holes if len(kind.time)]
     if not kinds:
@@ -359,6 +374,23 @@ def _find_holes_before_work(busy: Intervals, work: DeviceWork, lags: Lags) -> _H
     ending = _find_next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
     is_launched = has_launch[ending] & (work.start_ns[ending] == idle.ends_ns)
     return _build_holes_before(work, ending, idle, may_be_lag=is_launched)
+
+
+def _are_loading(events: EventTable, work: DeviceWork, holes: Intervals) -> Mask:
+    """Tell which holes are the loading of a kernel's code, before its first run in the recording.
+
+    Only where that is the rule: of a recording that lacks work, most holes are before other runs.
+    """
+    ending = _find_next_work(work, np.arange(len(work), dtype=np.int32), holes.ends_ns)
+    by_start = np.argsort(work.start_ns, kind="stable")
+    names = events.name[work.rows]
+    _, first_runs = np.unique(names[by_start], return_index=True)
+
+    is_loading = np.isin(ending, by_start[first_runs])
+    is_loading &= events.category[work.rows[ending]] == Category.KERNEL
+    is_loading &= holes.ends_ns - holes.starts_ns <= _MAX_LOADING_NS
+    is_rule = 2 * int(is_loading.sum()) >= len(holes)
+    return np.asarray(is_loading if is_rule else np.zeros(len(holes), dtype=np.bool_))
 
 
 def _find_holes_in_graphs(events: EventTable, work: DeviceWork) -> _Holes:
